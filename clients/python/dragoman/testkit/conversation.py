@@ -1,0 +1,152 @@
+"""What a request says, whatever its dialect, and the placeholders a script may fill from it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+_WORD = re.compile(r"\bMOCK_([A-Z0-9_]+)")
+_EXACTLY = re.compile(
+    r"repl(?:y|ies) with exactly:?\s*[\"'`]?([A-Za-z0-9._-]*[A-Za-z0-9])", re.IGNORECASE
+)
+_PLACEHOLDER = re.compile(r"\{([a-z_0-9]+)(?::([^{}|]*))?(?:\|([^{}]*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A model request, reduced to what scripts look at.
+
+    Attributes:
+        user_texts: Texts typed by the user, oldest first, without what the agent's harness adds.
+        later_texts: Every text after the chosen prompt, tool results included, oldest first.
+        tool_results: Results after the chosen prompt, oldest first.
+        rounds: User turns after the chosen prompt that carry tool results.
+        prompt: The prompt that chose the script: the last that names one, else the last.
+        prompt_number: Position of that prompt among the user's texts, from 1; 0 if there is none.
+        tools: Names of the tools offered.
+        model: Model asked for.
+        system: System text.
+        stream: Whether a streamed answer is wanted.
+        session: Whatever tells two agent sessions apart; empty if nothing does.
+    """
+
+    user_texts: tuple[str, ...] = ()
+    later_texts: tuple[str, ...] = ()
+    tool_results: tuple[str, ...] = ()
+    rounds: int = 0
+    prompt: str = ""
+    prompt_number: int = 0
+    tools: tuple[str, ...] = ()
+    model: str = ""
+    system: str = ""
+    stream: bool = False
+    session: str = ""
+
+    @property
+    def word(self) -> str:
+        """The script asked for, without ``MOCK_``; empty if the prompt names none."""
+        found = _WORD.search(self.prompt)
+        return found.group(1) if found else ""
+
+
+def steers(text: str) -> bool:
+    """Say whether a user text chooses what the model does: by a script's word or an exact reply."""
+    return bool(_WORD.search(text) or _EXACTLY.search(text))
+
+
+def argument(text: str, name: str) -> str | None:
+    """Return ``value`` of ``name=value`` or ``name="some value"`` in a text; None if absent."""
+    found = re.search(rf'(?<![\w-]){re.escape(name)}=(?:"([^"]*)"|(\S+))', text)
+    if found is None:
+        return None
+    return found.group(1) if found.group(1) is not None else found.group(2)
+
+
+def fill(value: object, conversation: Conversation) -> object:
+    """Fill the placeholders in a string, or in the strings of a mapping or list, at any depth.
+
+    ``{name}``, ``{name:argument}`` and ``{name:argument|default}`` are understood; an unknown name
+    is left as it stands. A value that cannot be found becomes the default, or nothing.
+
+    Args:
+        value: A string, number, mapping or list.
+        conversation: The request being answered.
+
+    Returns:
+        The same shape with strings filled.
+    """
+    if isinstance(value, str):
+        return fill_text(value, conversation)
+    if isinstance(value, Mapping):
+        return {key: fill(item, conversation) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [fill(item, conversation) for item in value]
+    return value
+
+
+def fill_text(text: str, conversation: Conversation) -> str:
+    """Fill the placeholders of one string; see `fill`."""
+
+    def one(match: re.Match[str]) -> str:
+        name, parameter, default = match.group(1), match.group(2) or "", match.group(3) or ""
+        find = PLACEHOLDERS.get(name)
+        if find is None:
+            return match.group(0)
+        found = find(conversation, parameter)
+        return default if found is None else found
+
+    return _PLACEHOLDER.sub(one, text)
+
+
+def _nth(items: tuple[str, ...], position: str) -> str | None:
+    index = int(position or "-1")
+    try:
+        return items[index - 1 if index > 0 else index]
+    except IndexError:
+        return None
+
+
+def _recall(conversation: Conversation, name: str) -> str | None:
+    for text in conversation.user_texts:
+        found = argument(text, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _after(conversation: Conversation, marker: str) -> str | None:
+    for text in reversed(conversation.later_texts):
+        found = re.search(re.escape(marker) + r"[\s:=`'\"]*([\w.-]*\w)", text)
+        if found:
+            return found.group(1)
+    return None
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return found.group(1) if found else None
+
+
+_CWD = re.compile(r"working directory: *(\S[^\n]*?) *(?:\n|$)", re.IGNORECASE)
+
+#: name -> how to find it; the second argument is what follows the colon in the placeholder.
+PLACEHOLDERS: Mapping[str, Callable[[Conversation, str], str | None]] = {
+    "prompt": lambda c, _: c.prompt,
+    "prompt_head": lambda c, n: c.prompt[: int(n)],
+    "prompt_tail": lambda c, n: c.prompt[-int(n) :],
+    "prompt_bytes": lambda c, _: str(len(c.prompt.encode())),
+    "prompt_sha256": lambda c, _: hashlib.sha256(c.prompt.encode()).hexdigest(),
+    "user_text": lambda c, n: _nth(c.user_texts, n),
+    "user_count": lambda c, _: str(len(c.user_texts)),
+    "tool_result": lambda c, n: _nth(c.tool_results, n),
+    "tool_count": lambda c, _: str(len(c.tool_results)),
+    "rounds": lambda c, _: str(c.rounds),
+    "arg": lambda c, name: argument(c.prompt, name),
+    "recall": _recall,
+    "after": _after,
+    "cwd": lambda c, _: _matched(_CWD, c.system),
+    "model": lambda c, _: c.model,
+    "exactly": lambda c, _: _matched(_EXACTLY, c.prompt),
+}

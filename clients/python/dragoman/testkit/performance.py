@@ -1,0 +1,108 @@
+"""One answer on its way to the client: rendering, pace, holds, cuts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dragoman.testkit.scenarios import Answer, Delivery, Failure, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dragoman.testkit.conversation import Conversation
+    from dragoman.testkit.dialect import Dialect
+    from dragoman.testkit.director import Director, RecordedRequest
+    from dragoman.testkit.http1 import Responder
+
+
+class CutError(Exception):
+    """The script breaks the connection here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """Everything needed to answer one model request.
+
+    Attributes:
+        director: Keeper of the gates.
+        dialect: Wire format of the request.
+        conversation: What it says.
+        record: Its record, kept up to date.
+        out: Where the answer goes.
+        reader: The same connection, to see the client leave during a hold.
+    """
+
+    director: Director
+    dialect: Dialect
+    conversation: Conversation
+    record: RecordedRequest
+    out: Responder
+    reader: asyncio.StreamReader
+
+    async def give(self, answer: Answer) -> None:
+        """Deliver an answer.
+
+        Raises:
+            CutError: The script wants the connection broken now.
+            ConnectionError: The client left.
+        """
+        if isinstance(answer, Reply):
+            await self._reply(answer, None)
+        elif answer.after is not None:
+            await self._reply(answer.after, answer)
+        else:
+            self.record.status = answer.status
+            body = self.dialect.failure(answer, self.conversation)
+            await self.out.send_json(answer.status, body, answer.headers)
+
+    async def _reply(self, reply: Reply, ending: Failure | None) -> None:
+        number = len(self.director.requests)
+        if self.conversation.stream:
+            events = list(self.dialect.events(reply, self.conversation, number))
+            if ending is not None:
+                # The error takes the place of the stream's proper end.
+                events[-2:] = [self.dialect.failure_event(ending, self.conversation)]
+            await self._stream(reply, events)
+            return
+        if reply.delivery.hold is not None:
+            await self._hold(reply.delivery.hold.gate)
+        self.record.status = 200
+        body = self.dialect.whole(reply, self.conversation, number)
+        await self.out.send_json(200, body, reply.headers)
+
+    async def _stream(self, reply: Reply, events: list[bytes]) -> None:
+        delivery = reply.delivery
+        await self._pause(delivery, 0)
+        self.record.status = 200
+        await self.out.begin(200, {"content-type": "text/event-stream", **reply.headers})
+        for count, event in enumerate(events, 1):
+            for piece in _pieces(event, delivery.packet_bytes):
+                await self.out.write(piece)
+            self.record.events = count
+            await self.director.changed()
+            if delivery.cut_after == count:
+                raise CutError
+            await self._pause(delivery, count)
+            if delivery.pace_ms:
+                await asyncio.sleep(delivery.pace_ms / 1000)  # the script's pace; nothing waits
+        await self.out.end()
+
+    async def _pause(self, delivery: Delivery, count: int) -> None:
+        if delivery.hold is not None and delivery.hold.after_events == count:
+            await self._hold(delivery.hold.gate)
+
+    async def _hold(self, gate: str) -> None:
+        left = asyncio.ensure_future(self.reader.read(1))
+        try:
+            await self.director.hold(gate, left)
+        finally:
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+
+
+def _pieces(event: bytes, size: int | None) -> Iterator[bytes]:
+    step = size or len(event)
+    for at in range(0, len(event), step):
+        yield event[at : at + step]

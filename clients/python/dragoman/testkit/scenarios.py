@@ -1,0 +1,188 @@
+"""What a scripted model says, as data: scenarios, their steps, and how each answer is delivered.
+
+Nothing here knows a wire format. A dialect module (``anthropic``) renders a `Reply` or a `Failure`;
+``conversation`` fills the ``{placeholders}`` in every string from the request being answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Visible text of the model.
+
+    Attributes:
+        text: What it says; placeholders are filled.
+        chunk: Characters per streamed delta; 0 sends one delta, however long.
+    """
+
+    text: str
+    chunk: int = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Reasoning of the model, with the signature some dialects demand.
+
+    Attributes:
+        text: The reasoning; placeholders are filled.
+        chunk: Characters per streamed delta; 0 sends one delta.
+    """
+
+    text: str
+    chunk: int = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool the model wants called.
+
+    Attributes:
+        action: A neutral action of ``vocabulary`` (``write``, ``shell``…), rendered as whatever the
+            asking agent calls it, or a native tool name, passed through.
+        inputs: Arguments of the neutral action, or the native input; placeholders are filled in
+            strings at any depth.
+        chunk: Characters of the input's JSON per streamed delta; 0 sends one delta.
+    """
+
+    action: str
+    inputs: Mapping[str, object] = field(default_factory=dict)
+    chunk: int = 24
+
+
+Block = Text | Thinking | Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token numbers a reply reports.
+
+    Attributes:
+        input: Input tokens that no cache served.
+        output: Output tokens, thinking included.
+        cache_read: Input tokens read from a cache.
+        cache_write: Input tokens written to a cache.
+    """
+
+    input: int = 400
+    output: int = 42
+    cache_read: int = 800
+    cache_write: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A pause until its gate is released, the client leaves, or the server closes.
+
+    Attributes:
+        gate: Name for `ModelServer.release` and `ModelServer.wait_held`.
+        after_events: Stream events sent before the pause; 0 holds back even the status line.
+    """
+
+    gate: str = "stall"
+    after_events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How the bytes of a reply travel.
+
+    Attributes:
+        hold: Where to pause, if anywhere.
+        cut_after: Break the connection after this many stream events; None delivers all.
+        packet_bytes: Write the stream in pieces of this size, which splits events, lines and UTF-8
+            characters; None writes one event at a time.
+        pace_ms: Milliseconds between two stream events.
+    """
+
+    hold: Hold | None = None
+    cut_after: int | None = None
+    packet_bytes: int | None = None
+    pace_ms: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A successful answer of the model.
+
+    Attributes:
+        blocks: Content in order.
+        stop_reason: The dialect's own word; None means "tool use" if a tool is called, else "end".
+        usage: Token numbers reported.
+        headers: Extra response headers.
+        delivery: How it is sent.
+    """
+
+    blocks: tuple[Block, ...]
+    stop_reason: str | None = None
+    usage: Usage = Usage()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delivery: Delivery = Delivery()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error answer of the API.
+
+    Attributes:
+        status: HTTP status.
+        kind: The dialect's error type; empty lets the dialect derive it from the status.
+        message: Error text; placeholders are filled.
+        headers: Extra response headers, such as ``retry-after``.
+        after: Stream this reply first and report the error inside the stream, status 200.
+    """
+
+    status: int
+    kind: str = ""
+    message: str = "scripted failure"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    after: Reply | None = None
+
+
+Answer = Reply | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model turn of a scenario.
+
+    Attributes:
+        attempts: Answers to the first, second… request for this very step; the last one repeats. A
+            failure before a reply is how "429 once, then well" is written.
+    """
+
+    attempts: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A script, chosen by the word ``MOCK_<NAME>`` in the last user prompt.
+
+    Attributes:
+        name: Upper-case word, without ``MOCK_``.
+        summary: One line for people.
+        steps: Step N answers once N rounds of tool results followed the prompt; the last repeats.
+        arguments: ``name=value`` words the prompt may carry, with what they mean.
+    """
+
+    name: str
+    summary: str
+    steps: tuple[Step, ...]
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def say(text: str, *, chunk: int = 12) -> Step:
+    """Return a step that answers with one text."""
+    return Step((Reply((Text(text, chunk),)),))
+
+
+def call(*tools: Tool, saying: str = "") -> Step:
+    """Return a step that calls tools, in one turn if several, after an optional text."""
+    blocks: tuple[Block, ...] = (Text(saying), *tools) if saying else tools
+    return Step((Reply(blocks),))
