@@ -1,0 +1,14 @@
+"""What everybody who speaks ``dragoman.v1`` shares.
+
+``order``     what may follow what in a run's stream, as a table and as a checker
+``wire``      reading an event's sequence and kind without parsing it; batches
+``fanout``    one run's events in memory, read by many, bounded in bytes
+``holding``   which streams keep a run alive, and for how long after the last
+``errors``    statuses with reasons, in both directions
+``failures``  default retryability of failure kinds
+``identity``  ids, near names, and when two requests are the same
+``limits``    sizes, times, and the channel options that follow from them
+"""
+
+REVISION = 1
+"""The revision of the protocol that this distribution speaks (DescribeResponse.revision)."""

@@ -1,0 +1,252 @@
+"""Statuses with reasons, and the one place where they become gRPC statuses and come back.
+
+| reason | status | who is at fault |
+| --- | --- | --- |
+| INVALID_REQUEST, NOT_SUPPORTED, ADAPTER_REQUIRED, INVALID_ANSWER, INVALID_PAGE_TOKEN | INVALID_ARGUMENT |
+  caller |
+| ADAPTER_NOT_FOUND, RUN_NOT_FOUND, REQUEST_NOT_FOUND, SESSION_NOT_FOUND | NOT_FOUND | caller |
+| RUN_ID_REUSED, ADAPTER_TAKEN | ALREADY_EXISTS | caller |
+| CAPABILITY_MISSING, SESSION_BUSY, ALREADY_RESOLVED, REQUEST_EXPIRED, RUN_FINISHED, REVISION_TOO_OLD,
+  ADAPTER_UNREACHABLE, ADAPTER_REFUSED | FAILED_PRECONDITION | state |
+| SEQUENCE_AHEAD | OUT_OF_RANGE | caller |
+| SLOW_CONSUMER, TOO_MANY_RUNS, MESSAGE_TOO_LARGE | RESOURCE_EXHAUSTED | load |
+| ADAPTER_UNAVAILABLE, DRAINING | UNAVAILABLE | a hop |
+| NOT_IMPLEMENTED | UNIMPLEMENTED | version |
+| INTERNAL | INTERNAL | us |
+
+Nothing of an exception's text reaches a peer: only what is put into a ``DragomanError`` on purpose.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+from dragoman.protocol.limits import MAX_TRAILER_BYTES
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+DOMAIN = "dragoman"
+"""ErrorInfo.domain of every status."""
+
+_MESSAGE_CHARACTERS = 1500
+_VALUE_CHARACTERS = 500
+
+
+class Reason(enum.StrEnum):
+    """ErrorInfo.reason: what programs decide by."""
+
+    INVALID_REQUEST = "INVALID_REQUEST"
+    NOT_SUPPORTED = "NOT_SUPPORTED"
+    ADAPTER_REQUIRED = "ADAPTER_REQUIRED"
+    INVALID_ANSWER = "INVALID_ANSWER"
+    INVALID_PAGE_TOKEN = "INVALID_PAGE_TOKEN"  # noqa: S105 - a reason, not a password
+    ADAPTER_NOT_FOUND = "ADAPTER_NOT_FOUND"
+    RUN_NOT_FOUND = "RUN_NOT_FOUND"
+    REQUEST_NOT_FOUND = "REQUEST_NOT_FOUND"
+    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
+    RUN_ID_REUSED = "RUN_ID_REUSED"
+    ADAPTER_TAKEN = "ADAPTER_TAKEN"
+    CAPABILITY_MISSING = "CAPABILITY_MISSING"
+    SESSION_BUSY = "SESSION_BUSY"
+    ALREADY_RESOLVED = "ALREADY_RESOLVED"
+    REQUEST_EXPIRED = "REQUEST_EXPIRED"
+    RUN_FINISHED = "RUN_FINISHED"
+    REVISION_TOO_OLD = "REVISION_TOO_OLD"
+    ADAPTER_UNREACHABLE = "ADAPTER_UNREACHABLE"
+    ADAPTER_REFUSED = "ADAPTER_REFUSED"
+    SEQUENCE_AHEAD = "SEQUENCE_AHEAD"
+    SLOW_CONSUMER = "SLOW_CONSUMER"
+    TOO_MANY_RUNS = "TOO_MANY_RUNS"
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+    ADAPTER_UNAVAILABLE = "ADAPTER_UNAVAILABLE"
+    DRAINING = "DRAINING"
+    NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
+    INTERNAL = "INTERNAL"
+
+
+_I, _N, _A = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+)
+_F, _R, _U = (
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+)
+
+STATUS_BY_REASON: dict[Reason, grpc.StatusCode] = {
+    Reason.INVALID_REQUEST: _I,
+    Reason.NOT_SUPPORTED: _I,
+    Reason.ADAPTER_REQUIRED: _I,
+    Reason.INVALID_ANSWER: _I,
+    Reason.INVALID_PAGE_TOKEN: _I,
+    Reason.ADAPTER_NOT_FOUND: _N,
+    Reason.RUN_NOT_FOUND: _N,
+    Reason.REQUEST_NOT_FOUND: _N,
+    Reason.SESSION_NOT_FOUND: _N,
+    Reason.RUN_ID_REUSED: _A,
+    Reason.ADAPTER_TAKEN: _A,
+    Reason.CAPABILITY_MISSING: _F,
+    Reason.SESSION_BUSY: _F,
+    Reason.ALREADY_RESOLVED: _F,
+    Reason.REQUEST_EXPIRED: _F,
+    Reason.RUN_FINISHED: _F,
+    Reason.REVISION_TOO_OLD: _F,
+    Reason.ADAPTER_UNREACHABLE: _F,
+    Reason.ADAPTER_REFUSED: _F,
+    Reason.SEQUENCE_AHEAD: grpc.StatusCode.OUT_OF_RANGE,
+    Reason.SLOW_CONSUMER: _R,
+    Reason.TOO_MANY_RUNS: _R,
+    Reason.MESSAGE_TOO_LARGE: _R,
+    Reason.ADAPTER_UNAVAILABLE: _U,
+    Reason.DRAINING: _U,
+    Reason.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """One wrong field of a request."""
+
+    path: str
+    """E.g. ``config.maxTurns`` or ``workspace.cwd``."""
+    description: str
+    """What is wrong and what would be right; never a secret's value."""
+
+
+@dataclass(eq=False)
+class DragomanError(Exception):
+    """A call failed with a status; raised by servers on purpose and by clients for what they got.
+
+    Attributes:
+        reason: ErrorInfo.reason; ``None`` if the peer gave none (then ``code`` alone tells).
+        message: for people: what went wrong, where, and what to do.
+        metadata: ErrorInfo.metadata.
+        violations: the wrong fields.
+        retry_after_s: when to try again, in seconds from now.
+        status: the peer's gRPC status; used only where there is no reason.
+    """
+
+    reason: Reason | None
+    message: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    violations: Sequence[FieldViolation] = ()
+    retry_after_s: float | None = None
+    status: grpc.StatusCode | None = None
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        """The gRPC status."""
+        if self.reason is not None:
+            return STATUS_BY_REASON[self.reason]
+        return self.status or grpc.StatusCode.UNKNOWN
+
+    def __str__(self) -> str:
+        wrong = "".join(f"\n  {item.path}: {item.description}" for item in self.violations)
+        return f"{self.message}{wrong}"
+
+
+def invalid(path: str, description: str) -> DragomanError:
+    """Return the error for one wrong field."""
+    return invalid_fields([FieldViolation(path, description)])
+
+
+def invalid_fields(violations: Sequence[FieldViolation]) -> DragomanError:
+    """Return the error for several wrong fields."""
+    first = violations[0]
+    return DragomanError(
+        Reason.INVALID_REQUEST, f"{first.path}: {first.description}", violations=tuple(violations)
+    )
+
+
+def not_supported(path: str, description: str) -> DragomanError:
+    """Return the error for a set field that is not honoured here."""
+    return DragomanError(
+        Reason.NOT_SUPPORTED, f"{path}: {description}", violations=(FieldViolation(path, description),)
+    )
+
+
+def to_status(error: DragomanError) -> grpc.Status:
+    """Return the gRPC status of ``error``, with its details, within the trailers' size limit."""
+    proto = _status_proto(error, len(error.violations), _VALUE_CHARACTERS)
+    if proto.ByteSize() > MAX_TRAILER_BYTES * 3 // 4:
+        proto = _status_proto(error, 4, 100)
+    return rpc_status.to_status(proto)
+
+
+def _status_proto(error: DragomanError, violations: int, characters: int) -> status_pb2.Status:
+    details: list[any_pb2.Any] = []
+    if error.reason is not None:
+        metadata = {key: value[:characters] for key, value in list(error.metadata.items())[:16]}
+        details.append(
+            _pack(error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN, metadata=metadata))
+        )
+    if error.violations:
+        bad = error_details_pb2.BadRequest()
+        for item in error.violations[:violations]:
+            bad.field_violations.add(field=item.path[:characters], description=item.description[:characters])
+        details.append(_pack(bad))
+    if error.retry_after_s is not None:
+        delay = duration_pb2.Duration()
+        delay.FromNanoseconds(int(error.retry_after_s * 1e9))
+        details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
+    message = error.message[: min(_MESSAGE_CHARACTERS, characters * 4)]
+    return status_pb2.Status(code=error.code.value[0], message=message, details=details)
+
+
+def _pack(
+    message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest | error_details_pb2.RetryInfo,
+) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed
+
+
+def from_rpc_error(error: grpc.RpcError) -> DragomanError:
+    """Return what a peer's status says.
+
+    Args:
+        error: a ``grpc.RpcError`` that is also a call, as both grpc and grpc.aio raise them.
+    """
+    code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
+    text = error.details() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else ""
+    proto = _details(error)
+    reason: Reason | None = None
+    metadata: dict[str, str] = {}
+    violations: list[FieldViolation] = []
+    retry: float | None = None
+    for packed in proto.details if proto else ():
+        info, bad, when = (
+            error_details_pb2.ErrorInfo(),
+            error_details_pb2.BadRequest(),
+            error_details_pb2.RetryInfo(),
+        )
+        if packed.Unpack(info) and info.domain == DOMAIN:
+            reason = _known_reason(info.reason, code)
+            metadata = dict(info.metadata)
+        elif packed.Unpack(bad):
+            violations = [FieldViolation(v.field, v.description) for v in bad.field_violations]
+        elif packed.Unpack(when):
+            retry = when.retry_delay.ToNanoseconds() / 1e9
+    return DragomanError(reason, text or code.name, metadata, tuple(violations), retry, code)
+
+
+def _known_reason(text: str, code: grpc.StatusCode) -> Reason | None:
+    # A later peer may know more reasons; then the status alone tells.
+    reason = Reason(text) if text in Reason.__members__ else None
+    return reason if reason is not None and STATUS_BY_REASON[reason] is code else None
+
+
+def _details(error: grpc.RpcError) -> status_pb2.Status | None:
+    trailers = error.trailing_metadata() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
+    for key, value in trailers or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except ValueError:  # protobuf's DecodeError: a peer's broken detail must not hide its status
+                return None
+    return None

@@ -1,0 +1,252 @@
+"""One run's events in memory, read by many.
+
+There is one writer and one buffer of serialized events, bounded in bytes. A reader is a position in it, so it
+costs nothing while it keeps up and cannot make anybody wait: when it is further behind than its limit it is
+*dropped*, which its stream turns into RESOURCE_EXHAUSTED with the last sequence, and it may attach again.
+Events that are no longer kept are told by a ``gap``, never left out in silence.
+
+Everything happens in one event loop; appending is synchronous and takes constant time per waiting reader.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+
+from dragoman.protocol.limits import READER_LAG_BYTES, RUN_BUFFER_BYTES
+from dragoman.v1 import event_pb2 as pb
+
+_CHUNK_EVENTS = 256
+"""Events a reader takes at once, so that a long replay lets others in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    data: bytes
+    sequence: int
+    end: int
+    """Bytes ever appended, up to the end of this entry."""
+
+
+_EVICTED = _Entry(b"", 0, 0)
+
+
+class SlowReaderError(Exception):
+    """The reader fell too far behind and was dropped."""
+
+    def __init__(self, last_sequence: int) -> None:
+        super().__init__(f"dropped after sequence {last_sequence}")
+        self.last_sequence = last_sequence
+        """The last sequence that was handed to it."""
+
+
+class SequenceAheadError(Exception):
+    """The cursor is past the end of the run."""
+
+    def __init__(self, last_sequence: int) -> None:
+        super().__init__(f"the last sequence is {last_sequence}")
+        self.last_sequence = last_sequence
+        """The last sequence there is."""
+
+
+class Fanout:
+    """The events of one run.
+
+    Args:
+        run_id: put into gaps and ``replay_done``.
+        capacity_bytes: what is kept for readers that come later.
+        reader_lag_bytes: how far a reader may fall behind; at most the capacity.
+        first_sequence: the first sequence that will be appended.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        capacity_bytes: int = RUN_BUFFER_BYTES,
+        reader_lag_bytes: int = READER_LAG_BYTES,
+        first_sequence: int = 1,
+    ) -> None:
+        self.run_id = run_id
+        self.last_sequence = first_sequence - 1
+        self.is_closed = False
+        # A list with a moving start: indexing the middle of a deque takes linear time.
+        self._entries: list[_Entry] = []
+        self._start = 0  # the first entry kept is _entries[_start]
+        self._removed = 0  # entries deleted from the list's front
+        self._end_bytes = 0
+        self._kept_bytes = 0
+        self._capacity = capacity_bytes
+        self._lag = min(reader_lag_bytes, capacity_bytes)
+        self._readers: set[Reader] = set()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Fanout {self.run_id} last={self.last_sequence} kept={self._kept_bytes}B "
+            f"readers={len(self._readers)}{' closed' if self.is_closed else ''}>"
+        )
+
+    @property
+    def readers(self) -> int:
+        """How many readers there are."""
+        return len(self._readers)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of events held in memory."""
+        return self._kept_bytes
+
+    def append(self, data: bytes, sequence: int) -> None:
+        """Append a durable event.
+
+        Raises:
+            ValueError: the sequence does not follow the last one, or the run is closed.
+        """
+        if self.is_closed:
+            raise ValueError("the run is over")
+        if sequence <= self.last_sequence:
+            raise ValueError(f"sequence {sequence} after {self.last_sequence}")
+        self.last_sequence = sequence
+        self._end_bytes += len(data)
+        self._kept_bytes += len(data)
+        self._entries.append(_Entry(data, sequence, self._end_bytes))
+        self._evict()
+        for reader in tuple(self._readers):
+            reader._appended(self._end_bytes, self._lag)  # noqa: SLF001 - one machine in two classes
+
+    def send_ephemeral(self, data: bytes) -> None:
+        """Hand an event without sequence to all present readers."""
+        for reader in self._readers:
+            reader._send_ephemeral(data)  # noqa: SLF001 - one machine in two classes
+
+    def close(self) -> None:
+        """Say that nothing follows. Readers end once they have read everything."""
+        self.is_closed = True
+        for reader in self._readers:
+            reader._wake()  # noqa: SLF001 - one machine in two classes
+
+    def reader(
+        self, after_sequence: int = 0, *, replay_done: bool = False, copies: list[bytes] | None = None
+    ) -> "Reader":
+        """Join after ``after_sequence``.
+
+        Args:
+            after_sequence: the last sequence the reader has.
+            replay_done: mark where the replay ends.
+            copies: ephemeral events to send just before that mark.
+
+        Raises:
+            SequenceAheadError: there is no such sequence yet.
+        """
+        if after_sequence > self.last_sequence:
+            raise SequenceAheadError(self.last_sequence)
+        reader = Reader(self, after_sequence, replay_done=replay_done, copies=copies or [])
+        self._readers.add(reader)
+        return reader
+
+    def _evict(self) -> None:
+        while self._kept_bytes > self._capacity and self._start < len(self._entries) - 1:
+            self._kept_bytes -= len(self._entries[self._start].data)
+            self._entries[self._start] = _EVICTED
+            self._start += 1
+        if self._start > 1024 and self._start * 2 > len(self._entries):
+            del self._entries[: self._start]
+            self._removed += self._start
+            self._start = 0
+
+    def _seek(self, after_sequence: int) -> int:
+        """Return the index, counted from the first entry ever, of what follows ``after_sequence``."""
+        found = bisect_right(self._entries, after_sequence, lo=self._start, key=lambda entry: entry.sequence)
+        return self._removed + found
+
+    def _from(self, index: int, most: int) -> tuple[bool, list[_Entry]]:
+        """Return whether entries before ``index`` were evicted unread, and at most ``most`` from there."""
+        position = index - self._removed
+        missed = position < self._start
+        position = max(position, self._start)
+        return missed, self._entries[position : position + most]
+
+
+class Reader:
+    """One reader's place in a run. Made by ``Fanout.reader``; close it when done."""
+
+    def __init__(
+        self, fanout: Fanout, after_sequence: int, *, replay_done: bool, copies: list[bytes]
+    ) -> None:
+        self.last_sequence = after_sequence
+        """The last sequence handed out."""
+        self.dropped = asyncio.Event()
+        """Set when the reader was dropped for being slow."""
+        self._fanout = fanout
+        self._index = fanout._seek(after_sequence)  # noqa: SLF001 - one machine in two classes
+        # A reader that joins may be a whole buffer behind; only what is appended from now on counts.
+        self._joined_at = fanout._end_bytes  # noqa: SLF001 - one machine in two classes
+        self._read_bytes = self._joined_at
+        self._ephemeral: deque[bytes] = deque(maxlen=64)
+        self._wakeup = asyncio.Event()
+        self._replay_until = fanout.last_sequence if replay_done else None
+        self._copies = copies
+
+    async def read(self) -> list[bytes]:
+        """Return the next events, waiting for at least one; an empty list at the end of the run.
+
+        Raises:
+            SlowReaderError: this reader was dropped.
+        """
+        while True:
+            if self.dropped.is_set():
+                raise SlowReaderError(self.last_sequence)
+            events = self._take()
+            if events:
+                return events
+            if self._fanout.is_closed:
+                return []
+            self._wakeup.clear()
+            await self._wakeup.wait()
+
+    def close(self) -> None:
+        """Leave. Closing twice is fine."""
+        self._fanout._readers.discard(self)  # noqa: SLF001 - one machine in two classes
+
+    def _take(self) -> list[bytes]:
+        events: list[bytes] = []
+        missed, entries = self._fanout._from(self._index, _CHUNK_EVENTS)  # noqa: SLF001 - as above
+        if missed and entries:
+            events.append(self._gap(entries[0].sequence))
+            self._index = self._fanout._seek(self.last_sequence)  # noqa: SLF001 - as above
+        for entry in entries:
+            events.append(entry.data)
+            self.last_sequence = entry.sequence
+            self._read_bytes = max(self._read_bytes, entry.end)
+        self._index += len(entries)
+        if self._replay_until is not None and self.last_sequence >= self._replay_until:
+            events.extend(self._copies)
+            events.append(self._replay_done())
+            self._replay_until = None
+        while self._ephemeral:
+            events.append(self._ephemeral.popleft())
+        return events
+
+    def _gap(self, first: int) -> bytes:
+        gap = pb.Gap(
+            from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=pb.GAP_REASON_EVICTED
+        )
+        self.last_sequence = first - 1
+        return pb.AgentEvent(gap=gap, run_id=self._fanout.run_id).SerializeToString()
+
+    def _replay_done(self) -> bytes:
+        done = pb.ReplayDone(last_sequence=self._fanout.last_sequence)
+        return pb.AgentEvent(replay_done=done, run_id=self._fanout.run_id).SerializeToString()
+
+    def _appended(self, end_bytes: int, lag: int) -> None:
+        if end_bytes - self._read_bytes > lag:
+            self.dropped.set()
+            self.close()
+        self._wakeup.set()
+
+    def _send_ephemeral(self, data: bytes) -> None:
+        self._ephemeral.append(data)
+        self._wakeup.set()
+
+    def _wake(self) -> None:
+        self._wakeup.set()

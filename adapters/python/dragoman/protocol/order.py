@@ -1,0 +1,188 @@
+"""The order of a run's events: the rules, the table, and a checker.
+
+Two rules:
+
+1. An event is *durable* (it has a sequence) or *ephemeral* (it has none). Durable events are dense: each has
+   the sequence after the last one's. Only a ``gap``, which speaks to one reader, lets it go on further ahead.
+2. What a durable event may be depends only on the phase the run is in, and decides the next phase::
+
+       INITIAL --started--> ATTEMPT --attempt_ended--> BETWEEN --started--> ATTEMPT
+       ATTEMPT --everything else--> ATTEMPT
+       ATTEMPT, BETWEEN --result--> DONE
+
+   A ``result`` straight from INITIAL is the word of a router whose adapter was gone before its first event.
+
+Ephemeral events are heartbeats, gaps, ``replay_done``, states and notices of a router, and copies of pending
+``input_request``; they are allowed in every phase but DONE and change nothing.
+
+A reader that joins in the middle does not know the phase. The checker therefore keeps the *set* of phases
+the run may be in; each event narrows it. SDK, router, client and conformance kit all use this table.
+"""
+
+import enum
+from collections.abc import Iterable
+
+from dragoman.protocol.wire import FIELD_BY_KIND, KIND_BY_FIELD, NEVER_BATCHED
+from dragoman.v1 import event_pb2 as pb
+
+
+class Phase(enum.Enum):
+    """Where a run's stream stands."""
+
+    INITIAL = "initial"
+    ATTEMPT = "attempt"
+    BETWEEN = "between"
+    DONE = "done"
+
+
+EPHEMERAL_ONLY = frozenset({"heartbeat", "gap", "replay_done"})
+"""Kinds that never have a sequence."""
+EPHEMERAL_ALLOWED = EPHEMERAL_ONLY | {"state", "notice", "input_request", "batch"}
+"""Kinds that may come without a sequence."""
+
+_WITHIN = {
+    kind: Phase.ATTEMPT
+    for kind in KIND_BY_FIELD.values()
+    if kind not in EPHEMERAL_ONLY | {"started", "attempt_ended", "result", "batch"}
+}
+
+TABLE: dict[Phase, dict[str, Phase]] = {
+    Phase.INITIAL: {"started": Phase.ATTEMPT, "result": Phase.DONE},
+    Phase.ATTEMPT: {**_WITHIN, "attempt_ended": Phase.BETWEEN, "result": Phase.DONE},
+    Phase.BETWEEN: {"started": Phase.ATTEMPT, "result": Phase.DONE},
+    Phase.DONE: {},
+}
+"""``TABLE[phase][kind]`` is the next phase of a durable event; a kind that is missing is out of order."""
+
+_ANY = frozenset({Phase.INITIAL, Phase.ATTEMPT, Phase.BETWEEN})
+
+
+class OrderError(Exception):
+    """An event is out of order; the text says which and why."""
+
+
+class OrderChecker:
+    """Checks one reader's stream, event by event.
+
+    Args:
+        after_sequence: the cursor the reader joined with; 0 from the beginning.
+    """
+
+    def __init__(self, after_sequence: int = 0) -> None:
+        self.last_sequence = after_sequence
+        self.phases = _ANY if after_sequence else frozenset({Phase.INITIAL})
+        self.attempt = 0
+        self._run_id = ""
+        self._complete = after_sequence == 0
+        self._pending: set[str] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the result has been seen."""
+        return self.phases == {Phase.DONE}
+
+    def observe(self, event: pb.AgentEvent) -> None:
+        """Take the next event.
+
+        Raises:
+            OrderError: it is out of order. The checker must not be used further.
+        """
+        if self.is_done:
+            raise OrderError(f"{_name(event)} after the result")
+        if self._run_id and event.run_id and event.run_id != self._run_id:
+            raise OrderError(f"an event of run {event.run_id} in the stream of {self._run_id}")
+        self._run_id = self._run_id or event.run_id
+        kind = event.WhichOneof("body")
+        if kind == "batch":
+            self._observe_batch(event)
+        elif event.sequence:
+            self._observe_durable(event, kind)
+        else:
+            self._observe_ephemeral(event, kind)
+
+    def observe_all(self, events: Iterable[pb.AgentEvent]) -> None:
+        """Take several events."""
+        for event in events:
+            self.observe(event)
+
+    def finish(self) -> None:
+        """Say that the stream ended with status OK.
+
+        Raises:
+            OrderError: there was no result.
+        """
+        if not self.is_done:
+            raise OrderError("the stream ended without a result")
+
+    def _observe_batch(self, event: pb.AgentEvent) -> None:
+        events = event.batch.events
+        if not events:
+            raise OrderError("an empty batch")
+        for inner in events:
+            inner_kind = inner.WhichOneof("body")
+            if FIELD_BY_KIND.get(inner_kind or "", 0) in NEVER_BATCHED:
+                raise OrderError(f"{inner_kind} in a batch")
+            self.observe(inner)
+        if event.sequence != events[-1].sequence:
+            raise OrderError("a batch's sequence is its last event's")
+
+    def _observe_durable(self, event: pb.AgentEvent, kind: str | None) -> None:
+        if kind in EPHEMERAL_ONLY:
+            raise OrderError(f"{kind} with a sequence")
+        if event.sequence != self.last_sequence + 1:
+            raise OrderError(f"sequence {event.sequence} after {self.last_sequence}")
+        # A body of a later revision is allowed wherever an ordinary one is.
+        name = kind or "text"
+        following = frozenset(TABLE[phase][name] for phase in self.phases if name in TABLE[phase])
+        if not following:
+            raise OrderError(f"{_name(event)} in phase {_phases(self.phases)}")
+        self._check_attempt(event, kind)
+        self._check_requests(event, kind)
+        self.phases = following
+        self.last_sequence = event.sequence
+
+    def _check_attempt(self, event: pb.AgentEvent, kind: str | None) -> None:
+        if kind == "started" and self._complete and event.attempt != self.attempt + 1:
+            raise OrderError(f"attempt {event.attempt} after {self.attempt}")
+        if kind != "started" and self.attempt and event.attempt != self.attempt:
+            raise OrderError(f"{_name(event)} of attempt {event.attempt} in {self.attempt}")
+        if kind == "started":
+            self.attempt = event.attempt
+        is_first = kind == "result" and self.phases == {Phase.INITIAL}
+        if is_first and event.origin != pb.EVENT_ORIGIN_ROUTER:
+            raise OrderError("a result before started that is not a router's")
+
+    def _check_requests(self, event: pb.AgentEvent, kind: str | None) -> None:
+        if kind == "input_request":
+            if event.input_request.id in self._pending:
+                raise OrderError(f"input_request {event.input_request.id} twice")
+            self._pending.add(event.input_request.id)
+        elif kind == "input_resolved":
+            if self._complete and event.input_resolved.id not in self._pending:
+                raise OrderError(f"input_resolved {event.input_resolved.id} without its request")
+            self._pending.discard(event.input_resolved.id)
+        elif kind == "result" and self._pending and event.result.outcome != pb.OUTCOME_LOST:
+            raise OrderError(f"the result leaves requests open: {sorted(self._pending)}")
+
+    def _observe_ephemeral(self, event: pb.AgentEvent, kind: str | None) -> None:
+        if kind is not None and kind not in EPHEMERAL_ALLOWED:
+            raise OrderError(f"{kind} without a sequence")
+        if kind == "input_request":
+            self._pending.add(event.input_request.id)
+        if kind == "gap":
+            if event.gap.from_sequence != self.last_sequence + 1:
+                raise OrderError(f"a gap from {event.gap.from_sequence} after {self.last_sequence}")
+            if event.gap.to_sequence < event.gap.from_sequence:
+                raise OrderError("a gap that ends before it begins")
+            self.last_sequence = event.gap.to_sequence
+            self.phases = _ANY - {Phase.INITIAL}
+            self.attempt = 0
+            self._complete = False
+
+
+def _name(event: pb.AgentEvent) -> str:
+    return f"{event.WhichOneof('body') or 'an unknown body'} (sequence {event.sequence})"
+
+
+def _phases(phases: frozenset[Phase]) -> str:
+    return " or ".join(sorted(phase.value for phase in phases))
