@@ -158,9 +158,7 @@ def invalid(path: str, description: str) -> DragomanError:
 def invalid_fields(violations: Sequence[FieldViolation]) -> DragomanError:
     """Return the error for several wrong fields."""
     first = violations[0]
-    return DragomanError(
-        Reason.INVALID_REQUEST, f"{first.path}: {first.description}", violations=tuple(violations)
-    )
+    return DragomanError(Reason.INVALID_REQUEST, f"{first.path}: {first.description}", violations=tuple(violations))
 
 
 def not_supported(path: str, description: str) -> DragomanError:

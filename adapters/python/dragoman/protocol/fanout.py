@@ -170,9 +170,7 @@ class Fanout:
 class Reader:
     """One reader's place in a run. Made by ``Fanout.reader``; close it when done."""
 
-    def __init__(
-        self, fanout: Fanout, after_sequence: int, *, replay_done: bool, copies: list[bytes]
-    ) -> None:
+    def __init__(self, fanout: Fanout, after_sequence: int, *, replay_done: bool, copies: list[bytes]) -> None:
         self.last_sequence = after_sequence
         """The last sequence handed out."""
         self.dropped = asyncio.Event()
@@ -228,9 +226,7 @@ class Reader:
         return events
 
     def _gap(self, first: int) -> bytes:
-        gap = pb.Gap(
-            from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=pb.GAP_REASON_EVICTED
-        )
+        gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=pb.GAP_REASON_EVICTED)
         self.last_sequence = first - 1
         return pb.AgentEvent(gap=gap, run_id=self._fanout.run_id).SerializeToString()
 

@@ -1,0 +1,123 @@
+"""Addresses to listen on and to dial: ``unix:/path`` or ``host:port``; and holding a Unix socket's path.
+
+Without TLS a server listens on loopback or on a Unix socket that only its user can open, and nowhere else: who
+can reach the contract can run programs as that user.
+"""
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_UDS_LIMIT = 107
+"""The longest path of a Unix socket on Linux; macOS allows 103."""
+_LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
+
+
+class AddressError(ValueError):
+    """The address cannot be used; the text says why and what would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens. Either a socket path or a host and a port."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return bool(self.path) or _is_loopback(self.host)
+
+
+def parse_address(text: str) -> Address:
+    """Read ``unix:/path``, ``unix:///path``, ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        AddressError: it is none of these, or a socket path that is relative or too long.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        path = path.removeprefix("//") if path.startswith("///") else path
+        if not Path(path).is_absolute():
+            raise AddressError(f"{text!r}: a Unix socket's path is absolute, e.g. unix:/run/dragoman.sock")
+        if len(os.fsencode(path)) > _UDS_LIMIT:
+            raise AddressError(f"{text!r}: a Unix socket's path has at most {_UDS_LIMIT} bytes; use a shorter one")
+        return Address(path=path)
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise AddressError(f"{text!r} is no address; use unix:/path or host:port, e.g. 127.0.0.1:7777")
+    return Address(host=host, port=int(port))
+
+
+def check_listen(address: Address) -> None:
+    """Allow only what needs no TLS.
+
+    Raises:
+        AddressError: others could reach it.
+    """
+    if not address.is_local:
+        raise AddressError(
+            f"refusing to listen on {address} without TLS: whoever can reach it can run programs as this user. "
+            "Listen on 127.0.0.1:PORT or unix:/path, and let others in through something that proves who they "
+            "are, e.g. ssh -L or a TLS proxy on this machine."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def hold_socket_path(path: str) -> Iterator[None]:
+    """Own a socket's path while the block runs, and see to it that only this user can open the socket.
+
+    A second bind on the same path would silently unlink a live server's socket; so an flock on ``path.lock``
+    comes first. The lock file stays: removing it would let two owners lock different files.
+
+    Raises:
+        AddressError: another server has it, or the directory cannot be written.
+    """
+    lock_path = f"{path}.lock"
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise AddressError(f"cannot create {lock_path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AddressError(f"another server listens on unix:{path}; stop it or choose another path") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Create files and sockets that only this user can open, while the block runs.
+
+    The umask belongs to the whole process; keep the block short and free of awaits.
+    """
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)

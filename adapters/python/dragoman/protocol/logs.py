@@ -1,0 +1,53 @@
+"""How servers log: structlog, one line per RPC start and end, never payloads, secrets or exception texts."""
+
+import logging
+import sys
+import traceback
+from collections.abc import MutableMapping
+from typing import Any, Literal, TextIO
+
+import structlog
+
+LogFormat = Literal["json", "console", "auto"]
+
+
+def configure_logs(log_format: LogFormat = "auto", *, level: str = "info", stream: TextIO | None = None) -> None:
+    """Configure structlog for this process. Call it once, in a program's main.
+
+    Args:
+        log_format: ``auto`` is ``console`` at a terminal and ``json`` elsewhere.
+        level: the least level that is written.
+        stream: where to; standard error if absent.
+    """
+    out = stream if stream is not None else sys.stderr
+    console = log_format == "console" or (log_format == "auto" and out.isatty())
+    renderer = (
+        structlog.dev.ConsoleRenderer(colors=out.isatty())
+        if console
+        else structlog.processors.JSONRenderer(sort_keys=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            where_it_failed,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=True,
+    )
+
+
+def where_it_failed(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace ``failure=<exception>`` by its type and the places it passed, without its text.
+
+    An exception's text may quote what it was given: a prompt, a token, a path with a name in it.
+    """
+    failure = event.pop("failure", None)
+    if isinstance(failure, BaseException):
+        frames = traceback.extract_tb(failure.__traceback__)[-8:]
+        event["exception"] = type(failure).__qualname__
+        event["trace"] = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
+    return event

@@ -1,0 +1,294 @@
+"""What every Dragoman server is made of: handlers with one error boundary, health, reflection, streams, drain.
+
+A service is an object with one coroutine method per RPC, named as in the descriptor. A unary method returns the
+response; a streaming method writes to the context itself (mostly by ``stream_events``) and returns nothing. They
+raise ``DragomanError`` for a status; anything else becomes INTERNAL with an incident id, and its text stays
+here. A method that is missing is answered UNIMPLEMENTED, with a reason.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import grpc
+import structlog
+from dragoman.protocol.addresses import (
+    Address,
+    AddressError,
+    check_listen,
+    hold_socket_path,
+    parse_address,
+    private_files,
+)
+from dragoman.protocol.errors import DragomanError, Reason, to_status
+from dragoman.protocol.fanout import Reader, SlowReaderError
+from dragoman.protocol.limits import server_options
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha._async import ReflectionServicer
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+"""The context of one RPC; responses may be messages or serialized bytes."""
+
+_HEALTH = "grpc.health.v1.Health"
+_REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+
+_log = structlog.get_logger("dragoman.rpc")
+
+
+class PeerGoneError(Exception):
+    """The caller went away; nobody is there to get a status."""
+
+
+def _serialize(response: Message | bytes) -> bytes:
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
+def service_handler(
+    descriptor: ServiceDescriptor, service: object, *, raw_requests: bool = False
+) -> grpc.GenericRpcHandler:
+    """Return the handler that serves ``service`` as ``descriptor`` says.
+
+    Args:
+        descriptor: the service's descriptor.
+        service: has a coroutine method ``Name(request, context)`` for each RPC it serves.
+        raw_requests: hand over requests as bytes, for those who pass them on.
+    """
+    handlers = {
+        method.name: _method_handler(method, getattr(service, method.name, None), raw_requests)
+        for method in descriptor.methods
+    }
+    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+
+Method = Callable[[Any, Context], Awaitable[Message | bytes | None]]
+"""One RPC's implementation."""
+
+
+def _method_handler(
+    method: MethodDescriptor, implementation: Method | None, raw: bool
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    call = implementation or _not_implemented(method)
+    deserialize = None if raw else GetMessageClass(method.input_type).FromString
+
+    async def unary(request: Any, context: Context) -> Any:
+        return await _guarded(method.name, call, request, context)
+
+    async def streaming(request: Any, context: Context) -> None:
+        await _guarded(method.name, call, request, context)
+
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(streaming, deserialize, _serialize)
+    return grpc.unary_unary_rpc_method_handler(unary, deserialize, _serialize)
+
+
+def _not_implemented(method: MethodDescriptor) -> Method:
+    async def refuse(_request: Any, _context: Context) -> None:
+        raise DragomanError(Reason.NOT_IMPLEMENTED, f"{method.full_name} is not served here")
+
+    return refuse
+
+
+async def _guarded(name: str, call: Method, request: Any, context: Context) -> Any:
+    """Run one RPC's implementation; log its start and end; turn failures into statuses, here and only here."""
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(rpc=name, rpc_id=secrets.token_hex(4))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    _log.info("rpc started", peer=context.peer())
+    error: DragomanError | None = None
+    code = "OK"
+    try:
+        return await call(request, context)
+    except DragomanError as failure:
+        error = failure
+    except PeerGoneError:
+        code = "CANCELLED"
+    except asyncio.CancelledError as failure:
+        code = "CANCELLED"
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Somebody else's cancellation leaked in here. Without a status the caller would wait for ever.
+        error = _incident(failure)
+    except Exception as failure:  # noqa: BLE001 - the one boundary; nothing of it may reach the caller
+        error = _incident(failure)
+    finally:
+        if error is not None:
+            code = error.code.name
+        fields: dict[str, str] = {"reason": error.reason.value} if error and error.reason else {}
+        _log.info("rpc ended", code=code, duration_s=round(loop.time() - began, 4), **fields)
+    if error is not None:
+        await context.abort_with_status(to_status(error))
+    return None
+
+
+def _incident(failure: BaseException) -> DragomanError:
+    incident = secrets.token_hex(6)
+    _log.error("internal error", incident=incident, failure=failure)
+    return DragomanError(
+        Reason.INTERNAL,
+        f"internal error; the server's log has more under incident {incident}",
+        {"incident": incident},
+    )
+
+
+async def write_event(context: Context, data: bytes) -> None:
+    """Write one event.
+
+    Raises:
+        PeerGoneError: the caller went away.
+    """
+    try:
+        await context.write(data)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        # grpc raises types of its own extension module here, and none of them means anything but this.
+        raise PeerGoneError from error
+
+
+async def stream_events(context: Context, reader: Reader, *, ended_early: asyncio.Event | None = None) -> None:
+    """Write what ``reader`` hands out, until the run is over.
+
+    Args:
+        context: the RPC.
+        reader: the place in the run. Closed when this returns or raises.
+        ended_early: set by the server when it drains.
+
+    Raises:
+        DragomanError: SLOW_CONSUMER or DRAINING, with the last sequence written.
+        PeerGoneError: the caller went away.
+    """
+    stop = ended_early or asyncio.Event()
+    watchers = [asyncio.ensure_future(reader.dropped.wait()), asyncio.ensure_future(stop.wait())]
+    pump = asyncio.ensure_future(_pump(context, reader))
+    try:
+        await asyncio.wait([pump, *watchers], return_when=asyncio.FIRST_COMPLETED)
+        if pump.done():
+            await pump
+        elif watchers[0].done():
+            raise slow_consumer(reader.last_sequence)
+        else:
+            raise draining(reader.last_sequence)
+    except SlowReaderError as error:
+        raise slow_consumer(error.last_sequence) from error
+    finally:
+        reader.close()
+        for task in (pump, *watchers):
+            task.cancel()
+        await asyncio.gather(pump, *watchers, return_exceptions=True)
+
+
+async def _pump(context: Context, reader: Reader) -> None:
+    while events := await reader.read():
+        for data in events:
+            await write_event(context, data)
+
+
+def slow_consumer(last_sequence: int) -> DragomanError:
+    """Return the error for a reader that was too slow."""
+    return DragomanError(
+        Reason.SLOW_CONSUMER,
+        f"this stream's reader was too slow; attach again after sequence {last_sequence}",
+        {"last_sequence": str(last_sequence)},
+    )
+
+
+def draining(last_sequence: int | None = None) -> DragomanError:
+    """Return the error for a call, or a stream, that a shutdown ends."""
+    metadata = {} if last_sequence is None else {"last_sequence": str(last_sequence)}
+    return DragomanError(Reason.DRAINING, "this server is shutting down", metadata, retry_after_s=1.0)
+
+
+class Drainable(Protocol):
+    """What a server asks of its services when it stops."""
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new work, end what runs within ``grace_s`` seconds, and return."""
+
+
+class DragomanServer:
+    """A gRPC server with health and reflection, on checked addresses.
+
+    Args:
+        services: descriptor and handler of each service.
+        listen: addresses, as ``parse_address`` reads them.
+    """
+
+    def __init__(self, services: Mapping[ServiceDescriptor, grpc.GenericRpcHandler], listen: Sequence[str]) -> None:
+        self._addresses = [parse_address(text) for text in listen]
+        for address in self._addresses:
+            check_listen(address)
+        self._names = [descriptor.full_name for descriptor in services]
+        self._server = grpc.aio.server(options=server_options())
+        self._health = health_aio.HealthServicer()
+        self._held = contextlib.ExitStack()
+        self._server.add_generic_rpc_handlers(tuple(services.values()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._add_reflection()
+        self.addresses: list[str] = []
+        """Where it listens, once started."""
+
+    def _add_reflection(self) -> None:
+        servicer = ReflectionServicer([*self._names, _HEALTH, *_REFLECTION])
+        handler = grpc.stream_stream_rpc_method_handler(
+            servicer.ServerReflectionInfo,
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        # grpcio-reflection registers v1alpha only; v1 has the same messages under another name.
+        self._server.add_generic_rpc_handlers(
+            tuple(
+                grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler}) for name in _REFLECTION
+            )
+        )
+
+    async def start(self) -> None:
+        """Listen, and say NOT_SERVING until ``set_serving``.
+
+        Raises:
+            AddressError: an address is taken or cannot be bound.
+        """
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        for address in self._addresses:
+            if address.path:
+                self._held.enter_context(hold_socket_path(address.path))
+        with private_files():
+            self.addresses = [self._bind(address) for address in self._addresses]
+        await self._server.start()
+
+    def _bind(self, address: Address) -> str:
+        try:
+            port = self._server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise AddressError(f"cannot listen on {address}: it is taken or not allowed") from error
+        return str(address) if address.path else str(Address(host=address.host, port=port))
+
+    async def set_serving(self) -> None:
+        """Say SERVING."""
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def _set_health(self, status: int) -> None:
+        for name in ("", *self._names):
+            await self._health.set(name, status)
+
+    async def stop(self, services: Sequence[Drainable], grace_s: float) -> None:
+        """Say NOT_SERVING, let the services end their work, then close.
+
+        ``grpc``'s own graceful stop would wait for health watchers until the grace is over.
+        """
+        await self._health.enter_graceful_shutdown()
+        await asyncio.gather(*(service.drain(grace_s) for service in services))
+        await self._server.stop(0.2)
+        self._held.close()
+
+    async def wait(self) -> None:
+        """Wait until the server has stopped."""
+        await self._server.wait_for_termination()
