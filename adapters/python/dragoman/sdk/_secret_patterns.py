@@ -1,0 +1,271 @@
+"""What a secret looks like when nobody has told us its value: by the key it is under, or by its form.
+
+Three questions are answered here, as tables and plain functions. Which keys name a secret
+(``key_kind``)? Which pieces of a text have the form of a credential (``mask_forms``)? Which words of
+a command line are one (``mask_command``)?
+"""
+
+import enum
+import functools
+import re
+from typing import Final
+
+REDACTED: Final = "[redacted]"
+"""What stands where a secret stood."""
+
+_SECRET_WORD: Final = re.compile("key|token|secret|password|passwd|passphrase|authorization|cookie", re.IGNORECASE)
+_WORDS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_NUMERIC: Final = re.compile(r"\s*[+-]?[0-9][0-9_.,]*\s*")
+
+# Last words of keys that say where a secret is, what it is called or how long it lives, not what it is.
+_DESCRIPTORS: Final = frozenset(
+    [
+        "name",
+        "type",
+        "kind",
+        "source",
+        "path",
+        "file",
+        "dir",
+        "directory",
+        "url",
+        "uri",
+        "endpoint",
+        "env",
+        "helper",
+        "status",
+        "state",
+        "provider",
+        "scheme",
+        "algorithm",
+        "format",
+        "version",
+        "ref",
+        "var",
+        "variable",
+    ]
+)
+_LIFETIMES: Final = frozenset({"expires", "expiry", "expiration", "expired", "ttl"})
+# Words that contain a secret word by accident of spelling.
+_INNOCENT: Final = frozenset(
+    [
+        "keyboard",
+        "keyword",
+        "keywords",
+        "keyframe",
+        "keyframes",
+        "keymap",
+        "keypress",
+        "keydown",
+        "keyup",
+        "keystroke",
+        "keystrokes",
+        "monkey",
+        "turkey",
+        "hockey",
+        "tokenize",
+        "tokenized",
+        "tokenizer",
+        "tokenization",
+        "keyring",
+        "hotkey",
+        "hotkeys",
+    ]
+)
+# Words that turn "token" from a credential into a unit of text.
+_PLURALS: Final = frozenset({"tokens", "keys", "cookies", "secrets", "passwords"})
+_COUNTING: Final = frozenset(
+    [
+        "count",
+        "counts",
+        "counter",
+        "limit",
+        "max",
+        "min",
+        "maximum",
+        "minimum",
+        "total",
+        "num",
+        "number",
+        "budget",
+        "usage",
+        "used",
+        "remaining",
+        "size",
+        "length",
+        "cost",
+        "price",
+        "rate",
+        "per",
+        "index",
+    ]
+)
+
+
+class KeyKind(enum.Enum):
+    """What the name of a key says about the value under it."""
+
+    PLAIN = "plain"
+    """Nothing."""
+
+    COUNTER = "counter"
+    """Numbers are amounts and no secrets; other text may be: ``input_tokens``, ``keys``."""
+
+    SECRET = "secret"  # noqa: S105 - the name of a kind, not a secret
+    """A secret, whatever its type: ``api_key``, ``Authorization``."""
+
+
+def names_secret(key: str) -> bool:
+    """Tell whether ``key`` contains a word for a secret: the broad rule, for masking environments."""
+    return _SECRET_WORD.search(key) is not None
+
+
+def key_kind(key: str) -> KeyKind:
+    """Return what ``key`` says about its value: the fine rule, for data that people must read.
+
+    A key with a word for a secret in it, anywhere and in any case, is SECRET, with four exceptions:
+
+    * its last word describes one (``apiKeySource``, ``token_url``, ``secret_name``), or a word
+      speaks of its lifetime (``token_expires_at``): PLAIN;
+    * the word is there by accident (``keyboard``, ``tokenizer``): PLAIN;
+    * ``public`` stands beside ``key``: PLAIN;
+    * a word is a plural (``input_tokens``, ``keys``) or counts (``token_count``, ``maxToken``):
+      COUNTER.
+    """
+    return _cached_kind(key) if len(key) <= _LONGEST_CACHED_KEY else _kind(key)
+
+
+def _kind(key: str) -> KeyKind:
+    if not names_secret(key):
+        return KeyKind.PLAIN
+    words = [word.lower() for word in _WORDS.findall(key)]
+    hits = {word for word in words if names_secret(word)}
+    if words[-1] in _DESCRIPTORS or not _LIFETIMES.isdisjoint(words):
+        return KeyKind.PLAIN
+    if hits and (hits <= _INNOCENT or ("public" in words and hits <= {"key", "keys"})):
+        return KeyKind.PLAIN
+    if not _PLURALS.isdisjoint(hits) or not _COUNTING.isdisjoint(words):
+        return KeyKind.COUNTER
+    return KeyKind.SECRET
+
+
+# Agents repeat a few dozen keys without end; what they invent must not fill the memory.
+_LONGEST_CACHED_KEY: Final = 64
+_cached_kind = functools.lru_cache(maxsize=1024)(_kind)
+
+
+def is_secret_key(key: str) -> bool:
+    """Tell whether text under ``key`` is a secret by the fine rule."""
+    return key_kind(key) is KeyKind.SECRET
+
+
+def is_secret_entry(key: str, value: str) -> bool:
+    """Tell whether ``value`` under ``key`` is a secret by the fine rule; an empty value is none."""
+    kind = key_kind(key)
+    if kind is KeyKind.PLAIN or not value:
+        return False
+    return kind is KeyKind.SECRET or not is_numeric(value)
+
+
+def is_numeric(text: str) -> bool:
+    """Tell whether ``text`` is a number, as text."""
+    return _NUMERIC.fullmatch(text) is not None
+
+
+# A credential begins where a word begins. In JSON text that is also after an escaped line end.
+_START: Final = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
+_VALUE: Final = r"[A-Za-z0-9._~+/=-]"
+
+
+def _form(pattern: str) -> re.Pattern[str]:
+    return re.compile(_START + pattern)
+
+
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----(?:[^-]|-(?!-))*(?:-----END [A-Z ]{0,32}KEY-----)?"
+)
+_HEADER: Final = re.compile(
+    r"(\b(?:proxy-)?authorization\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?)"
+    rf"(?:((?:bearer|basic|token|digest|apikey)\s{{1,8}}){_VALUE}{{6,}}|{_VALUE}{{16,}})",
+    re.IGNORECASE,
+)
+_BEARER: Final = re.compile(rf"(\bbearer\s{{1,8}})(?=[A-Za-z._~+/=-]{{0,64}}[0-9]){_VALUE}{{16,}}", re.IGNORECASE)
+_COOKIE: Final = re.compile(r"(\b(?:set-)?cookie\s{0,8}:\s{0,8})[^\s=;,\"']{1,256}=[^\r\n\"'\\]*", re.IGNORECASE)
+_USERINFO: Final = re.compile(r"(://[^\s/:@\"']{0,256}:)(?!\[redacted])[^\s/?#@\"']{1,512}(?=@)")
+
+_GITHUB: Final = _form("gh[pousr]_[A-Za-z0-9]{16,}")
+_AWS: Final = _form("A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])")
+_HEADER_MASK: Final = rf"\g<1>\g<2>{REDACTED}"
+_PREFIX_MASK: Final = rf"\g<1>{REDACTED}"
+
+# (text that must be present, form, what to put there). Looking for the first is what makes the common case
+# cheap: a substring search costs a fiftieth of an unanchored pattern. Every form is matched in linear time.
+_FORMS: Final[tuple[tuple[str, re.Pattern[str], str], ...]] = (
+    ("sk-", _form("sk-(?=[A-Za-z_-]{0,64}[0-9])[A-Za-z0-9_-]{20,}"), REDACTED),
+    ("ghp_", _GITHUB, REDACTED),
+    ("gho_", _GITHUB, REDACTED),
+    ("ghu_", _GITHUB, REDACTED),
+    ("ghs_", _GITHUB, REDACTED),
+    ("ghr_", _GITHUB, REDACTED),
+    ("github_pat_", _form("github_pat_[A-Za-z0-9_]{22,}"), REDACTED),
+    ("glpat-", _form("glpat-[A-Za-z0-9_-]{20,}"), REDACTED),
+    ("xox", _form("xox[a-z]-[A-Za-z0-9-]{10,}"), REDACTED),
+    ("AKIA", _AWS, REDACTED),
+    ("ASIA", _AWS, REDACTED),
+    ("AIza", _form("AIza[A-Za-z0-9_-]{35}"), REDACTED),
+    ("eyJ", _form(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"), REDACTED),
+    ("PRIVATE KEY", _PRIVATE_KEY, REDACTED),
+    ("uthorization", _HEADER, _HEADER_MASK),
+    ("UTHORIZATION", _HEADER, _HEADER_MASK),
+    ("earer ", _BEARER, _PREFIX_MASK),
+    ("BEARER ", _BEARER, _PREFIX_MASK),
+    ("ookie", _COOKIE, _PREFIX_MASK),
+    ("://", _USERINFO, _PREFIX_MASK),
+)
+
+
+def mask_forms(text: str) -> str:
+    """Return ``text`` with everything that has the form of a credential masked; unchanged, itself."""
+    for needle, form, mask in _FORMS:
+        if needle in text:
+            masked, count = form.subn(mask, text)
+            if count:
+                text = masked
+    return text
+
+
+_WORD_VALUE: Final = r"\"[^\"]*\"|'[^']*'|[^\s\"';|&]+"
+_FLAG: Final = re.compile(rf"(?<![\w-])(--?[A-Za-z][\w-]*)(\s*=\s*|\s+)(?!-)({_WORD_VALUE})")
+_ASSIGNMENT: Final = re.compile(rf"(?<![\w.-])([A-Za-z_][\w.-]*)(=)({_WORD_VALUE})")
+_COMMAND_HEADER: Final = re.compile(
+    r"(?<![\w-])([A-Za-z][\w-]*)(:\s*)(?!(?:bearer|basic|token|digest|apikey)\s)([^\s\"';|&]+)",
+    re.IGNORECASE,
+)
+_REFERENCE: Final = re.compile(r"\$\w+|\$\{\w+\}")
+_FLAG_ITEM: Final = re.compile(r"--?[A-Za-z][\w-]*")
+
+
+def mask_command(text: str) -> str:
+    """Return command text with the values of secret flags, assignments and headers masked.
+
+    ``--api-key VALUE``, ``--token=VALUE``, ``DB_PASSWORD=VALUE``, ``x-api-key: VALUE``: the name
+    stays, and so does a reference to a variable (``$TOKEN``). Meant for command lines alone: in prose
+    or source code the same shapes are no secrets.
+    """
+    for shape in (_FLAG, _ASSIGNMENT, _COMMAND_HEADER):
+        text = shape.sub(_mask_named_value, text)
+    return text
+
+
+def _mask_named_value(match: re.Match[str]) -> str:
+    name, between, value = match.groups()
+    bare = value.strip("\"'")
+    if not is_secret_entry(name, bare) or bare == REDACTED or _REFERENCE.fullmatch(bare):
+        return match[0]
+    quote = value[0] if value[0] in "\"'" else ""
+    return f"{name}{between}{quote}{REDACTED}{quote}"
+
+
+def is_secret_flag(item: str) -> bool:
+    """Tell whether the item after this one of an argv is a secret: ``--api-key`` and the like."""
+    return _FLAG_ITEM.fullmatch(item) is not None and is_secret_key(item)
