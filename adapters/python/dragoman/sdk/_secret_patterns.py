@@ -19,86 +19,29 @@ _NUMERIC: Final = re.compile(r"\s*[+-]?[0-9][0-9_.,]*\s*")
 
 # Last words of keys that say where a secret is, what it is called or how long it lives, not what it is.
 _DESCRIPTORS: Final = frozenset(
-    [
-        "name",
-        "type",
-        "kind",
-        "source",
-        "path",
-        "file",
-        "dir",
-        "directory",
-        "url",
-        "uri",
-        "endpoint",
-        "env",
-        "helper",
-        "status",
-        "state",
-        "provider",
-        "scheme",
-        "algorithm",
-        "format",
-        "version",
-        "ref",
-        "var",
-        "variable",
-    ]
+    (
+        *("name", "type", "kind", "source", "path", "file", "dir", "directory", "url", "uri", "endpoint"),
+        *("env", "helper", "status", "state", "provider", "scheme", "algorithm", "format", "version"),
+        *("ref", "var", "variable"),
+    )
 )
 _LIFETIMES: Final = frozenset({"expires", "expiry", "expiration", "expired", "ttl"})
 # Words that contain a secret word by accident of spelling.
 _INNOCENT: Final = frozenset(
-    [
-        "keyboard",
-        "keyword",
-        "keywords",
-        "keyframe",
-        "keyframes",
-        "keymap",
-        "keypress",
-        "keydown",
-        "keyup",
-        "keystroke",
-        "keystrokes",
-        "monkey",
-        "turkey",
-        "hockey",
-        "tokenize",
-        "tokenized",
-        "tokenizer",
-        "tokenization",
-        "keyring",
-        "hotkey",
-        "hotkeys",
-    ]
+    (
+        *("keyboard", "keyword", "keywords", "keyframe", "keyframes", "keymap", "keypress", "keydown"),
+        *("keyup", "keystroke", "keystrokes", "monkey", "turkey", "hockey", "tokenize", "tokenized"),
+        *("tokenizer", "tokenization", "keyring", "hotkey", "hotkeys"),
+    )
 )
 # Words that turn "token" from a credential into a unit of text.
 _PLURALS: Final = frozenset({"tokens", "keys", "cookies", "secrets", "passwords"})
 _COUNTING: Final = frozenset(
-    [
-        "count",
-        "counts",
-        "counter",
-        "limit",
-        "max",
-        "min",
-        "maximum",
-        "minimum",
-        "total",
-        "num",
-        "number",
-        "budget",
-        "usage",
-        "used",
-        "remaining",
-        "size",
-        "length",
-        "cost",
-        "price",
-        "rate",
-        "per",
-        "index",
-    ]
+    (
+        *("count", "counts", "counter", "limit", "max", "min", "maximum", "minimum", "total", "num"),
+        *("number", "budget", "usage", "used", "remaining", "size", "length", "cost", "price", "rate"),
+        *("per", "index"),
+    )
 )
 
 
