@@ -24,14 +24,15 @@ from dataclasses import dataclass, field
 import grpc
 from dragoman.protocol.limits import MAX_TRAILER_BYTES
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 DOMAIN = "dragoman"
 """ErrorInfo.domain of every status."""
 
-_MESSAGE_CHARACTERS = 1500
-_VALUE_CHARACTERS = 500
+_FITS = ((100, 1500, 500), (16, 800, 200), (4, 240, 60), (1, 80, 20))
+"""Tried in turn until the trailers are small enough: violations, characters of the message, of a value."""
 
 
 class Reason(enum.StrEnum):
@@ -169,36 +170,46 @@ def not_supported(path: str, description: str) -> DragomanError:
 
 
 def to_status(error: DragomanError) -> grpc.Status:
-    """Return the gRPC status of ``error``, with its details, within the trailers' size limit."""
-    proto = _status_proto(error, len(error.violations), _VALUE_CHARACTERS)
-    if proto.ByteSize() > MAX_TRAILER_BYTES * 3 // 4:
-        proto = _status_proto(error, 4, 100)
-    return rpc_status.to_status(proto)
+    """Return the gRPC status of ``error``, cut to the trailers' size limit."""
+    tried = (_status_proto(error, *sizes) for sizes in _FITS)
+    small = next((proto for proto in tried if _trailer_bytes(proto) <= MAX_TRAILER_BYTES), None)
+    return rpc_status.to_status(small or _status_proto(error, *_FITS[-1]))
 
 
-def _status_proto(error: DragomanError, violations: int, characters: int) -> status_pb2.Status:
+def _trailer_bytes(proto: status_pb2.Status) -> int:
+    """Return what the status takes on the wire: the text percent-encoded, all of it again in base64."""
+    text = sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in proto.message.encode())
+    details: int = proto.ByteSize()
+    return text + (details + 2) // 3 * 4
+
+
+def _status_proto(
+    error: DragomanError, violations: int, message_characters: int, value_characters: int
+) -> status_pb2.Status:
+    def cut(text: str, characters: int = value_characters) -> str:
+        # A lone surrogate, as in the name of a file, must not keep an error from being told.
+        return text[:characters].encode("utf-8", "replace").decode()
+
     details: list[any_pb2.Any] = []
     if error.reason is not None:
-        metadata = {key: value[:characters] for key, value in list(error.metadata.items())[:16]}
+        metadata = {cut(key): cut(value) for key, value in list(error.metadata.items())[:16]}
         details.append(
             _pack(error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN, metadata=metadata))
         )
     if error.violations:
         bad = error_details_pb2.BadRequest()
         for item in error.violations[:violations]:
-            bad.field_violations.add(field=item.path[:characters], description=item.description[:characters])
+            bad.field_violations.add(field=cut(item.path), description=cut(item.description))
         details.append(_pack(bad))
     if error.retry_after_s is not None:
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(error.retry_after_s * 1e9))
         details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
-    message = error.message[: min(_MESSAGE_CHARACTERS, characters * 4)]
+    message = cut(error.message, message_characters)
     return status_pb2.Status(code=error.code.value[0], message=message, details=details)
 
 
-def _pack(
-    message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest | error_details_pb2.RetryInfo,
-) -> any_pb2.Any:
+def _pack(message: Message) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(message)
     return packed
@@ -212,23 +223,22 @@ def from_rpc_error(error: grpc.RpcError) -> DragomanError:
     """
     code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
     text = error.details() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else ""
-    proto = _details(error)
     reason: Reason | None = None
     metadata: dict[str, str] = {}
     violations: list[FieldViolation] = []
     retry: float | None = None
-    for packed in proto.details if proto else ():
+    for packed in _details(error):
         info, bad, when = (
             error_details_pb2.ErrorInfo(),
             error_details_pb2.BadRequest(),
             error_details_pb2.RetryInfo(),
         )
-        if packed.Unpack(info) and info.domain == DOMAIN:
+        if _unpack(packed, info) and info.domain == DOMAIN:
             reason = _known_reason(info.reason, code)
             metadata = dict(info.metadata)
-        elif packed.Unpack(bad):
+        elif _unpack(packed, bad):
             violations = [FieldViolation(v.field, v.description) for v in bad.field_violations]
-        elif packed.Unpack(when):
+        elif _unpack(packed, when):
             retry = when.retry_delay.ToNanoseconds() / 1e9
     return DragomanError(reason, text or code.name, metadata, tuple(violations), retry, code)
 
@@ -239,12 +249,22 @@ def _known_reason(text: str, code: grpc.StatusCode) -> Reason | None:
     return reason if reason is not None and STATUS_BY_REASON[reason] is code else None
 
 
-def _details(error: grpc.RpcError) -> status_pb2.Status | None:
+# A peer's broken detail must not hide its status: what cannot be read is left out.
+
+
+def _details(error: grpc.RpcError) -> list[any_pb2.Any]:
     trailers = error.trailing_metadata() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
     for key, value in trailers or ():
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
             try:
-                return status_pb2.Status.FromString(value)
-            except ValueError:  # protobuf's DecodeError: a peer's broken detail must not hide its status
-                return None
-    return None
+                return list(status_pb2.Status.FromString(value).details)
+            except DecodeError:
+                return []
+    return []
+
+
+def _unpack(packed: any_pb2.Any, into: Message) -> bool:
+    try:
+        return packed.Unpack(into)
+    except DecodeError:
+        return False

@@ -54,8 +54,9 @@ class Fanout:
 
     Args:
         run_id: put into gaps and ``replay_done``.
-        capacity_bytes: what is kept for readers that come later.
-        reader_lag_bytes: how far a reader may fall behind; at most the capacity.
+        capacity_bytes: what is kept for readers that come later; the last event is always kept.
+        reader_lag_bytes: how far a reader may fall behind; at most the capacity. Well above the largest
+            event, as a single one beyond it drops even a reader that keeps up.
         first_sequence: the first sequence that will be appended.
     """
 
@@ -97,10 +98,10 @@ class Fanout:
         return self._kept_bytes
 
     def append(self, data: bytes, sequence: int) -> None:
-        """Append a durable event.
+        """Append a durable event. Sequences that are left out become gaps for the readers.
 
         Raises:
-            ValueError: the sequence does not follow the last one, or the run is closed.
+            ValueError: the sequence is not above the last one, or the run is closed.
         """
         if self.is_closed:
             raise ValueError("the run is over")
@@ -115,12 +116,17 @@ class Fanout:
             reader._appended(self._end_bytes, self._lag)  # noqa: SLF001 - one machine in two classes
 
     def send_ephemeral(self, data: bytes) -> None:
-        """Hand an event without sequence to all present readers."""
+        """Hand an event without sequence to all present readers; to none when the run is closed."""
+        if self.is_closed:
+            return
         for reader in self._readers:
-            reader._send_ephemeral(data)  # noqa: SLF001 - one machine in two classes
+            reader._send_ephemeral(data, self.last_sequence)  # noqa: SLF001 - one machine in two classes
 
     def close(self) -> None:
-        """Say that nothing follows. Readers end once they have read everything."""
+        """Say that nothing follows. Readers end once they have read everything.
+
+        Call it together with appending the result, so that nothing comes between them.
+        """
         self.is_closed = True
         for reader in self._readers:
             reader._wake()  # noqa: SLF001 - one machine in two classes
@@ -132,8 +138,8 @@ class Fanout:
 
         Args:
             after_sequence: the last sequence the reader has.
-            replay_done: mark where the replay ends.
-            copies: ephemeral events to send just before that mark.
+            replay_done: mark where the replay ends, unless the run is closed: nothing follows a result.
+            copies: ephemeral events to send just before that mark, as they are after the last event appended.
 
         Raises:
             SequenceAheadError: there is no such sequence yet.
@@ -159,12 +165,11 @@ class Fanout:
         found = bisect_right(self._entries, after_sequence, lo=self._start, key=lambda entry: entry.sequence)
         return self._removed + found
 
-    def _from(self, index: int, most: int) -> tuple[bool, list[_Entry]]:
-        """Return whether entries before ``index`` were evicted unread, and at most ``most`` from there."""
-        position = index - self._removed
-        missed = position < self._start
-        position = max(position, self._start)
-        return missed, self._entries[position : position + most]
+    def _from(self, index: int) -> tuple[int, list[_Entry]]:
+        """Return the next entries from ``index``, or from the first that is kept, and the index after them."""
+        position = max(index - self._removed, self._start)
+        entries = self._entries[position : position + _CHUNK_EVENTS]
+        return self._removed + position + len(entries), entries
 
 
 class Reader:
@@ -180,9 +185,9 @@ class Reader:
         # A reader that joins may be a whole buffer behind; only what is appended from now on counts.
         self._joined_at = fanout._end_bytes  # noqa: SLF001 - one machine in two classes
         self._read_bytes = self._joined_at
-        self._ephemeral: deque[bytes] = deque(maxlen=64)
+        self._ephemeral: deque[tuple[int, bytes]] = deque(maxlen=64)  # with the sequence they come after
         self._wakeup = asyncio.Event()
-        self._replay_until = fanout.last_sequence if replay_done else None
+        self._replay_until = fanout.last_sequence if replay_done and not fanout.is_closed else None
         self._copies = copies
 
     async def read(self) -> list[bytes]:
@@ -208,22 +213,26 @@ class Reader:
 
     def _take(self) -> list[bytes]:
         events: list[bytes] = []
-        missed, entries = self._fanout._from(self._index, _CHUNK_EVENTS)  # noqa: SLF001 - as above
-        if missed and entries:
-            events.append(self._gap(entries[0].sequence))
-            self._index = self._fanout._seek(self.last_sequence)  # noqa: SLF001 - as above
+        self._index, entries = self._fanout._from(self._index)  # noqa: SLF001 - one machine in two classes
         for entry in entries:
+            self._take_between(events)
+            if entry.sequence != self.last_sequence + 1:
+                events.append(self._gap(entry.sequence))
+                self._take_between(events)
             events.append(entry.data)
             self.last_sequence = entry.sequence
             self._read_bytes = max(self._read_bytes, entry.end)
-        self._index += len(entries)
+        self._take_between(events)
+        return events
+
+    def _take_between(self, events: list[bytes]) -> None:
+        """Take what belongs between the last sequence and the next: exactly here, it says what is true here."""
         if self._replay_until is not None and self.last_sequence >= self._replay_until:
             events.extend(self._copies)
             events.append(self._replay_done())
             self._replay_until = None
-        while self._ephemeral:
-            events.append(self._ephemeral.popleft())
-        return events
+        while self._ephemeral and self._ephemeral[0][0] <= self.last_sequence:
+            events.append(self._ephemeral.popleft()[1])
 
     def _gap(self, first: int) -> bytes:
         gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=pb.GAP_REASON_EVICTED)
@@ -240,8 +249,8 @@ class Reader:
             self.close()
         self._wakeup.set()
 
-    def _send_ephemeral(self, data: bytes) -> None:
-        self._ephemeral.append(data)
+    def _send_ephemeral(self, data: bytes, after: int) -> None:
+        self._ephemeral.append((after, data))
         self._wakeup.set()
 
     def _wake(self) -> None:

@@ -37,7 +37,7 @@ class Phase(enum.Enum):
 
 EPHEMERAL_ONLY = frozenset({"heartbeat", "gap", "replay_done"})
 """Kinds that never have a sequence."""
-EPHEMERAL_ALLOWED = EPHEMERAL_ONLY | {"state", "notice", "input_request", "batch"}
+EPHEMERAL_ALLOWED = EPHEMERAL_ONLY | {"state", "notice", "input_request"}
 """Kinds that may come without a sequence."""
 
 _WITHIN = {
@@ -74,6 +74,7 @@ class OrderChecker:
         self.attempt = 0
         self._run_id = ""
         self._complete = after_sequence == 0
+        self._asked: set[str] = set()
         self._pending: set[str] = set()
 
     @property
@@ -122,6 +123,8 @@ class OrderChecker:
             inner_kind = inner.WhichOneof("body")
             if FIELD_BY_KIND.get(inner_kind or "", 0) in NEVER_BATCHED:
                 raise OrderError(f"{inner_kind} in a batch")
+            if not inner.sequence:
+                raise OrderError(f"{inner_kind or 'an unknown body'} without a sequence in a batch")
             self.observe(inner)
         if event.sequence != events[-1].sequence:
             raise OrderError("a batch's sequence is its last event's")
@@ -142,20 +145,22 @@ class OrderChecker:
         self.last_sequence = event.sequence
 
     def _check_attempt(self, event: pb.AgentEvent, kind: str | None) -> None:
-        if kind == "started" and self._complete and event.attempt != self.attempt + 1:
-            raise OrderError(f"attempt {event.attempt} after {self.attempt}")
-        if kind != "started" and self.attempt and event.attempt != self.attempt:
-            raise OrderError(f"{_name(event)} of attempt {event.attempt} in {self.attempt}")
-        if kind == "started":
-            self.attempt = event.attempt
-        is_first = kind == "result" and self.phases == {Phase.INITIAL}
-        if is_first and event.origin != pb.EVENT_ORIGIN_ROUTER:
-            raise OrderError("a result before started that is not a router's")
+        if kind == "result" and self.phases == {Phase.INITIAL}:
+            if event.origin != pb.EVENT_ORIGIN_ROUTER:
+                raise OrderError("a result before started that is not a router's")
+            return
+        expected = self.attempt + 1 if kind == "started" else self.attempt
+        if (self._complete or self.attempt) and event.attempt != expected:
+            raise OrderError(f"{_name(event)} of attempt {event.attempt} where {expected} is due")
+        if not event.attempt and kind != "result":
+            raise OrderError(f"{_name(event)} of no attempt")
+        self.attempt = event.attempt
 
     def _check_requests(self, event: pb.AgentEvent, kind: str | None) -> None:
         if kind == "input_request":
-            if event.input_request.id in self._pending:
+            if event.input_request.id in self._asked:
                 raise OrderError(f"input_request {event.input_request.id} twice")
+            self._asked.add(event.input_request.id)
             self._pending.add(event.input_request.id)
         elif kind == "input_resolved":
             if self._complete and event.input_resolved.id not in self._pending:
@@ -170,14 +175,19 @@ class OrderChecker:
         if kind == "input_request":
             self._pending.add(event.input_request.id)
         if kind == "gap":
-            if event.gap.from_sequence != self.last_sequence + 1:
-                raise OrderError(f"a gap from {event.gap.from_sequence} after {self.last_sequence}")
-            if event.gap.to_sequence < event.gap.from_sequence:
-                raise OrderError("a gap that ends before it begins")
-            self.last_sequence = event.gap.to_sequence
-            self.phases = _ANY - {Phase.INITIAL}
-            self.attempt = 0
-            self._complete = False
+            self._observe_gap(event.gap)
+
+    def _observe_gap(self, gap: pb.Gap) -> None:
+        if gap.from_sequence != self.last_sequence + 1:
+            raise OrderError(f"a gap from {gap.from_sequence} after {self.last_sequence}")
+        if gap.to_sequence < gap.from_sequence:
+            raise OrderError("a gap that ends before it begins")
+        self.last_sequence = gap.to_sequence
+        # What was missed may have ended attempts and answered requests.
+        self.phases = _ANY - {Phase.INITIAL}
+        self.attempt = 0
+        self._complete = False
+        self._pending.clear()
 
 
 def _name(event: pb.AgentEvent) -> str:

@@ -1,8 +1,9 @@
-"""Events as bytes: reading sequence and kind without parsing, and batches.
+"""Events as bytes: reading sequence and kind, joining and splitting batches.
 
 ``sequence`` is a fixed64 in field 1 and the body's fields come next by number, so serializers that write
 fields in order (all known ones do; none promises to) put the sequence into bytes 1 to 8 and the body's tag at
-byte 9. Anything else falls back to walking the message's top-level fields.
+byte 9. Programs without a fast parser may rely on that and fall back to a parse. Here the parse is the fast
+way: it takes a microsecond, as long as looking at the bytes in Python, and is right for any order of fields.
 """
 
 import struct
@@ -11,10 +12,8 @@ from typing import NamedTuple
 
 from dragoman.protocol.limits import MAX_BATCH_BYTES
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf.message import DecodeError
 
-_SEQUENCE_TAG = 0x09
-_FIRST_BODY = 2
-_LAST_BODY = 99
 _BODIES = pb.AgentEvent.DESCRIPTOR.oneofs_by_name["body"].fields
 
 KIND_BY_FIELD: dict[int, str] = {field.number: field.name for field in _BODIES}
@@ -47,79 +46,42 @@ class MalformedEventError(ValueError):
 
 
 class Peek(NamedTuple):
-    """What can be told of an event without parsing it."""
+    """Where an event stands and what it is."""
 
     sequence: int
     """0 for an ephemeral event."""
     field: int
-    """The body's field number; 0 if there is none or it is unknown."""
+    """The body's field number; 0 if there is none or it is of a later revision."""
 
 
 def peek(data: bytes) -> Peek:
     """Read sequence and kind of a serialized event.
 
     Raises:
-        MalformedEventError: ``data`` is not a protobuf message.
+        MalformedEventError: ``data`` is not an ``AgentEvent``.
     """
-    if len(data) > 10 and data[0] == _SEQUENCE_TAG:
-        tag = data[9]
-        if tag < 0x80 and tag & 7 == 2:
-            return Peek(int.from_bytes(data[1:9], "little"), tag >> 3)
-        second = data[10]
-        if tag & 7 == 2 and second < 0x80:
-            field = (tag & 0x7F | second << 7) >> 3
-            if field <= _LAST_BODY:
-                return Peek(int.from_bytes(data[1:9], "little"), field)
-    return _walk(data)
+    event = _parse(data)
+    kind = event.WhichOneof("body")
+    return Peek(event.sequence, FIELD_BY_KIND[kind] if kind else 0)
 
 
-def _walk(data: bytes) -> Peek:
-    sequence = 0
-    body = 0
-    position = 0
-    while position < len(data):
-        field, wire_type, position = _tag(data, position)
-        if field == 1 and wire_type == 1:
-            sequence = int.from_bytes(data[position : position + 8], "little")
-        elif _FIRST_BODY <= field <= _LAST_BODY and wire_type == 2:
-            body = field  # the last member of a oneof wins
-        position = _skip(data, position, wire_type)
-    return Peek(sequence, body)
+def _parse(data: bytes) -> pb.AgentEvent:
+    try:
+        return pb.AgentEvent.FromString(data)
+    except DecodeError as error:
+        raise MalformedEventError("these bytes are not an AgentEvent") from error
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a number and the position after it. The message was parsed before, so it is there."""
     value = shift = 0
     while True:
-        if position >= len(data) or shift > 63:
-            raise MalformedEventError("a number is cut or too long")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
         shift += 7
-
-
-def _tag(data: bytes, position: int) -> tuple[int, int, int]:
-    tag, position = _varint(data, position)
-    return tag >> 3, tag & 7, position
-
-
-def _skip(data: bytes, position: int, wire_type: int) -> int:
-    if wire_type == 0:
-        _, position = _varint(data, position)
-    elif wire_type == 1:
-        position += 8
-    elif wire_type == 2:
-        length, position = _varint(data, position)
-        position += length
-    elif wire_type == 5:
-        position += 4
-    else:
-        raise MalformedEventError(f"wire type {wire_type} does not exist")
-    if position > len(data):
-        raise MalformedEventError("the message is cut")
-    return position
 
 
 def _encode_varint(value: int) -> bytes:
@@ -132,54 +94,70 @@ def _encode_varint(value: int) -> bytes:
 
 
 def join(events: Iterable[bytes]) -> bytes:
-    """Make one batch event of serialized events, in order. Bytes are moved, nothing is parsed.
+    """Make one batch event of serialized events, in order. Bytes are moved, nothing is written anew.
 
     Raises:
         ValueError: nothing to join, an event without sequence or of a kind that is never batched, sequences
-            that do not grow, or more than 256 KiB.
+            that do not follow one another, or more than 256 KiB.
     """
     last = 0
     parts = bytearray()
     for data in events:
         sequence, field = peek(data)
-        if sequence <= last:
-            raise ValueError("a batch's events have growing sequences")
         if field in NEVER_BATCHED:
             raise ValueError(f"{KIND_BY_FIELD[field]} is never batched")
+        if not sequence:
+            raise ValueError("an event without sequence is never batched")
+        if last and sequence != last + 1:
+            raise ValueError(f"sequence {sequence} after {last} in a batch")
         last = sequence
         parts += b"\x0a" + _encode_varint(len(data)) + data
     if not last:
         raise ValueError("a batch has events")
-    if len(parts) > MAX_BATCH_BYTES:
+    head = b"\x09" + struct.pack("<Q", last) + _encode_varint(BATCH << 3 | 2) + _encode_varint(len(parts))
+    if len(head) + len(parts) > MAX_BATCH_BYTES:
         raise ValueError("a batch has at most 256 KiB")
-    tag = _encode_varint(BATCH << 3 | 2)
-    return b"\x09" + struct.pack("<Q", last) + tag + _encode_varint(len(parts)) + bytes(parts)
+    return head + bytes(parts)
 
 
 def split(data: bytes) -> list[bytes]:
     """Return the serialized events of a batch event; a list of ``data`` itself for any other event.
 
     Raises:
-        MalformedEventError: ``data`` is not a protobuf message.
+        MalformedEventError: ``data`` is not an ``AgentEvent``.
     """
-    if peek(data).field != BATCH:
+    event = _parse(data)
+    if event.WhichOneof("body") != "batch":
         return [data]
-    events: list[bytes] = []
-    for body in _members(data, BATCH):
-        events.extend(_members(body, 1))
-    return events
+    bodies = _members(data, BATCH)
+    if bodies is not None and len(bodies) == 1:
+        events = _members(bodies[0], 1)
+        if events is not None:
+            return events
+    # Written in a way nobody writes; then equal events are good enough.
+    return [inner.SerializeToString() for inner in event.batch.events]
 
 
-def _members(data: bytes, wanted: int) -> list[bytes]:
+def _members(data: bytes, wanted: int) -> list[bytes] | None:
+    """Return the values of one field in a well-formed message; ``None`` if it contains groups."""
     found: list[bytes] = []
     position = 0
     while position < len(data):
-        field, wire_type, position = _tag(data, position)
-        start = position
-        position = _skip(data, position, wire_type)
-        if field == wanted and wire_type == 2:
-            length, begin = _varint(data, start)
-            found.append(data[begin : begin + length])
+        tag, position = _varint(data, position)
+        wire_type = tag & 7
+        if wire_type == 0:
+            _, position = _varint(data, position)
+        elif wire_type == 1:
+            position += 8
+        elif wire_type == 2:
+            length, position = _varint(data, position)
+            if tag >> 3 == wanted:
+                found.append(data[position : position + length])
+            position += length
+        elif wire_type == 5:
+            position += 4
+        else:
+            return None
     return found
 
 
