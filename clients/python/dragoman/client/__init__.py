@@ -1,0 +1,33 @@
+"""Ask a Dragoman router, or an adapter itself, to run agents.
+
+One run, from a prompt to its outcome::
+
+    from dragoman.client import Client, execute_request
+
+    async with Client("unix:/run/user/1000/dragoman.sock") as client:
+        request = execute_request("claude_code", "Say hello.", cwd="/srv/project")
+        async with client.execute(request) as run:
+            async for event in run:
+                if event.WhichOneof("body") == "text":
+                    print(event.text.delta or event.text.whole, end="")
+        print(run.run_id, run.result)
+
+Events are ``dragoman.v1.event_pb2.AgentEvent``: typed once, for every agent. A stream that breaks is followed by
+itself; an event never comes twice. What goes wrong with a *call* is a `DragomanError`; what goes wrong with an
+*agent* is the run's result.
+"""
+
+from dragoman.client._client import Client
+from dragoman.client._requests import execute_request, to_struct
+from dragoman.client._stream import RunStream
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
+
+__all__ = [
+    "Client",
+    "DragomanError",
+    "FieldViolation",
+    "Reason",
+    "RunStream",
+    "execute_request",
+    "to_struct",
+]

@@ -1,0 +1,90 @@
+"""Whether, and when, to go on after a stream broke. No I/O: errors in, delays out.
+
+A stream is a view of a run, not the run: the run goes on while its `orphan_after` lasts. So whatever breaks a
+stream without saying anything about the run is followed:
+
+===========================================  =======================================================
+what ended the stream                        what is done
+===========================================  =======================================================
+SLOW_CONSUMER, DRAINING, INTERNAL            Attach after the last sequence
+ADAPTER_UNAVAILABLE                          Attach, as the router may reach the adapter again
+no reason, but a status that hops make       Attach; Execute again if the run was not accepted yet
+OK without a result                          Attach
+any other reason or status                   raised: it is about the call
+===========================================  =======================================================
+
+Before a run is accepted a reason is a refusal, and raised. So is a first connection that cannot be made: the
+address is wrong, or nobody is there.
+"""
+
+import random
+from collections.abc import Callable
+
+import grpc
+from dragoman.protocol.errors import DragomanError, Reason
+
+_OF_THE_STREAM = frozenset({Reason.SLOW_CONSUMER, Reason.DRAINING, Reason.ADAPTER_UNAVAILABLE, Reason.INTERNAL})
+# RST_STREAM, GOAWAY, a dead connection, a proxy's time limit: what hops say without a reason of ours.
+_OF_A_HOP = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    }
+)
+_FIRST_DELAY_S = 0.05
+_LONGEST_DELAY_S = 1.0
+
+
+def is_followed(error: DragomanError, *, accepted: bool, connected: bool) -> bool:
+    """Tell whether a broken stream says nothing about the run, so that it is worth going on.
+
+    Args:
+        error: how the stream ended.
+        accepted: whether the server has said that the run exists.
+        connected: whether this client ever reached the server.
+    """
+    if error.reason is not None:
+        return accepted and error.reason in _OF_THE_STREAM
+    return connected and error.code in _OF_A_HOP
+
+
+class Patience:
+    """How long to go on: delays that grow, until nothing has come for too long.
+
+    Args:
+        limit_s: seconds without progress, counted from the first break.
+        now: a clock that never goes back, in seconds.
+    """
+
+    def __init__(self, limit_s: float, now: Callable[[], float]) -> None:
+        self._limit = limit_s
+        self._now = now
+        self._deadline: float | None = None
+        self._tries = 0
+
+    def progressed(self) -> None:
+        """Say that something came; the next break begins anew."""
+        self._deadline = None
+        self._tries = 0
+
+    def next_delay_s(self, error: DragomanError) -> float | None:
+        """Return how long to wait before the next try; ``None`` if it is time to give up.
+
+        Args:
+            error: how the stream ended; its wish when to come back is kept to.
+        """
+        now = self._now()
+        if self._deadline is None:
+            self._deadline = now + self._limit
+        if now >= self._deadline:
+            return None
+        delay = 0.0
+        if self._tries:
+            delay = min(_FIRST_DELAY_S * 2 ** (self._tries - 1), _LONGEST_DELAY_S)
+            # Many clients lose one server at the same moment and must not come back at the same moment.
+            delay *= random.uniform(0.7, 1.3)  # noqa: S311 - spreads load; nothing secret about it
+        self._tries = min(self._tries + 1, 16)
+        return min(max(delay, error.retry_after_s or 0.0), self._deadline - now)

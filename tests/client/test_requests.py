@@ -1,0 +1,62 @@
+"""Requests from plain values."""
+
+from typing import Any
+
+import pytest
+from dragoman.client import DragomanError, execute_request, to_struct
+from google.protobuf import json_format
+
+
+def test_a_struct_says_what_json_says() -> None:
+    values = {"a": None, "b": True, "c": 1.5, "d": "x", "e": [1, {"f": ["y"]}], "g": 2**53}
+    assert json_format.MessageToDict(to_struct(values)) == values
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"a": b"bytes"}, "config.a"),
+        ({"a": {"b": [1, object()]}}, "config.a.b[1]"),
+        ({"a": 2**53 + 1}, "config.a"),
+        ({"a": [float("nan")]}, "config.a[0]"),
+        ({"a": float("inf")}, "config.a"),
+    ],
+)
+def test_what_has_no_exact_form_is_refused_with_its_path(values: dict[str, Any], path: str) -> None:
+    with pytest.raises(DragomanError) as caught:
+        to_struct(values)
+    assert [violation.path for violation in caught.value.violations] == [path]
+
+
+def test_what_is_not_given_is_not_set() -> None:
+    request = execute_request("process")
+    assert [field.name for field, _value in request.ListFields()] == ["adapter"]
+
+
+def test_everything_arrives_in_its_field() -> None:
+    request = execute_request(
+        "process",
+        "do it",
+        cwd="/srv",
+        model="m",
+        config={"command": "true"},
+        env={"A": "1"},
+        timeout_s=1.5,
+        labels={"l": "2"},
+        run_id="run-1",
+    )
+    assert json_format.MessageToDict(request) == {
+        "adapter": "process",
+        "prompt": "do it",
+        "workspace": {"cwd": "/srv"},
+        "model": "m",
+        "config": {"command": "true"},
+        "env": {"A": "1"},
+        "limits": {"wall": "1.500s"},
+        "labels": {"l": "2"},
+        "runId": "run-1",
+    }
+
+
+def test_an_empty_prompt_is_a_prompt() -> None:
+    assert execute_request("process", "").WhichOneof("task") == "prompt"

@@ -1,0 +1,352 @@
+"""RunStream against a real gRPC server that breaks where the script says."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from dragoman.client import Client, DragomanError, Reason, RunStream, execute_request
+from dragoman.client._follow import Patience
+from dragoman.protocol.order import OrderChecker
+from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Silence, Teller, Until, serving
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+SLOW = DragomanError(Reason.SLOW_CONSUMER, "too slow", {"last_sequence": "2"})
+DRAINING = DragomanError(Reason.DRAINING, "going down", retry_after_s=0.01)
+
+
+@contextlib.asynccontextmanager
+async def client_of(fake: FakeAdapter, *, reattach_s: float = 5) -> AsyncIterator[Client]:
+    async with serving(fake) as address, Client(address, reattach_s=reattach_s) as client:
+        yield client
+
+
+def kinds(events: list[pb.AgentEvent]) -> list[str]:
+    return [event.WhichOneof("body") or "" for event in events]
+
+
+async def collect(run: RunStream) -> list[pb.AgentEvent]:
+    return [event async for event in run]
+
+
+async def test_a_run_from_start_to_result() -> None:
+    tell = Teller()
+    fake = FakeAdapter([tell.started(), tell.text("hello"), tell.succeeded(summary="hello")])
+    async with client_of(fake) as client:
+        run = client.execute(execute_request("fake", "hi"))
+        events = await collect(run)
+    assert kinds(events) == ["started", "text", "result"]
+    assert run.result is not None
+    assert run.result.summary == "hello"
+    assert {event.run_id for event in events} == {run.run_id}
+    assert fake.ended == ["ok"], "the server ended its call by itself"
+
+
+async def test_the_request_goes_out_with_an_id_and_thirty_seconds_for_orphans() -> None:
+    request = execute_request("fake", "hi")
+    fake = FakeAdapter([Teller().succeeded()])
+    async with client_of(fake) as client:
+        run = client.execute(request)
+        await run.wait()
+    sent = fake.requests("Execute")[0]
+    assert sent.run_id == run.run_id != ""
+    assert sent.orphan_after.seconds == 30
+    assert not request.run_id, "the caller's request is the caller's"
+
+
+@pytest.mark.parametrize("seconds", [0, 7])
+async def test_what_the_caller_says_about_orphans_holds(seconds: int) -> None:
+    request = execute_request("fake", run_id="mine")
+    request.orphan_after.FromSeconds(seconds)
+    fake = FakeAdapter([Teller().succeeded()])
+    async with client_of(fake) as client:
+        await client.execute(request).wait()
+    sent = fake.requests("Execute")[0]
+    assert sent.orphan_after.seconds == seconds
+    assert sent.run_id == "mine"
+
+
+async def test_batches_come_unrolled() -> None:
+    tell = Teller()
+    started = tell.started()
+    batch = tell.batch(tell.text("a"), tell.text("b"))
+    async with client_of(FakeAdapter([started, batch, tell.succeeded()])) as client:
+        events = await collect(client.execute(execute_request("fake")))
+    assert kinds(events) == ["started", "text", "text", "result"]
+
+
+async def test_unknown_bodies_are_handed_on() -> None:
+    tell = Teller()
+    started, later = tell.started(), tell.event()
+    async with client_of(
+        FakeAdapter([started, later.SerializeToString() + b"\xfa\x05\x00", tell.succeeded()])
+    ) as client:
+        events = await collect(client.execute(execute_request("fake")))
+    assert [event.sequence for event in events] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "breaking",
+    [
+        pytest.param([Fail(SLOW)], id="slow consumer"),
+        pytest.param([Fail(DRAINING)], id="draining"),
+        pytest.param([Fail(DragomanError(Reason.INTERNAL, "oops"))], id="internal, with a reason"),
+        pytest.param([Fail.bare(grpc.StatusCode.UNAVAILABLE)], id="unavailable"),
+        pytest.param([Fail.bare(grpc.StatusCode.INTERNAL)], id="reset"),
+        pytest.param([Fail.bare(grpc.StatusCode.CANCELLED)], id="cancelled by a hop"),
+        pytest.param([], id="ended without a result"),
+    ],
+)
+async def test_a_broken_stream_is_followed_from_its_last_sequence(breaking: list[Action]) -> None:
+    tell = Teller()
+    fake = FakeAdapter(
+        [tell.started(), tell.text("a"), *breaking],
+        [tell.text("b"), tell.ephemeral(replay_done=pb.ReplayDone()), tell.succeeded()],
+    )
+    async with client_of(fake) as client:
+        run = client.execute(execute_request("fake"))
+        events = await collect(run)
+    assert kinds(events) == ["started", "text", "text", "result"]
+    [attach] = fake.requests("Attach")
+    assert attach == api.AttachRequest(run_id=run.run_id, after_sequence=2, hold=True, adapter="fake")
+
+
+async def test_a_sequence_never_comes_twice() -> None:
+    tell = Teller()
+    first = [tell.started(), tell.text("a"), tell.text("b")]
+    fake = FakeAdapter([*first, Fail(SLOW)], [*first, first[2], tell.succeeded()])
+    async with client_of(fake) as client:
+        events = await collect(client.execute(execute_request("fake")))
+    checker = OrderChecker()
+    checker.observe_all(events)
+    checker.finish()
+
+
+async def test_a_gap_is_told_and_moves_the_cursor() -> None:
+    tell = Teller()
+    first = [tell.started(), tell.text("a")]
+    tell.sequence = 9
+    gap = tell.ephemeral(gap=pb.Gap(from_sequence=2, to_sequence=9, reason=pb.GAP_REASON_EVICTED))
+    fake = FakeAdapter([*first, Fail(SLOW)], [gap, Fail(SLOW)], [gap, tell.succeeded()])
+    async with client_of(fake) as client:
+        events = await collect(client.execute(execute_request("fake")))
+    assert kinds(events) == ["started", "text", "gap", "result"]
+    assert events[2].gap.from_sequence == 3, "what was read is not missing"
+    assert fake.requests("Attach")[1].after_sequence == 9
+
+
+async def test_repeated_requests_are_not_asked_twice() -> None:
+    tell = Teller()
+    asks = tell.started(), tell.event(input_request=pb.InputRequest(id="r1"))
+    copy = tell.ephemeral(input_request=pb.InputRequest(id="r1"))
+    other = tell.ephemeral(input_request=pb.InputRequest(id="r2"))
+    done = tell.ephemeral(replay_done=pb.ReplayDone())
+    fake = FakeAdapter([*asks, Fail(SLOW)], [copy, other, done, tell.succeeded()])
+    async with client_of(fake) as client:
+        events = await collect(client.execute(execute_request("fake")))
+    assert [event.input_request.id for event in events if event.HasField("input_request")] == ["r1", "r2"]
+    assert "replay_done" not in kinds(events), "nobody asked for a replay"
+
+
+async def test_attach_tells_when_the_replay_is_done_once() -> None:
+    tell = Teller()
+    started = tell.started()
+    done = tell.ephemeral(replay_done=pb.ReplayDone(last_sequence=1))
+    fake = FakeAdapter([started, Fail(DRAINING)], [done, Fail(DRAINING)], [done, tell.succeeded()])
+    async with client_of(fake) as client:
+        run = client.attach("run-1", after_sequence=0)
+        events = await collect(run)
+    assert kinds(events) == ["started", "replay_done", "result"]
+    assert [request.after_sequence for request in fake.requests("Attach")] == [0, 1, 1]
+    assert not any(request.hold for request in fake.requests("Attach"))
+
+
+async def test_a_lost_server_is_found_again() -> None:
+    tell = Teller()
+    fake = FakeAdapter([tell.started(), Until("never")], [tell.succeeded()])
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"unix:{folder}/fake.sock"
+        async with Client(address) as client:
+            run = client.execute(execute_request("fake"))
+            async with serving(fake, address):
+                await anext(run)
+            async with serving(fake, address):
+                await run.wait()
+    assert fake.names == ["Execute", "Attach"]
+
+
+async def test_execute_is_sent_again_only_while_the_run_is_not_accepted_and_with_the_same_id() -> None:
+    tell = Teller()
+    fake = FakeAdapter(
+        [Silence(), Fail.bare(grpc.StatusCode.UNAVAILABLE)],
+        [Silence(), tell.started(), Fail.bare(grpc.StatusCode.UNAVAILABLE)],
+        [tell.succeeded()],
+        answers={"Describe": api.DescribeResponse()},
+    )
+    async with client_of(fake) as client:
+        await client.describe()
+        await client.execute(execute_request("fake")).wait()
+    assert fake.names == ["Describe", "Execute", "Execute", "Attach"]
+    first, second = fake.requests("Execute")
+    assert first == second
+
+
+async def test_an_accepted_run_is_never_executed_again_even_before_its_first_event() -> None:
+    fake = FakeAdapter([Fail.bare(grpc.StatusCode.UNAVAILABLE)], [Teller().succeeded()])
+    async with client_of(fake) as client:
+        await client.execute(execute_request("fake")).wait()
+    assert fake.names == ["Execute", "Attach"]
+
+
+async def test_nobody_there_is_told_at_once() -> None:
+    async with Client("127.0.0.1:1") as client:
+        run = client.execute(execute_request("fake"))
+        with pytest.raises(DragomanError) as caught:
+            await asyncio.wait_for(run.wait(), 5)
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("reason", [Reason.INVALID_REQUEST, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_ID_REUSED])
+async def test_a_refusal_is_raised_where_the_stream_is_entered(reason: Reason) -> None:
+    fake = FakeAdapter([Silence(), Fail(DragomanError(reason, "no"))])
+    async with client_of(fake) as client:
+        with pytest.raises(DragomanError) as caught:
+            async with client.execute(execute_request("fake")):
+                raise AssertionError("it was refused")
+    assert caught.value.reason is reason
+    assert fake.names == ["Execute"]
+
+
+async def test_a_forgotten_run_is_not_followed_for_long() -> None:
+    gone = Fail(DragomanError(Reason.RUN_NOT_FOUND, "gone"))
+    fake = FakeAdapter([Teller().started(), Fail(SLOW)], [Silence(), gone])
+    async with client_of(fake) as client:
+        with pytest.raises(DragomanError) as caught:
+            await client.execute(execute_request("fake")).wait()
+    assert caught.value.reason is Reason.RUN_NOT_FOUND
+
+
+async def test_gives_up_after_the_limit_and_says_what_broke() -> None:
+    fake = FakeAdapter([Teller().started(), Fail(SLOW)], *[[Fail(DRAINING)]] * 200)
+    async with client_of(fake, reattach_s=0.2) as client:
+        run = client.execute(execute_request("fake", run_id="run-7"))
+        with pytest.raises(DragomanError) as caught:
+            await run.wait()
+    assert caught.value.reason is Reason.DRAINING
+    assert "run-7 broke and could not be followed for 0.2 s: going down" in str(caught.value)
+
+
+@pytest.mark.parametrize("end", [[Fail(SLOW)], []], ids=["slow consumer", "ok"])
+async def test_a_stream_that_only_repeats_its_greeting_is_given_up(end: list[Action]) -> None:
+    greeting: list[Action] = [Teller().ephemeral(replay_done=pb.ReplayDone()), *end]
+    fake = FakeAdapter([Teller().started(), *end], *[greeting] * 500)
+    async with client_of(fake, reattach_s=0.2) as client:
+        with pytest.raises(DragomanError, match=r"could not be followed for 0\.2 s"):
+            await client.execute(execute_request("fake")).wait()
+
+
+async def test_the_server_may_end_its_call_after_the_result() -> None:
+    tell = Teller()
+    fake = FakeAdapter([tell.started(), tell.succeeded(), Until("tidied up")])
+    async with client_of(fake) as client:
+        async for event in client.execute(execute_request("fake")):
+            if event.HasField("result"):
+                asyncio.get_running_loop().call_later(0.05, fake.open, "tidied up")
+    assert fake.ended == ["ok"]
+
+
+async def test_leaving_early_ends_the_stream_and_not_the_run() -> None:
+    tell = Teller()
+    fake = FakeAdapter([tell.started(), tell.text("a"), Until("never")])
+    async with client_of(fake) as client:
+        async with client.execute(execute_request("fake")) as run:
+            async for _event in run:
+                break
+        await fake.gate("ended 1").wait()
+        with pytest.raises(RuntimeError, match="closed before its result"):
+            await run.wait()
+    assert fake.ended == ["cancelled"]
+    assert "Cancel" not in fake.names
+
+
+async def test_a_cancelled_read_loses_nothing() -> None:
+    tell = Teller()
+    fake = FakeAdapter([tell.started(), Until("never")], [tell.text("a"), tell.succeeded()])
+    async with client_of(fake) as client:
+        run = client.execute(execute_request("fake"))
+        await anext(run)
+        reading = asyncio.ensure_future(anext(run))
+        await asyncio.wait([reading], timeout=0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert kinds(await collect(run)) == ["text", "result"]
+    assert fake.requests("Attach")[0].after_sequence == 1
+
+
+async def test_closing_the_stream_ends_a_read_that_waits() -> None:
+    fake = FakeAdapter([Teller().started(), Until("never")])
+    async with client_of(fake) as client:
+        run = client.execute(execute_request("fake"))
+        await anext(run)
+        reading = asyncio.ensure_future(collect(run))
+        await asyncio.wait([reading], timeout=0.05)
+        await run.aclose()
+        assert await reading == []
+
+
+async def test_closing_the_client_ends_a_read_with_an_error_and_not_with_a_cancellation() -> None:
+    fake = FakeAdapter([Teller().started(), Until("never")])
+    async with client_of(fake) as client:
+        run = client.execute(execute_request("fake"))
+        await anext(run)
+        reading = asyncio.ensure_future(anext(run))
+        await asyncio.wait([reading], timeout=0.05)
+        await client.close()
+        with pytest.raises(DragomanError, match="closed"):
+            await reading
+        with pytest.raises(DragomanError, match="closed"):
+            await anext(run)
+
+
+async def test_cancel_asks_for_the_run_and_its_events_go_on() -> None:
+    tell = Teller()
+    cancelled = tell.started(), Until("cancel"), tell.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=True)
+    fake = FakeAdapter(cancelled)
+    async with client_of(fake) as client, client.execute(execute_request("fake")) as run:
+        cancelling = asyncio.ensure_future(run.cancel(grace_s=2.5, reason="enough"))
+        assert kinds(await collect(run)) == ["started", "result"]
+        response = await cancelling
+    assert response.outcome == pb.OUTCOME_CANCELLED
+    assert response.tree_confirmed_dead
+    [sent] = fake.requests("Cancel")
+    assert (sent.run_id, sent.adapter, sent.reason) == (run.run_id, "fake", "enough")
+    assert sent.grace.ToMilliseconds() == 2500
+
+
+async def test_respond_names_the_run_and_the_request() -> None:
+    tell = Teller()
+    fake = FakeAdapter([tell.started(), Until("respond"), tell.succeeded()])
+    async with client_of(fake) as client, client.execute(execute_request("fake")) as run:
+        await run.respond("r1", pb.InputAnswer(option_ids=["allow"]), responder="me")
+        await run.wait()
+    [sent] = fake.requests("Respond")
+    assert (sent.run_id, sent.request_id, sent.responder) == (run.run_id, "r1", "me")
+    assert list(sent.answer.option_ids) == ["allow"]
+
+
+async def test_a_quiet_run_whose_streams_are_cut_again_and_again_is_not_given_up() -> None:
+    tell = Teller()
+    beat = tell.ephemeral(heartbeat=pb.Heartbeat())
+    cut = Fail.bare(grpc.StatusCode.UNAVAILABLE)
+    fake = FakeAdapter([tell.started(), cut], [beat, cut], [beat, cut], [tell.succeeded()])
+    time = 0.0
+    async with client_of(fake) as client:
+        run = client.execute(execute_request("fake"))
+        run._patience = Patience(5, lambda: time)
+        async for _event in run:
+            time += 4  # never 5 without a sign of life
+    assert fake.names == ["Execute", "Attach", "Attach", "Attach"]
