@@ -22,6 +22,7 @@ from dragoman.protocol.errors import (
 from dragoman.protocol.limits import MAX_TRAILER_BYTES
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -230,6 +231,20 @@ async def test_a_peers_details_are_taken_as_far_as_they_make_sense(
         assert arrived.reason is reason
         assert arrived.code is grpc.StatusCode.NOT_FOUND
         assert arrived.message == "text"
+
+
+def test_what_a_peer_said_is_passed_on_with_details_nobody_here_knows(peer: Peer) -> None:
+    help_detail, later = any_pb2.Any(), any_pb2.Any()
+    help_detail.Pack(error_details_pb2.Help(links=[error_details_pb2.Help.Link(url="https://example.invalid")]))
+    later.Pack(error_details_pb2.ErrorInfo(reason="OF_A_LATER_REVISION", domain=DOMAIN))
+    status = status_pb2.Status(code=9, message="not now", details=[help_detail, later])
+
+    said = peer.error(lambda context: context.abort_with_status(rpc_status.to_status(status)))
+    heard = peer.error(lambda context: context.abort_with_status(to_status(said)))
+
+    assert heard.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert heard.message == "not now"
+    assert list(heard.details) == [help_detail, later]
 
 
 def test_an_error_that_is_no_call_is_unknown() -> None:

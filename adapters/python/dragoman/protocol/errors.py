@@ -18,7 +18,8 @@ Nothing of an exception's text reaches a peer: only what is put into a ``Dragoma
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -130,6 +131,7 @@ class DragomanError(Exception):
         violations: the wrong fields.
         retry_after_s: when to try again, in seconds from now.
         status: the peer's gRPC status; used only where there is no reason.
+        details: the peer's status details as they came; who passes the error on passes them on unchanged.
     """
 
     reason: Reason | None
@@ -138,6 +140,7 @@ class DragomanError(Exception):
     violations: Sequence[FieldViolation] = ()
     retry_after_s: float | None = None
     status: grpc.StatusCode | None = None
+    details: Sequence[any_pb2.Any] = ()
 
     @property
     def code(self) -> grpc.StatusCode:
@@ -171,9 +174,14 @@ def not_supported(path: str, description: str) -> DragomanError:
 
 def to_status(error: DragomanError) -> grpc.Status:
     """Return the gRPC status of ``error``, cut to the trailers' size limit."""
-    tried = (_status_proto(error, *sizes) for sizes in _FITS)
+    tried = itertools.chain(_passed_on(error), (_status_proto(error, *sizes) for sizes in _FITS))
     small = next((proto for proto in tried if _trailer_bytes(proto) <= MAX_TRAILER_BYTES), None)
     return rpc_status.to_status(small or _status_proto(error, *_FITS[-1]))
+
+
+def _passed_on(error: DragomanError) -> Iterator[status_pb2.Status]:
+    if error.details:
+        yield status_pb2.Status(code=error.code.value[0], message=error.message, details=error.details)
 
 
 def _trailer_bytes(proto: status_pb2.Status) -> int:
@@ -227,7 +235,8 @@ def from_rpc_error(error: grpc.RpcError) -> DragomanError:
     metadata: dict[str, str] = {}
     violations: list[FieldViolation] = []
     retry: float | None = None
-    for packed in _details(error):
+    details = _details(error)
+    for packed in details:
         info, bad, when = (
             error_details_pb2.ErrorInfo(),
             error_details_pb2.BadRequest(),
@@ -240,7 +249,7 @@ def from_rpc_error(error: grpc.RpcError) -> DragomanError:
             violations = [FieldViolation(v.field, v.description) for v in bad.field_violations]
         elif _unpack(packed, when):
             retry = when.retry_delay.ToNanoseconds() / 1e9
-    return DragomanError(reason, text or code.name, metadata, tuple(violations), retry, code)
+    return DragomanError(reason, text or code.name, metadata, tuple(violations), retry, code, tuple(details))
 
 
 def _known_reason(text: str, code: grpc.StatusCode) -> Reason | None:
