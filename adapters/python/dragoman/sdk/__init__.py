@@ -1,0 +1,99 @@
+"""What an adapter author imports.
+
+Subclass ``CommandLineAdapter`` for an agent that is a program, ``Adapter`` for anything else, and serve it::
+
+    from dragoman.sdk import serve
+    from my_adapter import MyAdapter
+
+    serve(MyAdapter(), ["unix:/tmp/my.sock"])
+"""
+
+from dragoman.sdk._adapter import Adapter, AdapterInfo, Model, capabilities
+from dragoman.sdk._command_line import CommandLineAdapter
+from dragoman.sdk._config import (
+    as_bool,
+    as_int,
+    as_object,
+    as_string,
+    as_string_list,
+    common_properties,
+)
+from dragoman.sdk._detection import probe
+from dragoman.sdk._failures import classify_http, classify_text, unknown_session
+from dragoman.sdk._finding import AuthFinding
+from dragoman.sdk._inputs import Resolution
+from dragoman.sdk._job import TERMINATE, CancelStep, Instructions, Job, Plan
+from dragoman.sdk._json import JsonValue, compact, parse_json_object
+from dragoman.sdk._lines import Line
+from dragoman.sdk._outcome import Evidence, failure_from_hint
+from dragoman.sdk._parser import (
+    Answer,
+    Ask,
+    CloseInput,
+    FailureInfo,
+    Output,
+    Parser,
+    Report,
+    Stream,
+    Terminal,
+    Withdraw,
+    Write,
+    log_event,
+)
+from dragoman.sdk._run import Run
+from dragoman.sdk._server import AdapterServer, serve
+from dragoman.sdk._sessions import SessionPlan
+from dragoman.sdk._settings import Settings
+from dragoman.sdk._skills import SkillSource, skill_prompt
+from dragoman.sdk._template import render
+
+__all__ = [
+    "TERMINATE",
+    "Adapter",
+    "AdapterInfo",
+    "AdapterServer",
+    "Answer",
+    "Ask",
+    "AuthFinding",
+    "CancelStep",
+    "CloseInput",
+    "CommandLineAdapter",
+    "Evidence",
+    "FailureInfo",
+    "Instructions",
+    "Job",
+    "JsonValue",
+    "Line",
+    "Model",
+    "Output",
+    "Parser",
+    "Plan",
+    "Report",
+    "Resolution",
+    "Run",
+    "SessionPlan",
+    "Settings",
+    "SkillSource",
+    "Stream",
+    "Terminal",
+    "Withdraw",
+    "Write",
+    "as_bool",
+    "as_int",
+    "as_object",
+    "as_string",
+    "as_string_list",
+    "capabilities",
+    "classify_http",
+    "classify_text",
+    "common_properties",
+    "compact",
+    "failure_from_hint",
+    "log_event",
+    "parse_json_object",
+    "probe",
+    "render",
+    "serve",
+    "skill_prompt",
+    "unknown_session",
+]

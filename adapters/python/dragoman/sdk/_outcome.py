@@ -1,0 +1,157 @@
+"""How an attempt ended: the agent's own word first, its exit code second, its error output last. Pure.
+
+A success that the agent reports stays a success whatever its exit code; a cancelled run whose agent finished
+all the same has succeeded. An agent that has a word for its end and does not say it has not succeeded.
+"""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dragoman.protocol.failures import is_retryable
+from dragoman.sdk._clocks import FAILURE_BY_CLOCK, Clock
+from dragoman.sdk._failures import FailureHint
+from dragoman.sdk._parser import FailureInfo, Report
+from dragoman.v1 import event_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was seen of an attempt."""
+
+    report: Report
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    spawn_error: str = ""
+    """The errno's name if the agent could not be started, e.g. ENOENT."""
+    stopped_by: Clock | None = None
+    """The clock that ran out."""
+    cancelled: bool = False
+    resumed: bool = False
+    stdout_tail: str = ""
+    """The end of what could not be parsed of standard output."""
+    stderr_tail: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an attempt ended."""
+
+    outcome: pb.Outcome.ValueType
+    failure: FailureInfo | None = None
+
+    @property
+    def lost_session(self) -> bool:
+        """Whether the session to resume was gone."""
+        return self.failure is not None and self.failure.kind == pb.FAILURE_KIND_SESSION_LOST
+
+
+Classify = Callable[[Evidence], FailureInfo | None]
+"""An adapter's own knowledge of failures; None where it knows nothing better."""
+
+_CLOCK_MESSAGES: dict[Clock, str] = {
+    "start_up": "The agent gave no sign within its start-up limit. Raise limits.start_up, or see why it hangs.",
+    "idle": "The agent was silent for longer than its idle limit. Raise limits.idle if the task needs it.",
+    "wall": "The run took longer than its wall limit. Raise limits.wall (config.timeoutSec) if the task needs it.",
+}
+
+
+def conclude(evidence: Evidence, classify: Classify, *, needs_terminal: bool) -> Verdict:
+    """Decide how an attempt ended.
+
+    Args:
+        evidence: what was seen.
+        classify: the adapter's knowledge of failures.
+        needs_terminal: whether this agent always says in its output how it ended. If not, exit code 0 is success.
+    """
+    terminal = evidence.report.terminal
+    if terminal is not None and terminal.succeeded:
+        return Verdict(pb.OUTCOME_SUCCEEDED)
+    if evidence.cancelled:
+        return Verdict(pb.OUTCOME_CANCELLED)
+    if evidence.stopped_by is not None:
+        clock = evidence.stopped_by
+        failure = FailureInfo(FAILURE_BY_CLOCK[clock], _CLOCK_MESSAGES[clock], code=f"{clock}_timeout")
+        return Verdict(pb.OUTCOME_TIMED_OUT, failure)
+    if evidence.spawn_error:
+        return Verdict(pb.OUTCOME_FAILED, spawn_failure(evidence.spawn_error, evidence.command))
+    if terminal is None and not needs_terminal and evidence.exit_code == 0:
+        return Verdict(pb.OUTCOME_SUCCEEDED)
+    failure_seen = classify(evidence) or (terminal.failure if terminal else None) or _by_exit(evidence)
+    return Verdict(pb.OUTCOME_FAILED, failure_seen)
+
+
+def spawn_failure(errno_name: str, command: str) -> FailureInfo:
+    """Return the failure of a command that could not be started."""
+    if errno_name == "ENOENT":
+        return FailureInfo(
+            pb.FAILURE_KIND_NOT_INSTALLED,
+            f"{command or 'The agent'} was not found. Install it, or set config.command to its path.",
+            code="command_not_found",
+        )
+    return FailureInfo(
+        pb.FAILURE_KIND_SPAWN_FAILED,
+        f"{command or 'The agent'} could not be started ({errno_name}).",
+        code=f"spawn_{errno_name.lower()}",
+    )
+
+
+def _by_exit(evidence: Evidence) -> FailureInfo:
+    tail = (evidence.stderr_tail or evidence.stdout_tail).strip()
+    last_words = f" Its last words: {tail[-400:]}" if tail else ""
+    if evidence.exit_signal is not None:
+        name = signal_name(evidence.exit_signal)
+        return FailureInfo(
+            pb.FAILURE_KIND_PROCESS_CRASHED, f"The agent was ended by {name}.{last_words}", code="signal"
+        )
+    if evidence.exit_code == 0:
+        return FailureInfo(
+            pb.FAILURE_KIND_NO_RESULT,
+            f"The agent exited with code 0 without saying how its work ended.{last_words}",
+            code="no_result",
+        )
+    if evidence.exit_code is None:
+        return FailureInfo(
+            pb.FAILURE_KIND_PROCESS_CRASHED, f"The agent is gone; nobody saw it exit.{last_words}", code="vanished"
+        )
+    kind = pb.FAILURE_KIND_PROCESS_CRASHED
+    if evidence.report.terminal is None and evidence.stdout_tail and not evidence.report.has_output:
+        kind = pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
+    return FailureInfo(kind, f"The agent exited with code {evidence.exit_code}.{last_words}", code="exit_code")
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, e.g. SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def failure_message(info: FailureInfo) -> pb.Failure:
+    """Return the protocol's form of a failure."""
+    failure = pb.Failure(
+        kind=info.kind,
+        code=info.code,
+        message=info.message,
+        errors=info.errors,
+        retryable=is_retryable(info.kind),
+        login_url=info.login_url if info.login_url.startswith("https://") else "",
+        http_status=info.http_status,
+    )
+    if info.retry_not_before is not None:
+        failure.retry_not_before.FromDatetime(info.retry_not_before)
+    return failure
+
+
+def failure_from_hint(hint: FailureHint, *, code: str = "") -> FailureInfo:
+    """Return what the shared classifier found as a failure."""
+    return FailureInfo(
+        kind=pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}"),
+        message=hint.message,
+        code=code,
+        retry_not_before=hint.retry_not_before,
+        login_url=hint.login_url or "",
+        http_status=hint.http_status,
+    )

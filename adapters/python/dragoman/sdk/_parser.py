@@ -1,0 +1,126 @@
+"""What an adapter's parser gets and gives. Pure: lines in, events and wishes out; no clock, no I/O."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol, TypeAlias
+
+from dragoman.sdk._lines import Line
+from dragoman.v1 import event_pb2 as pb
+
+Stream = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureInfo:
+    """What went wrong, as far as an adapter knows."""
+
+    kind: pb.FailureKind.ValueType
+    message: str
+    """For people: what went wrong, where, and what to do."""
+    code: str = ""
+    """A stable finer code."""
+    errors: tuple[str, ...] = ()
+    """The agent's own error texts."""
+    retry_not_before: datetime | None = None
+    login_url: str = ""
+    http_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """The agent's own word that it is done."""
+
+    succeeded: bool
+    subtype: str = ""
+    failure: FailureInfo | None = None
+    """Why, if it did not succeed and says so."""
+    interrupted: bool = False
+    """It says that it was interrupted."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a parser has learned of an attempt so far. Absent is not zero: None means not said."""
+
+    terminal: Terminal | None = None
+    session_id: str = ""
+    display_id: str = ""
+    model: str = ""
+    provider: str = ""
+    summary: str = ""
+    usage: pb.Usage | None = None
+    """Totals of this run."""
+    question: pb.Question | None = None
+    raw_json: str = ""
+    structured_output_json: str = ""
+    turns: int | None = None
+    has_output: bool = False
+    """Anything that could be parsed came."""
+    session_params: dict[str, str] = field(default_factory=dict)
+    """What else must be kept to resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the agent is to be told about its question."""
+
+    allowed: bool
+    option: pb.InputOption | None = None
+    updated_input_json: str = ""
+    text: str = ""
+    value_json: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The agent asks. Policy or the caller answers; ``encode`` makes the bytes for its standard input."""
+
+    request: pb.InputRequest
+    encode: Callable[[Answer], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The agent no longer wants an answer to its request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Bytes for the agent's standard input."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseInput:
+    """Close the agent's standard input: it has all it needs."""
+
+
+Output: TypeAlias = pb.AgentEvent | Ask | Withdraw | Write | CloseInput
+"""What comes out of a parser."""
+
+
+class Parser(Protocol):
+    """Understands one attempt's output, line by line. Untrusted input: nothing in it may raise."""
+
+    report: Report
+
+    def line(self, stream: Stream, line: Line) -> Iterable[Output]:
+        """Take a line."""
+
+    def finish(self) -> Iterable[Output]:
+        """Take the end of all output."""
+
+
+def log_event(stream: Stream, line: Line) -> pb.AgentEvent:
+    """Return the event for a line that has no better kind."""
+    text = line.data.decode("utf-8", "replace")
+    which = pb.OUTPUT_STREAM_STDOUT if stream == "stdout" else pb.OUTPUT_STREAM_STDERR
+    log = pb.Log(stream=which, text=text, truncated_bytes=line.cut_bytes, unterminated=not line.complete)
+    if "\ufffd" in text and text.encode() != line.data:
+        log.raw = line.data
+    return pb.AgentEvent(log=log)

@@ -1,0 +1,104 @@
+"""The rules of sessions: when one is resumed, when not and why, and what to store afterwards. Pure."""
+
+import os.path
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import json_format
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """What is intended with the session."""
+
+    disposition: pb.SessionDisposition.ValueType
+    native_id: str = ""
+    """The session to resume or to copy. Empty for a new one."""
+    reason: str = ""
+    """Why the session asked for is not resumed."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an earlier conversation goes on, or is copied."""
+        return bool(self.native_id)
+
+
+NEW = SessionPlan(pb.SESSION_DISPOSITION_NEW)
+"""A new session, as none was asked for."""
+
+
+def plan_session(
+    request: adapter_pb2.ExecuteRequest,
+    *,
+    adapter: str,
+    aliases: tuple[str, ...],
+    cwd: str,
+    is_session_id: Callable[[str], bool],
+) -> SessionPlan:
+    """Decide what to do with the session asked for.
+
+    Args:
+        request: what was asked.
+        adapter: this adapter's type.
+        aliases: its other names; handles from before it was renamed fit too.
+        cwd: where the run works; a session of another directory is not resumed.
+        is_session_id: whether a text has the shape of this agent's ids.
+    """
+    if not request.HasField("session") or request.session.WhichOneof("selector") != "handle":
+        return NEW
+    handle = request.session.handle
+    native_id, session_cwd = read_handle(handle)
+    if handle.adapter and handle.adapter not in {adapter, *aliases}:
+        return _refused(f"the session belongs to {handle.adapter}")
+    if not native_id:
+        return _refused("the handle names no session")
+    if not is_session_id(native_id):
+        return _refused("the session's id does not have the shape of this agent's ids")
+    if session_cwd and os.path.realpath(session_cwd) != os.path.realpath(cwd):
+        return _refused(f"the session belongs to {session_cwd}")
+    if request.session.fork:
+        return SessionPlan(pb.SESSION_DISPOSITION_FORK, native_id)
+    return SessionPlan(pb.SESSION_DISPOSITION_RESUME, native_id)
+
+
+def read_handle(handle: pb.SessionHandle) -> tuple[str, str]:
+    """Return native id and cwd of a handle; the seeds' ``{sessionId, cwd}`` in ``params`` will do."""
+    params = json_format.MessageToDict(handle.params) if handle.HasField("params") else {}
+    native_id = handle.native_id or _text(params.get("sessionId")) or _text(params.get("session_id"))
+    return native_id, handle.cwd or _text(params.get("cwd"))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _refused(reason: str) -> SessionPlan:
+    return SessionPlan(pb.SESSION_DISPOSITION_RESUME_REFUSED, reason=reason)
+
+
+def make_handle(
+    *, adapter: str, version: str, native_id: str, display_id: str, cwd: str, params: dict[str, str]
+) -> pb.SessionHandle:
+    """Return the handle to store. ``params`` always repeats id and cwd, in the seeds' names."""
+    handle = pb.SessionHandle(
+        adapter=adapter, native_id=native_id, display_id=display_id, cwd=cwd, adapter_version=version
+    )
+    handle.params.update({"sessionId": native_id, "cwd": cwd, **params})
+    return handle
+
+
+def session_update(
+    outcome: pb.Outcome.ValueType, *, lost: bool, handle: pb.SessionHandle | None
+) -> pb.SessionUpdate | None:
+    """Say what to do with the stored session.
+
+    A run that succeeded, or was cancelled, leaves a conversation to go on with. No id is kept from a failed
+    one. A session that was lost is forgotten, unless a new one takes its place.
+    """
+    if handle is not None and outcome in {pb.OUTCOME_SUCCEEDED, pb.OUTCOME_CANCELLED}:
+        return pb.SessionUpdate(change=pb.SESSION_CHANGE_SET, handle=handle)
+    if lost:
+        return pb.SessionUpdate(change=pb.SESSION_CHANGE_CLEAR)
+    return None
