@@ -1,18 +1,14 @@
 """The Anthropic Messages dialect: ``POST /v1/messages``, streamed or not, and its error bodies."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import Any
 
 from dragoman.testkit.conversation import Conversation, fill, fill_text, steers
+from dragoman.testkit.http1 import HttpRequest
 from dragoman.testkit.scenarios import Block, Failure, Reply, Text, Thinking, Tool, Usage
 from dragoman.testkit.vocabulary import native
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from dragoman.testkit.http1 import HttpRequest
 
 _KINDS: Mapping[int, str] = {
     400: "invalid_request_error",
@@ -56,8 +52,7 @@ class AnthropicMessages:
         """Render a reply as one ``message`` object."""
         message = _message(conversation, number, reply.usage)
         message["content"] = [
-            _whole_block(block, conversation, _tool_id(number, index))
-            for index, block in enumerate(reply.blocks)
+            _whole_block(block, conversation, _tool_id(number, index)) for index, block in enumerate(reply.blocks)
         ]
         message["stop_reason"] = _stop_reason(reply)
         message["usage"]["output_tokens"] = reply.usage.output
@@ -93,18 +88,21 @@ def read_conversation(body: Mapping[str, Any], session: str = "") -> Conversatio
         The conversation; odd or missing parts read as empty.
     """
     texts: list[tuple[int, str]] = []
-    results: list[tuple[int, str]] = []
+    results: list[tuple[int, str, str]] = []  # sorted by call, as agents report them by completion
     system = [_flat(body.get("system"))]
     for index, message in enumerate(body.get("messages") or ()):
         if message.get("role") == "system":
             system.append(_flat(message.get("content")))
         elif message.get("role") == "user":
-            for kind, text in _user_parts(message.get("content")):
-                (results if kind == "result" else texts).append((index, text))
+            for call_id, text in _user_parts(message.get("content")):
+                if call_id is None:
+                    texts.append((index, text))
+                else:
+                    results.append((index, call_id, text))
     typed = [(index, text) for index, text in texts if not text.lstrip().startswith(_HARNESS)]
     at, prompt = _chosen(typed)
-    later = sorted([*(t for t in texts if t[0] > at), *(r for r in results if r[0] > at)])
-    after = [(index, text) for index, text in results if index > at]
+    after = [(index, text) for index, _, text in sorted(results) if index > at]
+    later = sorted([*(t for t in texts if t[0] > at), *after], key=itemgetter(0))
     return Conversation(
         user_texts=tuple(text for _, text in typed),
         later_texts=tuple(text for _, text in later),
@@ -128,14 +126,15 @@ def _chosen(typed: list[tuple[int, str]]) -> tuple[int, str]:
     return typed[-1] if typed else (-1, "")
 
 
-def _user_parts(content: object) -> Iterator[tuple[str, str]]:
+def _user_parts(content: object) -> Iterator[tuple[str | None, str]]:
+    """Yield the parts of a user message: the call a result belongs to, or None for text; its text."""
     if isinstance(content, str):
-        yield "text", content
+        yield None, content
     for part in content if isinstance(content, list) else ():
         if part.get("type") == "text":
-            yield "text", str(part.get("text", ""))
+            yield None, str(part.get("text", ""))
         elif part.get("type") == "tool_result":
-            yield "result", _flat(part.get("content"))
+            yield str(part.get("tool_use_id", "")), _flat(part.get("content"))
 
 
 def _flat(content: object) -> str:
@@ -145,9 +144,7 @@ def _flat(content: object) -> str:
     return "\n".join(str(part["text"]) for part in parts if "text" in part)
 
 
-def stream_events(
-    reply: Reply, conversation: Conversation, number: int
-) -> Iterator[Mapping[str, Any]]:
+def stream_events(reply: Reply, conversation: Conversation, number: int) -> Iterator[Mapping[str, Any]]:
     """Yield the events of a streamed reply, unframed.
 
     Args:
@@ -164,9 +161,7 @@ def stream_events(
     yield {"type": "message_stop"}
 
 
-def _block_events(
-    index: int, block: Block, conversation: Conversation, tool_id: str
-) -> Iterator[Mapping[str, Any]]:
+def _block_events(index: int, block: Block, conversation: Conversation, tool_id: str) -> Iterator[Mapping[str, Any]]:
     start, deltas = _block_parts(block, conversation, tool_id)
     yield {"type": "content_block_start", "index": index, "content_block": start}
     for delta in deltas:
@@ -184,16 +179,12 @@ def _block_parts(
         return {"type": "text", "text": ""}, pieces
     if isinstance(block, Thinking):
         text = fill_text(block.text, conversation)
-        pieces = [
-            {"type": "thinking_delta", "thinking": piece} for piece in _cut(text, block.chunk)
-        ]
+        pieces = [{"type": "thinking_delta", "thinking": piece} for piece in _cut(text, block.chunk)]
         pieces.append({"type": "signature_delta", "signature": "c2NyaXB0ZWQ="})
         return {"type": "thinking", "thinking": "", "signature": ""}, pieces
     name, inputs = _call(block, conversation)
     text = json.dumps(inputs, ensure_ascii=False)
-    pieces = [
-        {"type": "input_json_delta", "partial_json": piece} for piece in _cut(text, block.chunk)
-    ]
+    pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in _cut(text, block.chunk)]
     return {"type": "tool_use", "id": tool_id, "name": name, "input": {}}, pieces
 
 

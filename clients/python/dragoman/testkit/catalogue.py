@@ -4,8 +4,6 @@ A prompt picks one by its word and may carry arguments: ``MOCK_WRITE path=notes.
 word the model repeats the token of "reply with exactly: TOKEN", or else greets.
 """
 
-from __future__ import annotations
-
 from dragoman.testkit.scenarios import (
     Delivery,
     Failure,
@@ -40,6 +38,26 @@ def _limited(seconds: int) -> Failure:
     )
 
 
+def _window(status: str, used: str) -> dict[str, str]:
+    """Return the headers by which the vendor reports a subscription's five-hour window."""
+    prefix = "anthropic-ratelimit-unified"
+    return {
+        f"{prefix}-status": status,
+        f"{prefix}-reset": "4102444800",
+        f"{prefix}-representative-claim": "five_hour",
+        f"{prefix}-5h-status": status,
+        f"{prefix}-5h-reset": "4102444800",
+        f"{prefix}-5h-utilization": used,
+    }
+
+
+_OUT_OF_QUOTA = Failure(
+    429,
+    message="This request would exceed your account's usage limit.",
+    headers={**_window("rejected", "1.0"), "retry-after": "3600"},
+)
+
+
 def _fine(text: str) -> Reply:
     return Reply((Text(text),))
 
@@ -49,21 +67,12 @@ TALK = (
     Scenario(
         "THINKING",
         "reasoning, then a text",
-        (
-            Step(
-                (Reply((Thinking("The user wants a short answer."), Text("A thought-out reply."))),)
-            ),
-        ),
+        (Step((Reply((Thinking("The user wants a short answer."), Text("A thought-out reply."))),)),),
     ),
     Scenario(
         "ECHO",
         "size, SHA-256, first and last 40 characters of the prompt",
-        (
-            say(
-                "bytes={prompt_bytes} sha256={prompt_sha256} "
-                "head=[{prompt_head:40}] tail=[{prompt_tail:40}]"
-            ),
-        ),
+        (say("bytes={prompt_bytes} sha256={prompt_sha256} head=[{prompt_head:40}] tail=[{prompt_tail:40}]"),),
     ),
     Scenario(
         "RECALL",
@@ -149,6 +158,12 @@ TOOLS = (
         "runs a shell command that sleeps for long: for stopping inside a tool",
         (call(Tool("shell", {"command": "echo sleeping; sleep {arg:seconds|300}"})), DONE),
         {"seconds": "how long; 300 if absent"},
+    ),
+    Scenario(
+        "BACKGROUND",
+        "starts a shell command in the background and answers at once, while it runs",
+        (call(Tool("background", {"command": "sleep {arg:seconds|1}; echo background-done"})), say("It runs.")),
+        {"seconds": "how long it runs; 1 if absent"},
     ),
     Scenario(
         "SECRET_TOOL",
@@ -249,12 +264,11 @@ FAULTS = (
     ),
     Scenario("429", "429 with retry-after 1 s, always", (Step((_limited(1),)),)),
     Scenario("429_LONG", "429 with retry-after 120 s, always", (Step((_limited(120),)),)),
+    Scenario("QUOTA", "429, a subscription's five-hour window is used up, always", (Step((_OUT_OF_QUOTA,)),)),
     Scenario("529", "overloaded, always", (Step((_OVERLOADED,)),)),
     Scenario("529_ONCE", "overloaded once, then well", (Step((_OVERLOADED, _fine("Recovered."))),)),
     Scenario("500", "server error, always", (Step((_SERVER_ERROR,)),)),
-    Scenario(
-        "500_ONCE", "server error once, then well", (Step((_SERVER_ERROR, _fine("Recovered."))),)
-    ),
+    Scenario("500_ONCE", "server error once, then well", (Step((_SERVER_ERROR, _fine("Recovered."))),)),
     Scenario("400", "request refused as malformed, always", (Step((Failure(400),)),)),
     Scenario(
         "OVERFLOW",
@@ -276,9 +290,7 @@ FAULTS = (
             ),
         ),
     ),
-    Scenario(
-        "NO_MODEL", "404, the model is unknown", (Step((Failure(404, message="model: {model}"),)),)
-    ),
+    Scenario("NO_MODEL", "404, the model is unknown", (Step((Failure(404, message="model: {model}"),)),)),
     Scenario(
         "REFUSAL",
         "the model declines",
@@ -305,6 +317,11 @@ FAULTS = (
                 )
             ),
         ),
+    ),
+    Scenario(
+        "CUT_END",
+        "the stream ends properly but too early, always",
+        (Step((Reply((Text(_LONG),), delivery=Delivery(cut_after=8, cut="end")),)),),
     ),
     Scenario(
         "STREAM_ERROR",
@@ -334,8 +351,6 @@ FAULTS = (
 )
 
 #: Answers a prompt without a word of its own.
-DEFAULT = Scenario(
-    "DEFAULT", "repeats 'reply with exactly: TOKEN', or greets", (say("{exactly|Hello.}"),)
-)
+DEFAULT = Scenario("DEFAULT", "repeats 'reply with exactly: TOKEN', or greets", (say("{exactly|Hello.}"),))
 
 CATALOGUE: tuple[Scenario, ...] = (*TALK, *TOOLS, *FAULTS)

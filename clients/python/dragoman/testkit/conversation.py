@@ -1,16 +1,12 @@
 """What a request says, whatever its dialect, and the placeholders a script may fill from it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _WORD = re.compile(r"\bMOCK_([A-Z0-9_]+)")
-_EXACTLY = re.compile(
-    r"repl(?:y|ies) with exactly:?\s*[\"'`]?([A-Za-z0-9._-]*[A-Za-z0-9])", re.IGNORECASE
-)
+_EXACTLY = re.compile(r"repl(?:y|ies) with exactly:?\s*[\"'`]?([A-Za-z0-9._-]*[A-Za-z0-9])", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{([a-z_0-9]+)(?::([^{}|]*))?(?:\|([^{}]*))?\}")
 
 

@@ -1,15 +1,11 @@
 """The door a wire format of model APIs enters the scripted model server by."""
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Protocol
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dragoman.testkit.conversation import Conversation
-    from dragoman.testkit.http1 import HttpRequest
-    from dragoman.testkit.scenarios import Failure, Reply
+from dragoman.testkit.conversation import Conversation
+from dragoman.testkit.http1 import HttpRequest
+from dragoman.testkit.scenarios import Failure, Reply
 
 
 class Dialect(Protocol):

@@ -1,21 +1,16 @@
 """Who says what when: picks the answer to a request, keeps the record, minds the gates."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragoman.testkit.catalogue import CATALOGUE, DEFAULT
+from dragoman.testkit.conversation import Conversation
+from dragoman.testkit.http1 import HttpRequest
 from dragoman.testkit.scenarios import Answer, Scenario, say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from dragoman.testkit.conversation import Conversation
-    from dragoman.testkit.http1 import HttpRequest
 
 _KEPT_HEADERS = ("user-agent", "x-api-key", "authorization", "x-claude-code-session-id")
 _KEPT_PREFIXES = ("anthropic-", "x-stainless-retry")

@@ -3,17 +3,12 @@
 Not for anything but test doubles: no TLS, no pipelining, no compression, bodies held in memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import http
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _HEAD_LIMIT = 256 * 1024
 _BODY_LIMIT = 64 * 1024 * 1024
@@ -50,9 +45,7 @@ class HttpRequest:
         return parsed
 
 
-async def read_request(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> HttpRequest | None:
+async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest | None:
     """Read the next request of a connection.
 
     Args:
@@ -79,9 +72,7 @@ async def read_request(
     except ValueError as error:
         raise BadRequestError("malformed request line") from error
     headers = {
-        name.strip().lower(): value.strip()
-        for name, colon, value in (item.partition(":") for item in rest)
-        if colon
+        name.strip().lower(): value.strip() for name, colon, value in (item.partition(":") for item in rest) if colon
     }
     if headers.get("expect", "").lower() == "100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -3,18 +3,18 @@
 What an agent family needs is data here; nothing of the caller's environment but PATH is inherited.
 """
 
-from __future__ import annotations
-
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 #: A key in the vendor's shape that opens nothing.
 FAKE_KEY = "sk-ant-fake-0000-dragoman-testkit"
+
+#: 1 January 2100.
+FAR_FUTURE_MS = 4_102_444_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,9 @@ class AgentFamily:
         executable: Its command name.
         environment: Variables of every run. ``{home}``, ``{config}`` and ``{tmp}`` stand for the
             folders below, made absolute.
+        login_file: File below the configuration folder that holds a login; empty if there is none.
+        login: What `log_in` writes into it.
+        login_expiry: Where in that its expiry is, in Unix milliseconds.
         model: Variables of a run against a model server; ``{url}`` is its base address, ``{key}`` a
             fake key. Left out, the agent is logged out.
         config: The configuration folder, relative to the home.
@@ -34,6 +37,9 @@ class AgentFamily:
     config: str
     environment: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, str] = field(default_factory=dict)
+    login_file: str = ""
+    login: Mapping[str, object] = field(default_factory=dict)
+    login_expiry: tuple[str, ...] = ()
 
 
 FAMILIES: Mapping[str, AgentFamily] = {
@@ -49,6 +55,16 @@ FAMILIES: Mapping[str, AgentFamily] = {
             "CLAUDE_CODE_MAX_RETRIES": "2",
         },
         model={"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "{key}"},
+        login_file=".credentials.json",
+        login={
+            "claudeAiOauth": {
+                "accessToken": "sk-ant-oat01-fake",
+                "refreshToken": "sk-ant-ort01-fake",
+                "scopes": ["user:inference", "user:profile"],
+                "subscriptionType": "max",
+            }
+        },
+        login_expiry=("claudeAiOauth", "expiresAt"),
     ),
 }
 
@@ -72,9 +88,7 @@ class Isolation:
     environment: Mapping[str, str]
 
 
-def isolate(
-    family: str, root: Path, *, model_url: str | None = None, bin_dir: Path | None = None
-) -> Isolation:
+def isolate(family: str, root: Path, *, model_url: str | None = None, bin_dir: Path | None = None) -> Isolation:
     """Lay out an isolated home below ``root`` and say which environment goes with it.
 
     Args:
@@ -119,3 +133,34 @@ def isolate(
             **{name: text.format_map(values) for name, text in templates.items()},
         },
     )
+
+
+def log_in(isolation: Isolation, *, expires_at_ms: int = FAR_FUTURE_MS) -> Path:
+    """Leave a fake login in an isolated home, as if somebody had signed in there.
+
+    With a login that has expired, do not start a run: it would try to renew it with the vendor, not with
+    the model server. Asking the agent for its status is safe.
+
+    Args:
+        isolation: Where to.
+        expires_at_ms: Its expiry, in Unix milliseconds.
+
+    Returns:
+        The file written.
+
+    Raises:
+        ValueError: The family has no such file.
+    """
+    family = isolation.family
+    if not family.login_file:
+        raise ValueError(f"{family.executable} keeps no login in a file")
+    login: dict[str, Any] = json.loads(json.dumps(family.login))
+    *way, last = family.login_expiry
+    place = login
+    for key in way:
+        place = place[key]
+    place[last] = expires_at_ms
+    path = isolation.config / family.login_file
+    path.write_text(json.dumps(login), encoding="utf-8")
+    path.chmod(0o600)
+    return path

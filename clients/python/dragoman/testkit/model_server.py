@@ -12,15 +12,16 @@ standard input closes. ``catalogue`` holds the scenarios. ``GET /_testkit/reques
 asked so far, ``POST /_testkit/release?gate=stall`` ends a stall.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from dragoman.testkit.anthropic import AnthropicMessages
+from dragoman.testkit.dialect import Dialect
 from dragoman.testkit.director import Director, RecordedRequest, record_of
 from dragoman.testkit.http1 import (
     BadRequestError,
@@ -30,13 +31,7 @@ from dragoman.testkit.http1 import (
     stream_limit,
 )
 from dragoman.testkit.performance import CutError, Performance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-    from types import TracebackType
-
-    from dragoman.testkit.dialect import Dialect
-    from dragoman.testkit.scenarios import Scenario
+from dragoman.testkit.scenarios import Scenario
 
 DIALECTS: tuple[Dialect, ...] = (AnthropicMessages(),)
 
@@ -83,9 +78,7 @@ class ModelServer:
 
     async def __aenter__(self) -> Self:
         """Start serving."""
-        self._server = await asyncio.start_server(
-            self._accept, "127.0.0.1", self._port, limit=stream_limit()
-        )
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, limit=stream_limit())
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -107,9 +100,7 @@ class ModelServer:
         """Open a gate for good: whatever waits there, or comes there later, goes on."""
         self._director.release(gate)
 
-    async def wait_held(
-        self, gate: str = "stall", *, count: int = 1, timeout_s: float = 30
-    ) -> None:
+    async def wait_held(self, gate: str = "stall", *, count: int = 1, timeout_s: float = 30) -> None:
         """Wait until ``count`` answers are held at a gate.
 
         Raises:
@@ -138,14 +129,24 @@ class ModelServer:
 
         await self._director.until(sent, timeout_s)
 
+    async def wait_until(self, reached: Callable[[], bool], *, timeout_s: float = 30) -> None:
+        """Wait until something about `requests` is true; it is looked at whenever a request goes on.
+
+        Raises:
+            TimeoutError: It was not true within ``timeout_s``.
+        """
+        await self._director.until(reached, timeout_s)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
         try:
             await self._converse(reader, writer)
-        except (CutError, ConnectionError, BadRequestError, asyncio.CancelledError):
-            writer.transport.abort()  # a reset, so that nobody takes it for a proper end
+        except (CutError, ConnectionError, BadRequestError):
+            pass  # closing in mid-response, once what was said is on its way, is how it breaks
+        except asyncio.CancelledError:
+            writer.transport.abort()  # nobody waits here for a client that does not read
         finally:
             self._connections.discard(task)
             writer.close()

@@ -1,20 +1,15 @@
 """One answer on its way to the client: rendering, pace, holds, cuts."""
 
-from __future__ import annotations
-
 import asyncio
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from dragoman.testkit.conversation import Conversation
+from dragoman.testkit.dialect import Dialect
+from dragoman.testkit.director import Director, RecordedRequest
+from dragoman.testkit.http1 import Responder
 from dragoman.testkit.scenarios import Answer, Delivery, Failure, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dragoman.testkit.conversation import Conversation
-    from dragoman.testkit.dialect import Dialect
-    from dragoman.testkit.director import Director, RecordedRequest
-    from dragoman.testkit.http1 import Responder
 
 
 class CutError(Exception):
@@ -69,8 +64,20 @@ class Performance:
         if reply.delivery.hold is not None:
             await self._hold(reply.delivery.hold.gate)
         self.record.status = 200
-        body = self.dialect.whole(reply, self.conversation, number)
-        await self.out.send_json(200, body, reply.headers)
+        whole = self.dialect.whole(reply, self.conversation, number)
+        if reply.delivery.cut_after is None:
+            await self.out.send_json(200, whole, reply.headers)
+            return
+        body = json.dumps(whole, ensure_ascii=False).encode()
+        await self.out.begin(200, {"content-type": "application/json", **reply.headers})
+        await self._cut(reply.delivery, body[: len(body) // 2])
+
+    async def _cut(self, delivery: Delivery, last: bytes) -> None:
+        """Send the last bytes, then break off in the script's way."""
+        await self.out.write(last)
+        if delivery.cut == "break":
+            raise CutError
+        await self.out.end()
 
     async def _stream(self, reply: Reply, events: list[bytes]) -> None:
         delivery = reply.delivery
@@ -83,7 +90,8 @@ class Performance:
             self.record.events = count
             await self.director.changed()
             if delivery.cut_after == count:
-                raise CutError
+                await self._cut(delivery, b"")
+                return
             await self._pause(delivery, count)
             if delivery.pace_ms:
                 await asyncio.sleep(delivery.pace_ms / 1000)  # the script's pace; nothing waits

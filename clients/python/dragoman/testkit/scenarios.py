@@ -4,13 +4,9 @@ Nothing here knows a wire format. A dialect module (``anthropic``) renders a `Re
 ``conversation`` fills the ``{placeholders}`` in every string from the request being answered.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,10 @@ class Delivery:
 
     Attributes:
         hold: Where to pause, if anywhere.
-        cut_after: Break the connection after this many stream events; None delivers all.
+        cut_after: Send no more after this many stream events, or after half of a reply that is not
+            streamed; None delivers all.
+        cut: How it ends: ``break`` closes the connection inside the response, ``end`` finishes it properly,
+            which only the missing last events betray.
         packet_bytes: Write the stream in pieces of this size, which splits events, lines and UTF-8
             characters; None writes one event at a time.
         pace_ms: Milliseconds between two stream events.
@@ -103,6 +102,7 @@ class Delivery:
 
     hold: Hold | None = None
     cut_after: int | None = None
+    cut: Literal["break", "end"] = "break"
     packet_bytes: int | None = None
     pace_ms: float = 0
 

@@ -1,12 +1,7 @@
 """What each agent family calls the neutral tool actions of the scripts."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +26,11 @@ VOCABULARIES: Mapping[str, Mapping[str, Native]] = {
         "read": Native("Read", {"file_path": "path"}),
         "edit": Native("Edit", {"file_path": "path", "old_string": "old", "new_string": "new"}),
         "shell": Native("Bash", {"command": "command"}, {"description": "Run a scripted command"}),
+        "background": Native(
+            "Bash",
+            {"command": "command"},
+            {"description": "Run a scripted command", "run_in_background": True},
+        ),
         "skill": Native("Skill", {"skill": "name"}),
         "ask": Native("AskUserQuestion", {"questions": "questions"}),
         "subagent": Native(
@@ -46,9 +46,7 @@ VOCABULARIES: Mapping[str, Mapping[str, Native]] = {
 }
 
 
-def native(
-    action: str, inputs: Mapping[str, object], offered: tuple[str, ...]
-) -> tuple[str, dict[str, object]]:
+def native(action: str, inputs: Mapping[str, object], offered: tuple[str, ...]) -> tuple[str, dict[str, object]]:
     """Translate a neutral tool call into the asking agent's own.
 
     Args:
