@@ -262,6 +262,7 @@ def test_batches_written_in_strange_ways_split_into_the_same_events() -> None:
     }
     for name, data in ways.items():
         assert [pb.AgentEvent.FromString(part) for part in split(data)] == whole, name
+    assert split(ways["with unknown fields"]) == [one, two]
     replaced = sequence(2) + parts[0] + field(2, BYTES, b"") + parts[1]
     assert [pb.AgentEvent.FromString(part) for part in split(replaced)] == whole[1:]
     ended = sequence(2) + parts[0] + field(28, BYTES, b"")

@@ -61,5 +61,4 @@ class Holders:
 
     def _orphaned(self) -> None:
         self._timer = None
-        if not self._closed and self._count == 0:
-            self._on_orphaned()
+        self._on_orphaned()
