@@ -15,6 +15,7 @@ DATA: JsonObject = {
     "dash-ed_9": {"": "unreachable"},
     "nan": float("nan"),
     "large": 1e300,
+    "object": {"n": 2.0},
 }
 
 
@@ -29,6 +30,7 @@ DATA: JsonObject = {
         ("[{{agent.empty}}]", "[]", ()),
         ("{{list.0}} {{list.1.one}} {{list.2.0}}", "zero 1 2", ()),
         ("{{list}}", '["zero",{"one":1},[2]]', ()),
+        ("{{object}}", '{"n":2}', ()),
         ("{{list.1}} {{list.2}}", '{"one":1} [2]', ()),
         ("{{evil}}", "{{agent.name}} \\1 \\g<0>", ()),
         ("{{a}}{{agent.nothing}}{{agent.name.x}}{{a}}", "", ("a", "agent.nothing", "agent.name.x")),

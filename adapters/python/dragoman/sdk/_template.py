@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from dragoman.sdk._json import JsonObject, JsonValue, compact
+from dragoman.sdk._json import JsonObject, JsonValue, compact, whole_number
 from dragoman.sdk._secret_patterns import KeyKind, is_numeric, key_kind
 
 DEFAULT_PROMPT: Final = "You are agent {{agent.id}} ({{agent.name}}). Continue your {{brand.name}} work."
@@ -21,7 +21,6 @@ DEFAULT_BRAND: Final = "Dragoman"
 
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
 _INDEX: Final = re.compile("[0-9]{1,9}")
-_EXACT_INTEGERS: Final = 2.0**53
 # Outside of config, "key" alone is too common a word (issueKey, taskKey) to hide what is under it.
 _CREDENTIAL: Final = re.compile(
     "token|secret|password|passwd|passphrase|authorization|cookie|(?:api|access|private)[-_ ]?key", re.IGNORECASE
@@ -116,9 +115,7 @@ def _look_up(data: Data, path: str) -> JsonValue:
 def _plain_numbers(value: JsonValue) -> JsonValue:
     """Return ``value`` with whole numbers as integers, as JSON writes them, and what JSON lacks as null."""
     if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        return int(value) if value.is_integer() and abs(value) <= _EXACT_INTEGERS else value
+        return whole_number(value) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
