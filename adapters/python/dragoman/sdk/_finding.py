@@ -97,6 +97,14 @@ def config_dir(adapter: "CommandLineAdapter", env: Mapping[str, str]) -> Path | 
 async def detect_agent(adapter: "CommandLineAdapter", env: Mapping[str, str], command: str) -> pb.Detection:
     """Look for the agent and say what was found, what is wrong, and how to mend it."""
     info = adapter.describe()
+    if not adapter.executables and not command:
+        return pb.Detection(
+            available=True,
+            auth=pb.AUTH_STATE_NOT_NEEDED,
+            confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE,
+            capabilities=info.capabilities,
+            message=f"{info.label} runs the command that config.command names.",
+        )
     located = await locate(adapter, env, command)
     directory = config_dir(adapter, env)
     has_directory = directory is not None and directory.is_dir()

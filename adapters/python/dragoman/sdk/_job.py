@@ -1,9 +1,9 @@
 """What a command-line adapter's pure pieces see, and what they plan."""
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGTERM, Signals
 
 from dragoman.sdk._config import as_string
 from dragoman.sdk._environment import EnvironmentInputs
@@ -76,13 +76,13 @@ class Job:
 class CancelStep:
     """One way to ask an agent to stop: bytes for its standard input, a signal for its leader, or both."""
 
-    signal: signal.Signals | None = signal.SIGTERM
+    signal: Signals | None = SIGTERM
     write: bytes = b""
     share: float = 1.0
     """The share of the grace that this step gets before the next; the last step gets what is left."""
 
 
-TERMINATE: tuple[CancelStep, ...] = (CancelStep(signal.SIGTERM),)
+TERMINATE: tuple[CancelStep, ...] = (CancelStep(SIGTERM),)
 """SIGTERM, then the end of the grace."""
 
 

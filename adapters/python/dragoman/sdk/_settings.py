@@ -238,4 +238,4 @@ def seconds(duration: duration_pb2.Duration) -> float:
 
 
 def _sentence(message: str, hint: str | None) -> str:
-    return f"{message} {hint}".strip() if hint else message
+    return f"{message}; {hint}" if hint else message
