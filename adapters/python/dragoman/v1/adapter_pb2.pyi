@@ -107,7 +107,7 @@ class _TestMode:
 class _TestModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TestMode.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     TEST_MODE_UNSPECIFIED: _TestMode.ValueType  # 0
-    """QUICK."""
+    """Not said; treated as QUICK."""
     TEST_MODE_QUICK: _TestMode.ValueType  # 1
     """Spends nothing, changes nothing."""
     TEST_MODE_LIVE: _TestMode.ValueType  # 2
@@ -117,7 +117,7 @@ class TestMode(_TestMode, metaclass=_TestModeEnumTypeWrapper):
     """TestMode says how far a test may go."""
 
 TEST_MODE_UNSPECIFIED: TestMode.ValueType  # 0
-"""QUICK."""
+"""Not said; treated as QUICK."""
 TEST_MODE_QUICK: TestMode.ValueType  # 1
 """Spends nothing, changes nothing."""
 TEST_MODE_LIVE: TestMode.ValueType  # 2

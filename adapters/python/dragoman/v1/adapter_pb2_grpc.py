@@ -34,7 +34,10 @@ class AdapterServiceStub(object):
     | --- | --- | --- |
     | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
     | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
+    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
@@ -107,7 +110,10 @@ class AdapterServiceServicer(object):
     | --- | --- | --- |
     | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
     | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
+    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
@@ -137,9 +143,7 @@ class AdapterServiceServicer(object):
     def TestEnvironment(self, request, context):
         """TestEnvironment checks whether a run with this set-up can work. Findings are checks, never a status.
 
-        | condition | status, reason | what the caller does |
-        | --- | --- | --- |
-        | `mode` is unspecified | treated as QUICK | |
+        No conditions beyond the common ones; what is wrong with the set-up is a check, a bad cwd and a bad config too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,7 +155,7 @@ class AdapterServiceServicer(object):
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | a field is wrong (config key, type, cwd, id …) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | a config key, a type, the cwd, an id … is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
         | `run_id` is known with another request | ALREADY_EXISTS RUN_ID_REUSED | choose another id |
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
@@ -172,6 +176,7 @@ class AdapterServiceServicer(object):
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | it is over and forgotten, or never was |
         | `after_sequence` is past the end | OUT_OF_RANGE SEQUENCE_AHEAD, last_sequence in metadata | correct the cursor |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
+        | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,7 +189,7 @@ class AdapterServiceServicer(object):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | nothing is running |
-        | the run was over | OK with its real outcome | |
+        | the run was over | OK, with its real outcome | |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -303,7 +308,10 @@ class AdapterService(object):
     | --- | --- | --- |
     | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
     | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
+    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |

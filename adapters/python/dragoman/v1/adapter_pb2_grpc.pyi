@@ -199,7 +199,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | --- | --- | --- |
     | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
     | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
+    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
@@ -311,9 +314,7 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     TestEnvironment: _AdapterServiceTestEnvironmentType
     """TestEnvironment checks whether a run with this set-up can work. Findings are checks, never a status.
 
-    | condition | status, reason | what the caller does |
-    | --- | --- | --- |
-    | `mode` is unspecified | treated as QUICK | |
+    No conditions beyond the common ones; what is wrong with the set-up is a check, a bad cwd and a bad config too.
     """
 
     Execute: _AdapterServiceExecuteType
@@ -322,7 +323,7 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | a field is wrong (config key, type, cwd, id …) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | a config key, a type, the cwd, an id … is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | `run_id` is known with another request | ALREADY_EXISTS RUN_ID_REUSED | choose another id |
     | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
     | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
@@ -340,6 +341,7 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | the run is unknown | NOT_FOUND RUN_NOT_FOUND | it is over and forgotten, or never was |
     | `after_sequence` is past the end | OUT_OF_RANGE SEQUENCE_AHEAD, last_sequence in metadata | correct the cursor |
     | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
+    | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
     """
 
     Cancel: _AdapterServiceCancelType
@@ -349,7 +351,7 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | the run is unknown | NOT_FOUND RUN_NOT_FOUND | nothing is running |
-    | the run was over | OK with its real outcome | |
+    | the run was over | OK, with its real outcome | |
     """
 
     Respond: _AdapterServiceRespondType
@@ -435,7 +437,10 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
     | --- | --- | --- |
     | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
     | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
+    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
@@ -474,9 +479,7 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[dragoman.v1.adapter_pb2.TestEnvironmentResponse, collections.abc.Awaitable[dragoman.v1.adapter_pb2.TestEnvironmentResponse]]:
         """TestEnvironment checks whether a run with this set-up can work. Findings are checks, never a status.
 
-        | condition | status, reason | what the caller does |
-        | --- | --- | --- |
-        | `mode` is unspecified | treated as QUICK | |
+        No conditions beyond the common ones; what is wrong with the set-up is a check, a bad cwd and a bad config too.
         """
 
     @abc.abstractmethod
@@ -490,7 +493,7 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | a field is wrong (config key, type, cwd, id …) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | a config key, a type, the cwd, an id … is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
         | `run_id` is known with another request | ALREADY_EXISTS RUN_ID_REUSED | choose another id |
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
@@ -513,6 +516,7 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | it is over and forgotten, or never was |
         | `after_sequence` is past the end | OUT_OF_RANGE SEQUENCE_AHEAD, last_sequence in metadata | correct the cursor |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
+        | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
         """
 
     @abc.abstractmethod
@@ -527,7 +531,7 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | nothing is running |
-        | the run was over | OK with its real outcome | |
+        | the run was over | OK, with its real outcome | |
         """
 
     @abc.abstractmethod

@@ -974,6 +974,8 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """A prompt can be given. A plain command may take none."""
     FEATURE_WORKSPACE: _Feature.ValueType  # 26
     """The run works in a directory."""
+    FEATURE_COMPACTION: _Feature.ValueType  # 27
+    """The agent cuts its own context when it fills up, so that sessions may be resumed without end."""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper):
     """Feature is something an adapter may be able to do."""
@@ -1032,6 +1034,8 @@ FEATURE_PROMPT: Feature.ValueType  # 25
 """A prompt can be given. A plain command may take none."""
 FEATURE_WORKSPACE: Feature.ValueType  # 26
 """The run works in a directory."""
+FEATURE_COMPACTION: Feature.ValueType  # 27
+"""The agent cuts its own context when it fills up, so that sessions may be resumed without end."""
 Global___Feature: typing_extensions.TypeAlias = Feature
 
 class _CapabilityOrigin:
@@ -1114,6 +1118,34 @@ CANCEL_STYLE_KILL: CancelStyle.ValueType  # 3
 """Only by killing it."""
 Global___CancelStyle: typing_extensions.TypeAlias = CancelStyle
 
+class _PermissionMode:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PermissionModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PermissionMode.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PERMISSION_MODE_UNSPECIFIED: _PermissionMode.ValueType  # 0
+    """Not said."""
+    PERMISSION_MODE_STRICT: _PermissionMode.ValueType  # 1
+    """The agent asks for it or leaves it: Permissions are kept."""
+    PERMISSION_MODE_PERMISSIVE: _PermissionMode.ValueType  # 2
+    """The agent does it unless it was denied: only refusals are kept."""
+    PERMISSION_MODE_NONE: _PermissionMode.ValueType  # 3
+    """The agent has no permissions: it can do whatever its user account can."""
+
+class PermissionMode(_PermissionMode, metaclass=_PermissionModeEnumTypeWrapper):
+    """PermissionMode says what becomes of what no permission was given for."""
+
+PERMISSION_MODE_UNSPECIFIED: PermissionMode.ValueType  # 0
+"""Not said."""
+PERMISSION_MODE_STRICT: PermissionMode.ValueType  # 1
+"""The agent asks for it or leaves it: Permissions are kept."""
+PERMISSION_MODE_PERMISSIVE: PermissionMode.ValueType  # 2
+"""The agent does it unless it was denied: only refusals are kept."""
+PERMISSION_MODE_NONE: PermissionMode.ValueType  # 3
+"""The agent has no permissions: it can do whatever its user account can."""
+Global___PermissionMode: typing_extensions.TypeAlias = PermissionMode
+
 @typing.final
 class AgentEvent(google.protobuf.message.Message):
     """AgentEvent is one thing that happened in a run.
@@ -1163,7 +1195,7 @@ class AgentEvent(google.protobuf.message.Message):
     It is a fixed64 in the first field so that nine bytes tell the cursor without parsing.
     """
     run_id: builtins.str
-    """The run. Always set."""
+    """The run. Always set, but for a batch, whose events have it."""
     attempt: builtins.int
     """The attempt it belongs to, from 1. 0 before the first attempt (queue states)."""
     origin: Global___EventOrigin.ValueType
@@ -3140,6 +3172,7 @@ class Capabilities(google.protobuf.message.Message):
     MAX_CONCURRENT_RUNS_FIELD_NUMBER: builtins.int
     CONTEXT_WINDOW_HINT_FIELD_NUMBER: builtins.int
     INSTRUCTIONS_PATH_KEY_FIELD_NUMBER: builtins.int
+    PERMISSION_MODE_FIELD_NUMBER: builtins.int
     resume_style: Global___ResumeStyle.ValueType
     """How sessions get their ids."""
     cancel_style: Global___CancelStyle.ValueType
@@ -3150,6 +3183,8 @@ class Capabilities(google.protobuf.message.Message):
     """The usual context window in tokens. Absent if unknown."""
     instructions_path_key: builtins.str
     """The `config` key that names the instructions file. Empty: "instructionsFilePath"."""
+    permission_mode: Global___PermissionMode.ValueType
+    """How far Permissions are kept."""
     @property
     def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Capability]:
         """What it can do."""
@@ -3163,9 +3198,10 @@ class Capabilities(google.protobuf.message.Message):
         max_concurrent_runs: builtins.int | None = ...,
         context_window_hint: builtins.int | None = ...,
         instructions_path_key: builtins.str = ...,
+        permission_mode: Global___PermissionMode.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_context_window_hint", b"_context_window_hint", "_max_concurrent_runs", b"_max_concurrent_runs", "context_window_hint", b"context_window_hint", "max_concurrent_runs", b"max_concurrent_runs"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_context_window_hint", b"_context_window_hint", "_max_concurrent_runs", b"_max_concurrent_runs", "cancel_style", b"cancel_style", "context_window_hint", b"context_window_hint", "instructions_path_key", b"instructions_path_key", "items", b"items", "max_concurrent_runs", b"max_concurrent_runs", "resume_style", b"resume_style"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_context_window_hint", b"_context_window_hint", "_max_concurrent_runs", b"_max_concurrent_runs", "cancel_style", b"cancel_style", "context_window_hint", b"context_window_hint", "instructions_path_key", b"instructions_path_key", "items", b"items", "max_concurrent_runs", b"max_concurrent_runs", "permission_mode", b"permission_mode", "resume_style", b"resume_style"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_window_hint", b"_context_window_hint"]) -> typing.Literal["context_window_hint"] | None: ...
     @typing.overload

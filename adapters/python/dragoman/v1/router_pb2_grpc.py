@@ -32,7 +32,10 @@ class RouterServiceStub(object):
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """
 
     def __init__(self, channel):
@@ -90,7 +93,10 @@ class RouterServiceServicer(object):
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """
 
     def ListAdapters(self, request, context):
@@ -231,7 +237,10 @@ class RouterService(object):
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """
 
     @staticmethod

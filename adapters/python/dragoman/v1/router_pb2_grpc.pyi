@@ -160,7 +160,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """
 
     @typing.overload
@@ -333,7 +336,10 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
+    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """
 
     @abc.abstractmethod
