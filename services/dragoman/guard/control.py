@@ -1,0 +1,147 @@
+r"""The control channel: JSON objects, one a line, over a connected stream socket.
+
+Guard to owner, in this order, each at most once::
+
+    {"event":"spawned","pid":7,"pgid":7,"started":12345}
+    {"event":"spawn_failed","errno":"ENOENT","message":"No such file or directory: 'x'"}
+    {"event":"exited","code":0,"signal":null}
+    {"event":"gone","confirmed":true,"killed":[9],"survivors":[]}
+
+and ``{"event":"refused","message":...}`` for a line that is no command. Owner to guard::
+
+    {"signal":"SIGINT","to":"leader"}     to: leader (default), group, tree
+    {"kill":true}
+
+``started`` is opaque: equal values with equal pids (and boot ids) mean the same process. ``killed``
+names the processes that the guard ended, by TERM or KILL; it is cut at `LISTED` entries.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+LINE_BYTES = 64 << 10
+"""Longest command in bytes: what is longer is no command, and its sender is dropped."""
+
+LISTED = 256
+"""At most this many pids are listed in an event, so that it always fits the socket's buffer."""
+
+TARGETS = ("leader", "group", "tree")
+
+
+class CommandError(Exception):
+    """A line on the control channel is not a command; the text says why."""
+
+
+class Command:
+    """One order of the owner.
+
+    Attributes:
+        signum: Signal to send; None orders the killing of the whole tree.
+        to: Who gets the signal, one of `TARGETS`.
+    """
+
+    __slots__ = ("signum", "to")
+
+    def __init__(self, signum: int | None, to: str = "leader") -> None:
+        self.signum = signum
+        self.to = to
+
+
+def encode(message: dict[str, object]) -> bytes:
+    """Return one line of JSON; ASCII only, whatever the strings hold.
+
+    Written by hand for the few kinds of values events have: `json` takes longer to import than the
+    command takes to start, and is needed here once per run.
+    """
+    return _text(message).encode("ascii") + b"\n"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_text(str(key))}:{_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    if isinstance(value, str):
+        return '"' + "".join(map(_escaped, value)) + '"'
+    return "null" if value is None else str(value).lower()  # True and False become true and false
+
+
+def _escaped(character: str) -> str:
+    if " " <= character <= "~" and character not in '"\\':
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def decode_command(line: bytes) -> Command:
+    """Read one line of the owner.
+
+    Raises:
+        CommandError: It is not JSON, no known command, or names no signal of this system.
+    """
+    import json  # noqa: PLC0415 - most runs see no command and save 4 ms
+
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise CommandError(f"not JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise CommandError("not an object")
+    if message.keys() == {"kill"} and message["kill"] is True:
+        return Command(None)
+    if not {"signal"} <= message.keys() <= {"signal", "to"}:
+        raise CommandError("neither signal nor kill")
+    to = message.get("to", "leader")
+    if to not in TARGETS:
+        raise CommandError(f"to: {to!r} is none of {', '.join(TARGETS)}")
+    try:
+        return Command(int(signal.Signals[message["signal"]]), to)
+    except (KeyError, TypeError):
+        raise CommandError(f"no such signal: {message['signal']!r}") from None
+
+
+class Channel:
+    """The guard's end of one connection; owns the descriptor and never blocks."""
+
+    __slots__ = ("_partial", "fd")
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self._partial = b""
+
+    def fileno(self) -> int:
+        """Return the descriptor, for selectors."""
+        return self.fd
+
+    def receive(self) -> list[bytes]:
+        """Return the complete lines that have arrived; none is a valid answer.
+
+        Raises:
+            EOFError: The peer is gone, or sends what can never become a command.
+        """
+        try:
+            data = os.read(self.fd, LINE_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise EOFError from error
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if not data or len(self._partial) > LINE_BYTES:
+            raise EOFError
+        return lines
+
+    def send(self, message: dict[str, object]) -> bool:
+        """Send one event whole; False when the peer is gone or does not read."""
+        line = encode(message)
+        try:
+            return os.write(self.fd, line) == len(line)
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        os.close(self.fd)

@@ -1,0 +1,9 @@
+"""Says its pid and stops itself; woken, it lives on."""
+
+import os
+import signal
+
+os.write(1, f"{os.getpid()}\n".encode())
+os.kill(os.getpid(), signal.SIGSTOP)
+while True:
+    signal.pause()
