@@ -23,7 +23,7 @@ from dragoman.sdk._checks import check_environment
 from dragoman.sdk._clocks import Clocks
 from dragoman.sdk._config import ConfigSchema, as_string
 from dragoman.sdk._environment import build_environment, secret_values
-from dragoman.sdk._finding import AuthFinding, Versions, detect_agent, locate
+from dragoman.sdk._finding import AuthFinding, Versions, config_dir, detect_agent, find_skills, locate
 from dragoman.sdk._job import (
     Instructions,
     Job,
@@ -39,7 +39,7 @@ from dragoman.sdk._redaction import Redactor
 from dragoman.sdk._run import Run
 from dragoman.sdk._sessions import SessionPlan, make_handle, plan_session, session_update
 from dragoman.sdk._settings import Settings, read_settings, struct_to_dict
-from dragoman.sdk._skills import SkillSource, lay_out, plan_skill_directory, read_skill
+from dragoman.sdk._skills import lay_out, plan_skill_directory
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -156,6 +156,15 @@ class CommandLineAdapter(Adapter):
         """Check a set-up."""
         return await check_environment(self, request)
 
+    async def list_skills(self, request: adapter_pb2.ListSkillsRequest) -> adapter_pb2.ListSkillsResponse:
+        """List the skills that the agent finds by itself: its user's, and those of the workspace."""
+        native = self._info.has(pb.FEATURE_NATIVE_SKILLS)
+        directory = config_dir(self, {**os.environ, **request.env}) if self.skills_dir_name else None
+        roots = [directory / self.skills_dir_name] if directory else []
+        if request.workspace.cwd and self.skill_layout:
+            roots.append(Path(request.workspace.cwd) / self.skill_layout.removesuffix("/{name}"))
+        return adapter_pb2.ListSkillsResponse(native=native, skills=find_skills(roots))
+
     async def execute(self, run: Run) -> pb.Result:
         """Do one run: an attempt, and a fresh second one if the session to resume is gone."""
         settings: Settings = run.accepted
@@ -194,7 +203,7 @@ class CommandLineAdapter(Adapter):
         self, run: Run, settings: Settings, session: SessionPlan, executable: str, version: str, run_dir: Path
     ) -> Job:
         request = run.request
-        skills = tuple(_skill_source(skill) for skill in request.skills)
+        skills = settings.skills
         skills_dir = run_dir / "skills" if skills and self.skill_layout else None
         prompt, _, _ = render_prompt(request, settings, resumes=session.resumes)
         return Job(
@@ -340,12 +349,6 @@ def _instructions(request: adapter_pb2.ExecuteRequest, settings: Settings) -> In
     if not path:
         return None
     return Instructions(Path(path).read_text(encoding="utf-8", errors="replace"), str(Path(path).parent))
-
-
-def _skill_source(skill: adapter_pb2.Skill) -> SkillSource:
-    if skill.WhichOneof("source") == "directory":
-        return read_skill(Path(skill.directory), name=skill.name)
-    return SkillSource(name=skill.name, directory=None, files=dict(skill.files.content))
 
 
 def _lay_out_files(job: Job, plan: Plan, skill_layout: str) -> None:

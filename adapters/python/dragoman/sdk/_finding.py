@@ -1,13 +1,15 @@
 """Finding a command-line agent on this machine: two signals, its version, its login. Bounded in time."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.sdk._detection import find_executable, parse_version, probe
+from dragoman.sdk._skills import SKILL_FILE, parse_front_matter
 from dragoman.v1 import adapter_pb2 as pb
 
 if TYPE_CHECKING:  # the two know each other; only one can import the other at run time
@@ -16,6 +18,7 @@ if TYPE_CHECKING:  # the two know each other; only one can import the other at r
 VERSION_LIMIT_S = 5.0
 AUTH_LIMIT_S = 8.0
 _PROBE_BYTES = 64 * 1024
+_FRONT_MATTER_CHARACTERS = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +169,17 @@ def _explain(adapter: "CommandLineAdapter", found: pb.Detection) -> None:
         found.message = f"{label} is installed, but has no config directory yet; it may never have been used."
     else:
         found.message = f"{label} is installed."
+
+
+def find_skills(roots: Sequence[Path]) -> list[pb.SkillEntry]:
+    """Return the skills in these directories, by name. What cannot be read is left out."""
+    found: list[pb.SkillEntry] = []
+    for root in roots:
+        for document in sorted(root.glob(f"*/{SKILL_FILE}")):
+            with contextlib.suppress(OSError):
+                head = document.read_text(encoding="utf-8", errors="replace")[:_FRONT_MATTER_CHARACTERS]
+                description = parse_front_matter(head).description or ""
+                entry = pb.SkillEntry(name=document.parent.name, description=description, path=str(document.parent))
+                entry.state = pb.SKILL_STATE_EXTERNAL
+                found.append(entry)
+    return found

@@ -15,7 +15,7 @@ from dragoman.sdk._clocks import ClockLimits
 from dragoman.sdk._config import ConfigSchema, as_int, as_object, as_string, as_string_list, normalise
 from dragoman.sdk._environment import validate_prefix
 from dragoman.sdk._json import JsonValue
-from dragoman.sdk._skills import is_skill_name
+from dragoman.sdk._skills import SkillError, SkillSource, plan_skill_directory, read_skill
 from dragoman.sdk._workspace import check_cwd
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -56,6 +56,7 @@ class Settings:
     grace_s: float
     output_bytes: int | None
     max_turns: int | None
+    skills: tuple[SkillSource, ...] = ()
 
 
 def read_config(request: adapter_pb2.ExecuteRequest) -> dict[str, JsonValue]:
@@ -97,12 +98,16 @@ def read_settings(request: adapter_pb2.ExecuteRequest, info: AdapterInfo, schema
         if problem is not None:
             violations.append(FieldViolation(cwd_path, _sentence(problem.message, problem.hint)))
     violations += _wrong_fields(request)
+    skills, wrong_skills = _read_skills(request)
+    violations += wrong_skills
     if violations:
         raise invalid_fields(violations)
-    return _settings(request, config, cwd)
+    return _settings(request, config, cwd, skills)
 
 
-def _settings(request: adapter_pb2.ExecuteRequest, config: dict[str, JsonValue], cwd: str) -> Settings:
+def _settings(
+    request: adapter_pb2.ExecuteRequest, config: dict[str, JsonValue], cwd: str, skills: tuple[SkillSource, ...]
+) -> Settings:
     brand = request.brand
     config_env = as_object(config.get("env"), {})
     extra = config.get("extraArgs", config.get("args"))
@@ -122,6 +127,7 @@ def _settings(request: adapter_pb2.ExecuteRequest, config: dict[str, JsonValue],
         grace_s=_grace(request, config),
         output_bytes=request.limits.output_bytes or None,
         max_turns=as_int(max_turns, 0) or None,
+        skills=skills,
     )
 
 
@@ -170,7 +176,7 @@ def _wrong_fields(request: adapter_pb2.ExecuteRequest) -> list[FieldViolation]:
     for name in request.env:
         if not name or "=" in name or "\0" in name + request.env[name]:
             wrong.append(FieldViolation("env", "names are not empty and have no '='; nothing has a NUL"))
-    return wrong + _wrong_instructions(request) + _wrong_skills(request)
+    return wrong + _wrong_instructions(request)
 
 
 def _wrong_instructions(request: adapter_pb2.ExecuteRequest) -> list[FieldViolation]:
@@ -184,26 +190,27 @@ def _wrong_instructions(request: adapter_pb2.ExecuteRequest) -> list[FieldViolat
     return []
 
 
-def _wrong_skills(request: adapter_pb2.ExecuteRequest) -> list[FieldViolation]:
+def _read_skills(
+    request: adapter_pb2.ExecuteRequest,
+) -> tuple[tuple[SkillSource, ...], list[FieldViolation]]:
+    skills: list[SkillSource] = []
     wrong: list[FieldViolation] = []
-    seen: set[str] = set()
     for index, skill in enumerate(request.skills):
         path = f"skills[{index}]"
-        if not is_skill_name(skill.name):
-            wrong.append(FieldViolation(f"{path}.name", "must match [A-Za-z0-9][A-Za-z0-9._-]*"))
-        elif skill.name in seen:
+        if any(skill.name == other.name for other in skills):
             wrong.append(FieldViolation(f"{path}.name", "names are unique"))
-        seen.add(skill.name)
         source = skill.WhichOneof("source")
-        if source is None:
-            wrong.append(FieldViolation(path, "give its directory or its files"))
-        elif source == "directory" and not (Path(skill.directory) / "SKILL.md").is_file():
-            wrong.append(FieldViolation(f"{path}.directory", "is no absolute path of a directory with a SKILL.md"))
-        elif source == "directory" and not Path(skill.directory).is_absolute():
-            wrong.append(FieldViolation(f"{path}.directory", "must be an absolute path"))
-        elif source == "files" and "SKILL.md" not in skill.files.content:
-            wrong.append(FieldViolation(f"{path}.files", "has no SKILL.md"))
-    return wrong
+        try:
+            if source == "directory":
+                skills.append(read_skill(Path(skill.directory), name=skill.name))
+            elif source == "files":
+                skills.append(SkillSource(skill.name, files=dict(skill.files.content)))
+            else:
+                wrong.append(FieldViolation(path, "give its directory or its files"))
+            plan_skill_directory(skills[-1:], "{name}")
+        except SkillError as error:
+            wrong.append(FieldViolation(path, str(error)))
+    return tuple(skills), wrong
 
 
 def _clock_limits(request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue]) -> ClockLimits:
