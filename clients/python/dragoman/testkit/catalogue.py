@@ -25,6 +25,9 @@ _FAIRY = "Once upon a time a small model counted to a very large number: "
 _LONG = _FAIRY + " ".join(f"word{n:04d}" for n in range(400))
 _LINE_200_KB = "0123456789abcdef" * 12800
 
+# Paced, as clients may drop what they had not yet looked at when the connection broke.
+_BREAK = Delivery(cut_after=8, pace_ms=20)
+
 _UNAUTHORIZED = Failure(401, message="invalid x-api-key")
 _OVERLOADED = Failure(529, message="Overloaded")
 _SERVER_ERROR = Failure(500, message="Internal server error")
@@ -244,6 +247,18 @@ TOOLS = (
         {"task": 'prompt of the sub-agent, in double quotes: task="MOCK_TEXT now"'},
     ),
     Scenario(
+        "SUBAGENTS",
+        "starts two sub-agents in one turn, then reports",
+        (
+            call(
+                Tool("subagent", {"prompt": "{arg:first|MOCK_TEXT one}"}),
+                Tool("subagent", {"prompt": "{arg:second|MOCK_TEXT two}"}),
+            ),
+            say("{tool_count} reports."),
+        ),
+        {"first": "prompt of one, in double quotes", "second": "prompt of the other"},
+    ),
+    Scenario(
         "UNKNOWN_TOOL",
         "calls a tool that nobody offered",
         (call(Tool("NoSuchTool", {"question": "{prompt_head:20}"})), DONE),
@@ -304,7 +319,7 @@ FAULTS = (
     Scenario(
         "CUT",
         "the connection breaks in mid-stream, always",
-        (Step((Reply((Text(_LONG),), delivery=Delivery(cut_after=8)),)),),
+        (Step((Reply((Text(_LONG),), delivery=_BREAK),)),),
     ),
     Scenario(
         "CUT_ONCE",
@@ -312,7 +327,7 @@ FAULTS = (
         (
             Step(
                 (
-                    Reply((Text(_LONG),), delivery=Delivery(cut_after=8)),
+                    Reply((Text(_LONG),), delivery=_BREAK),
                     _fine("Recovered from the cut."),
                 )
             ),
@@ -321,7 +336,7 @@ FAULTS = (
     Scenario(
         "CUT_END",
         "the stream ends properly but too early, always",
-        (Step((Reply((Text(_LONG),), delivery=Delivery(cut_after=8, cut="end")),)),),
+        (Step((Reply((Text(_LONG),), delivery=Delivery(cut_after=8, cut="end", pace_ms=20)),)),),
     ),
     Scenario(
         "STREAM_ERROR",
