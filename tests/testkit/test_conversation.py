@@ -14,7 +14,7 @@ TALK = Conversation(
     tool_results=("one", "two"),
     rounds=1,
     prompt='MOCK_X path=a.txt task="two words"',
-    system="- Primary working directory: /work space/x\n- Shell: bash",
+    system="- Primary working directory: /home/two words/x\n- Shell: bash",
     model="m-1",
 )
 
@@ -22,7 +22,7 @@ TALK = Conversation(
 @pytest.mark.parametrize(
     ("template", "filled"),
     [
-        ("{cwd}/{arg:path|none}", "/work space/x/a.txt"),
+        ("{cwd}/{arg:path|none}", "/home/two words/x/a.txt"),
         ("{arg:task}", "two words"),
         ("{arg:absent|fallback}", "fallback"),
         ("{arg:absent}", ""),
