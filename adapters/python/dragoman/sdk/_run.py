@@ -231,21 +231,36 @@ class Run:
     def _flush_items(self) -> None:
         for (kind, item_id), item in list(self._items.items()):
             event = pb.AgentEvent(origin=pb.EVENT_ORIGIN_AGENT)
-            piece = event.text if kind == "text" else event.thinking
-            piece.item_id = item_id
-            self._write_delta(event, piece, item, item.redactor.flush())
+            if kind == "tool_output":
+                call_id, _, stream = item_id.rpartition("/")
+                event.tool_output.tool_call_id = call_id
+                event.tool_output.stream = pb.OutputStream.Value(stream)
+                self._write_output(event, item, item.redactor.flush())
+            else:
+                piece = event.text if kind == "text" else event.thinking
+                piece.item_id = item_id
+                self._write_delta(event, piece, item, item.redactor.flush())
         self._items.clear()
 
     def _write_tool_output(self, event: pb.AgentEvent) -> None:
         output = event.tool_output
-        key = ("tool_output", f"{output.tool_call_id}/{output.stream}")
+        key = ("tool_output", f"{output.tool_call_id}/{pb.OutputStream.Name(output.stream)}")
         item = self._items.get(key)
         if item is None:
             item = self._items[key] = _Item(self.redactor.stream())
-        for part in split_text(item.redactor.feed(output.text)):
+        shown = item.redactor.feed(output.text)
+        if shown != output.text:
+            output.raw = b""  # it would show what was taken out, or held back
+        self._write_output(event, item, shown)
+
+    def _write_output(self, event: pb.AgentEvent, item: _Item, shown: str) -> None:
+        for part in split_text(shown):
             out = pb.AgentEvent()
             out.CopyFrom(event)
+            out.redacted = "[redacted]" in part
             out.tool_output.text = part
+            if part != shown:
+                out.tool_output.raw = b""
             out.tool_output.offset = item.offset
             item.offset += len(part.encode())
             self._write(out, is_redacted=True)
