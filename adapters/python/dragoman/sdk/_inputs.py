@@ -5,11 +5,14 @@ The first valid answer wins. The same answer again is fine; another one is told 
 
 import asyncio
 import json
+import re
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.limits import DEFAULT_INPUT_TIMEOUT_S
+from dragoman.sdk._secret_patterns import REDACTED
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:  # the two know each other; only one can import the other at r
     from dragoman.sdk._run import Run
 
 _REJECTING = (pb.INPUT_OPTION_KIND_REJECT_ONCE, pb.INPUT_OPTION_KIND_REJECT_ALWAYS)
+_LONGEST_WAIT_S = 10 * 365 * 24 * 3600.0  # what timestamps and timers can do without end
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,18 @@ class Resolution:
 @dataclass(slots=True)
 class _Open:
     request: pb.InputRequest
+    """As it was shown: redacted."""
+    hides_input: bool
+    """Whether something is redacted in the input that may be edited."""
     future: asyncio.Future[Resolution]
     timer: asyncio.TimerHandle
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    resolution: Resolution
+    shown: pb.InputAnswer
+    """The answer as it is recorded: redacted."""
 
 
 class Inputs:
@@ -50,7 +64,7 @@ class Inputs:
     def __init__(self, run: "Run") -> None:
         self._run = run
         self._open: dict[str, _Open] = {}
-        self._resolved: dict[str, Resolution] = {}
+        self._resolved: dict[str, _Resolved] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -67,21 +81,29 @@ class Inputs:
             copies.append(event.SerializeToString())
         return copies
 
+    def knows(self, request_id: str) -> bool:
+        """Whether there is, or was, a question with this id."""
+        return request_id in self._open or request_id in self._resolved
+
     async def ask(self, request: pb.InputRequest) -> Resolution:
-        """Ask, and wait for the end of the question."""
-        loop = asyncio.get_running_loop()
-        if request.id in self._open or request.id in self._resolved:
+        """Ask, and wait for the end of the question.
+
+        Raises:
+            ValueError: the id is not unique.
+        """
+        if self.knows(request.id):
             raise ValueError(f"the request id {request.id} is not unique")
         timeout_s = self._timeout_s()
         if not request.HasField("default_answer"):
             request.default_answer.CopyFrom(default_answer(request))
-        request.expires_at.GetCurrentTime()
-        request.expires_at.FromNanoseconds(request.expires_at.ToNanoseconds() + int(timeout_s * 1e9))
+        request.expires_at.FromNanoseconds(time.time_ns() + int(timeout_s * 1e9))
         event = pb.AgentEvent(input_request=request, origin=pb.EVENT_ORIGIN_AGENT)
         self._run.emit(event)
+        loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout_s, self._expire, request.id)
-        # What was emitted is redacted; what is kept here is what readers get again.
-        entry = _Open(event.input_request, loop.create_future(), timer)
+        shown = event.input_request
+        hides_input = shown.editable_input_json != request.editable_input_json
+        entry = _Open(shown, hides_input, loop.create_future(), timer)
         self._open[request.id] = entry
         if len(self._open) == 1:
             self._run.state(pb.RUN_PHASE_WAITING_FOR_INPUT)
@@ -89,11 +111,12 @@ class Inputs:
             return await entry.future
         finally:
             timer.cancel()
+            self.withdraw(request.id)  # who asked was cancelled
 
     def _timeout_s(self) -> float:
         wanted = self._run.request.permissions
         if wanted.HasField("request_timeout"):
-            return wanted.request_timeout.ToNanoseconds() / 1e9
+            return min(max(0.0, wanted.request_timeout.ToNanoseconds() / 1e9), _LONGEST_WAIT_S)
         return DEFAULT_INPUT_TIMEOUT_S
 
     def answer(self, request_id: str, answer: pb.InputAnswer, responder: str) -> int:
@@ -109,25 +132,24 @@ class Inputs:
         entry = self._open.get(request_id)
         if entry is None:
             return self._answer_again(request_id, answer)
-        check_answer(entry.request, answer)
+        check_answer(entry.request, answer, hides_input=entry.hides_input)
         return self._resolve(request_id, pb.INPUT_RESOLUTION_ANSWERED, answer, responder)
 
     def _answer_again(self, request_id: str, answer: pb.InputAnswer) -> int:
         before = self._resolved.get(request_id)
         if before is None:
             raise DragomanError(Reason.REQUEST_NOT_FOUND, f"the run has no request {request_id!r}")
-        if before.how == pb.INPUT_RESOLUTION_EXPIRED:
+        how = before.resolution.how
+        if how == pb.INPUT_RESOLUTION_EXPIRED:
             raise DragomanError(Reason.REQUEST_EXPIRED, "the request has expired; its default was taken")
-        if before.how == pb.INPUT_RESOLUTION_DROPPED:
-            raise DragomanError(Reason.RUN_FINISHED, "the request was dropped, as its attempt or run is over")
-        if before.answer == answer:
-            return before.sequence
-        recorded = json_format.MessageToJson(before.answer, indent=None)
-        raise DragomanError(
-            Reason.ALREADY_RESOLVED,
-            "the request was answered otherwise",
-            {"answer": self._run.redactor.text(recorded)},
-        )
+        if how == pb.INPUT_RESOLUTION_DROPPED and self._run.finished.is_set():
+            raise DragomanError(Reason.RUN_FINISHED, "the run is over, and the request with it")
+        if how == pb.INPUT_RESOLUTION_DROPPED:
+            raise DragomanError(Reason.REQUEST_EXPIRED, "the agent no longer waits for an answer to this request")
+        if before.resolution.answer == answer:
+            return before.resolution.sequence
+        recorded = json_format.MessageToJson(before.shown, indent=None)
+        raise DragomanError(Reason.ALREADY_RESOLVED, "the request was answered otherwise", {"answer": recorded})
 
     def withdraw(self, request_id: str) -> None:
         """The agent no longer waits for the answer."""
@@ -151,15 +173,17 @@ class Inputs:
         resolved = pb.InputResolved(id=request_id, resolution=how, responder=responder)
         if how != pb.INPUT_RESOLUTION_DROPPED:
             resolved.answer.CopyFrom(answer)
-        self._run.emit(pb.AgentEvent(input_resolved=resolved, origin=pb.EVENT_ORIGIN_OPERATOR))
-        sequence = self._run.fanout.last_sequence
-        resolution = Resolution(how, answer, sequence)
-        self._resolved[request_id] = resolution
+        by_caller = how == pb.INPUT_RESOLUTION_ANSWERED
+        event = pb.AgentEvent(input_resolved=resolved)
+        event.origin = pb.EVENT_ORIGIN_OPERATOR if by_caller else pb.EVENT_ORIGIN_ADAPTER
+        self._run.emit(event)
+        resolution = Resolution(how, answer, event.sequence)
+        self._resolved[request_id] = _Resolved(resolution, event.input_resolved.answer)
         if not self._open and self._run.phase == pb.RUN_PHASE_WAITING_FOR_INPUT:
             self._run.state(pb.RUN_PHASE_RUNNING)
         if not entry.future.done():
             entry.future.set_result(resolution)
-        return sequence
+        return event.sequence
 
 
 def default_answer(request: pb.InputRequest) -> pb.InputAnswer:
@@ -171,8 +195,13 @@ def default_answer(request: pb.InputRequest) -> pb.InputAnswer:
     return pb.InputAnswer(message="Nobody answered in time.")
 
 
-def check_answer(request: pb.InputRequest, answer: pb.InputAnswer) -> None:
+def check_answer(request: pb.InputRequest, answer: pb.InputAnswer, *, hides_input: bool = False) -> None:
     """Check that an answer fits its request.
+
+    Args:
+        request: what was asked.
+        answer: the answer.
+        hides_input: whether something is redacted in the input that the answer may change.
 
     Raises:
         DragomanError: INVALID_ANSWER, with the field.
@@ -186,38 +215,47 @@ def check_answer(request: pb.InputRequest, answer: pb.InputAnswer) -> None:
         if chosen not in known:
             raise _unfit("answer.option_ids", f"{chosen!r} is not an option; choose one of {', '.join(known)}")
     if answer.updated_input_json:
-        _check_updated_input(request, answer)
+        _check_updated_input(request, answer, hides_input=hides_input)
     if request.kind == pb.INPUT_KIND_SCHEMA:
         _check_value(request, answer)
     if request.kind == pb.INPUT_KIND_TEXT and not answer.text:
         raise _unfit("answer.text", "a text is wanted")
 
 
-def _check_updated_input(request: pb.InputRequest, answer: pb.InputAnswer) -> None:
+def _check_updated_input(request: pb.InputRequest, answer: pb.InputAnswer, *, hides_input: bool) -> None:
     path = "answer.updated_input_json"
     if not request.editable_input_json:
         raise _unfit(path, "this request's input cannot be changed")
-    try:
-        value = json.loads(answer.updated_input_json)
-    except ValueError:
-        raise _unfit(path, "not JSON") from None
-    if not isinstance(value, dict):
+    if not isinstance(_parse(path, answer.updated_input_json), dict):
         raise _unfit(path, "a tool's input is a JSON object")
+    if hides_input and REDACTED in answer.updated_input_json:
+        # The agent would get the mask in place of the secret.
+        raise _unfit(path, f"it still has {REDACTED} where a secret is hidden; give the value, or leave the input")
 
 
 def _check_value(request: pb.InputRequest, answer: pb.InputAnswer) -> None:
     import jsonschema  # noqa: PLC0415 - slow to import, and rarely needed
+    import referencing  # noqa: PLC0415 - as above
 
     path = "answer.value_json"
+    value = _parse(path, answer.value_json)
     try:
-        value = json.loads(answer.value_json)
-        jsonschema.validate(value, json.loads(request.schema_json))
-    except ValueError:
-        raise _unfit(path, "not JSON") from None
+        schema = json.loads(request.schema_json)
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        kind.check_schema(schema)
+        # An empty registry: an agent's schema must not make us fetch what it refers to.
+        kind(schema, registry=referencing.Registry()).validate(value)
     except jsonschema.ValidationError as error:
         raise _unfit(path, f"does not fit the schema at {error.json_path}") from None
-    except jsonschema.SchemaError:
+    except (ValueError, RecursionError, re.error, jsonschema.SchemaError, referencing.exceptions.Unresolvable):
         return  # the agent's schema is broken; its answer cannot be checked
+
+
+def _parse(path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _unfit(path, "not JSON") from None
 
 
 def _unfit(path: str, description: str) -> DragomanError:

@@ -14,21 +14,16 @@ from typing import Any
 from dragoman.protocol.fanout import Fanout
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.limits import HEARTBEAT_AFTER_S
-from dragoman.sdk._events import fit_event, redact_event, split_text
+from dragoman.protocol.order import TABLE, OrderError, Phase
+from dragoman.sdk._events import fit_event, redact_event
 from dragoman.sdk._inputs import Inputs, Resolution
-from dragoman.sdk._redaction import Redactor, StreamRedactor
+from dragoman.sdk._pieces import KINDS, Pieces
+from dragoman.sdk._redaction import Redactor
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 _STATE_ORIGINS = {pb.RUN_PHASE_CANCELLING: pb.EVENT_ORIGIN_OPERATOR}
-
-
-@dataclass(slots=True)
-class _Item:
-    """A text or reasoning item that is being written."""
-
-    redactor: StreamRedactor
-    offset: int = 0
+_NOT_EMITTED = frozenset({"started", "attempt_ended", "result"})
 
 
 @dataclass(slots=True)
@@ -79,6 +74,7 @@ class Run:
         self.fanout = fanout or Fanout(request.run_id, first_sequence=first)
         self.counters = pb.RunCounters()
         self.attempt = max(0, request.relay.first_attempt - 1)
+        self.first_sequence = first
         self.phase = pb.RUN_PHASE_UNSPECIFIED
         self.inputs = Inputs(self)
         self.cancel_wish = CancelWish()
@@ -86,9 +82,12 @@ class Run:
         self.result: pb.Result | None = None
         self.result_sequence = 0
         self.holders: Holders | None = None
-        self.accepted_at = time.monotonic()
-        self._items: dict[tuple[str, str], _Item] = {}
-        self._last_event = self._last_agent_event = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self.accepted_at = self._loop.time()
+        self._position = Phase.INITIAL
+        self._pieces = Pieces(lambda: self.redactor, lambda event: self._write(event, is_redacted=True), self._write)
+        self._tool_calls: set[str] = set()
+        self._last_event = self._last_agent_event = self.accepted_at
         self._heartbeat: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -97,9 +96,11 @@ class Run:
     # What adapters call.
 
     def started(self, started: pb.Started) -> None:
-        """Open the next attempt. Call it before anything is spawned."""
-        self.attempt += 1
-        self._items.clear()
+        """Open the next attempt. Call it before anything is spawned.
+
+        Raises:
+            OrderError: the attempt before is still open.
+        """
         started.adapter = self.adapter
         started.instance_id = self.instance_id
         started.labels.update(self.request.labels)
@@ -108,28 +109,32 @@ class Run:
     def attempt_ended(self, ended: pb.AttemptEnded) -> None:
         """Close an attempt that is followed by another."""
         self.inputs.drop_all()
-        self._flush_items()
+        self._pieces.end_all()
         self._write(pb.AgentEvent(attempt_ended=ended, origin=pb.EVENT_ORIGIN_ADAPTER))
 
     def emit(self, event: pb.AgentEvent) -> None:
         """Write an event of the agent: a body, and lineage or native if known. The rest is filled in.
 
         Text and thinking need no offset: it is computed after redaction. One without content says that its
-        item is complete. An event without origin is the agent's.
+        item is complete. An event without origin is the agent's. ``native.text`` may be of any length.
+
+        Raises:
+            OrderError: no such event may come now, or it is one that has a method of its own.
         """
         if event.origin == pb.EVENT_ORIGIN_UNSPECIFIED:
             event.origin = pb.EVENT_ORIGIN_AGENT
-        self._last_agent_event = time.monotonic()
-        kind = event.WhichOneof("body")
-        if kind == "text":
-            self._write_piece(event, event.text, kind)
-        elif kind == "thinking":
-            self._write_piece(event, event.thinking, kind)
-        elif kind == "tool_output":
-            self._write_tool_output(event)
-        else:
-            self._count(event, kind)
-            self._write(event)
+        if event.origin == pb.EVENT_ORIGIN_AGENT:
+            self._last_agent_event = self._loop.time()
+        kind = event.WhichOneof("body") or ""
+        if kind in _NOT_EMITTED:
+            raise OrderError(f"{kind} is not emitted; it has a method of its own, or is returned")
+        if kind in KINDS:
+            self._pieces.take(event, kind)
+            return
+        if kind == "tool_result":
+            self._pieces.end_output(event.tool_result.tool_call_id)
+        self._count(event, kind)
+        self._write(event)
 
     def emit_all(self, events: Iterable[pb.AgentEvent]) -> None:
         """Write several events."""
@@ -138,9 +143,9 @@ class Run:
 
     def state(self, phase: pb.RunPhase.ValueType, **fields: Any) -> None:
         """Tell the phase. ``fields`` are those of ``State``."""
-        self.phase = phase
         origin = _STATE_ORIGINS.get(phase, pb.EVENT_ORIGIN_ADAPTER)
         self._write(pb.AgentEvent(state=pb.State(phase=phase, **fields), origin=origin))
+        self.phase = phase
 
     def notice(self, severity: pb.Severity.ValueType, code: str, message: str, hint: str = "") -> None:
         """Tell something a person should know."""
@@ -160,12 +165,12 @@ class Run:
     def cancel(self, grace_s: float, reason: str = "") -> None:
         """Wish the run stopped within ``grace_s``. A later, shorter grace shortens it; a longer one is ignored."""
         wish = self.cancel_wish
-        deadline = asyncio.get_running_loop().time() + max(0.0, grace_s)
+        deadline = self._loop.time() + max(0.0, grace_s)
         if self.finished.is_set():
             return
         if wish.deadline is None:
             wish.reason = reason
-            if self.attempt:
+            if self._position is Phase.ATTEMPT:
                 self.state(pb.RUN_PHASE_CANCELLING, reason=reason)
         elif deadline >= wish.deadline:
             return
@@ -176,10 +181,12 @@ class Run:
         """Write the result, last, and close the run. Only the first call counts."""
         if self.finished.is_set():
             return
+        if self._position is Phase.INITIAL:
+            self.started(pb.Started())  # a run that failed before its first attempt has one all the same
         self.inputs.drop_all()
-        self._flush_items()
+        self._pieces.end_all()
         result.counters.CopyFrom(self.counters)
-        result.duration.FromNanoseconds(int((time.monotonic() - self.accepted_at) * 1e9))
+        result.duration.FromNanoseconds(int((self._loop.time() - self.accepted_at) * 1e9))
         event = pb.AgentEvent(result=result, origin=pb.EVENT_ORIGIN_ADAPTER)
         self._write(event)
         self.result = event.result
@@ -193,86 +200,19 @@ class Run:
 
     def idle_s(self) -> float:
         """Seconds since the agent's last event."""
-        return time.monotonic() - self._last_agent_event
+        return self._loop.time() - self._last_agent_event
 
     # The writer.
 
-    def _write_piece(self, event: pb.AgentEvent, piece: pb.Text | pb.Thinking, kind: str) -> None:
-        key = (kind, piece.item_id)
-        content = piece.WhichOneof("content")
-        item = self._items.get(key)
-        if content == "whole":
-            self._items.pop(key, None)
-            shown = self.redactor.text(piece.whole)
-            event.redacted = event.redacted or (shown is not piece.whole and shown != piece.whole)
-            piece.whole = shown
-            self._items[key] = _Item(self.redactor.stream(), len(shown.encode()))
-            self._write(event, is_redacted=True)
-        elif content == "delta":
-            if item is None:
-                item = self._items[key] = _Item(self.redactor.stream())
-            self._write_delta(event, piece, item, item.redactor.feed(piece.delta))
-        elif item is not None:
-            self._write_delta(event, piece, item, item.redactor.flush())
-            del self._items[key]
-
-    def _write_delta(self, event: pb.AgentEvent, piece: pb.Text | pb.Thinking, item: _Item, shown: str) -> None:
-        for part in split_text(shown):
-            out = pb.AgentEvent()
-            out.CopyFrom(event)
-            body = out.text if isinstance(piece, pb.Text) else out.thinking
-            body.delta = part
-            body.offset = item.offset
-            item.offset += len(part.encode())
-            # Whether this very piece hid a secret cannot be told apart from what the agent wrote itself.
-            out.redacted = "[redacted]" in part
-            self._write(out, is_redacted=True)
-
-    def _flush_items(self) -> None:
-        for (kind, item_id), item in list(self._items.items()):
-            event = pb.AgentEvent(origin=pb.EVENT_ORIGIN_AGENT)
-            if kind == "tool_output":
-                call_id, _, stream = item_id.rpartition("/")
-                event.tool_output.tool_call_id = call_id
-                event.tool_output.stream = pb.OutputStream.Value(stream)
-                self._write_output(event, item, item.redactor.flush())
-            else:
-                piece = event.text if kind == "text" else event.thinking
-                piece.item_id = item_id
-                self._write_delta(event, piece, item, item.redactor.flush())
-        self._items.clear()
-
-    def _write_tool_output(self, event: pb.AgentEvent) -> None:
-        output = event.tool_output
-        key = ("tool_output", f"{output.tool_call_id}/{pb.OutputStream.Name(output.stream)}")
-        item = self._items.get(key)
-        if item is None:
-            item = self._items[key] = _Item(self.redactor.stream())
-        shown = item.redactor.feed(output.text)
-        if shown != output.text:
-            output.raw = b""  # it would show what was taken out, or held back
-        self._write_output(event, item, shown)
-
-    def _write_output(self, event: pb.AgentEvent, item: _Item, shown: str) -> None:
-        for part in split_text(shown):
-            out = pb.AgentEvent()
-            out.CopyFrom(event)
-            out.redacted = "[redacted]" in part
-            out.tool_output.text = part
-            if part != shown:
-                out.tool_output.raw = b""
-            out.tool_output.offset = item.offset
-            item.offset += len(part.encode())
-            self._write(out, is_redacted=True)
-
-    def _count(self, event: pb.AgentEvent, kind: str | None) -> None:
+    def _count(self, event: pb.AgentEvent, kind: str) -> None:
         counters = self.counters
         if kind == "tool_result":
             status = event.tool_result.status
             counters.failed_tool_calls += status == pb.TOOL_STATUS_FAILED
             counters.denied_tool_calls += status == pb.TOOL_STATUS_DENIED
         elif kind == "tool_call":
-            counters.tool_calls += event.tool_call.status == pb.TOOL_STATUS_RUNNING
+            self._tool_calls.add(event.tool_call.id)  # told again whenever it changes
+            counters.tool_calls = len(self._tool_calls)
         elif kind == "file_change":
             counters.file_changes += 1
         elif kind == "state":
@@ -282,25 +222,32 @@ class Run:
             counters.unparsed_lines += event.log.stream == pb.OUTPUT_STREAM_STDOUT
 
     def _write(self, event: pb.AgentEvent, *, is_redacted: bool = False) -> None:
-        if not is_redacted:
-            redact_event(event, self.redactor)
+        kind = event.WhichOneof("body") or "an event without a body"
+        following = TABLE[self._position].get(kind)
+        if following is None:
+            raise OrderError(f"{kind} in phase {self._position.value}")
+        cut_bytes = 0 if is_redacted else redact_event(event, self.redactor)
+        self.attempt += kind == "started"
         event.sequence = self.fanout.last_sequence + 1
         event.run_id = self.run_id
         event.attempt = self.attempt
         event.time.FromNanoseconds(time.time_ns())
-        fit_event(event)
-        self._last_event = time.monotonic()
+        cut_bytes += fit_event(event)
+        self._last_event = self._loop.time()
         self.fanout.append(event.SerializeToString(), event.sequence)
+        self._position = following
+        if cut_bytes and following is Phase.ATTEMPT:
+            message = f"{cut_bytes} bytes of this {kind} were cut, as an event has at most 1 MiB."
+            self.notice(pb.SEVERITY_WARNING, "event_cut", message)
 
     def _arm_heartbeat(self) -> None:
         if self.finished.is_set():
             return
-        silent = time.monotonic() - self._last_event
+        silent = self._loop.time() - self._last_event
         if silent >= HEARTBEAT_AFTER_S:
             self._send_heartbeat()
             silent = 0.0
-        loop = asyncio.get_running_loop()
-        self._heartbeat = loop.call_later(HEARTBEAT_AFTER_S - silent, self._arm_heartbeat)
+        self._heartbeat = self._loop.call_later(HEARTBEAT_AFTER_S - silent, self._arm_heartbeat)
 
     def _send_heartbeat(self) -> None:
         beat = pb.Heartbeat(last_sequence=self.fanout.last_sequence)
