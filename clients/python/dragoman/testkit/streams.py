@@ -1,0 +1,142 @@
+"""Checks for event streams: what holds for every run of every adapter, whatever the agent did.
+
+``check_stream`` takes a reader's events, from the first to the end of the stream, and raises
+``StreamProblem`` with the first thing that is wrong. The order itself is checked by
+``dragoman.protocol.order``; here is what order does not say:
+
+- deltas of an item continue where the last one ended, in UTF-8 bytes;
+- a tool call's result belongs to a call that was told, and comes once;
+- no event has more than 1 MiB, and none holds one of the given secrets, in any field;
+- a failed run says why, a succeeded one does not.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.protocol.limits import MAX_EVENT_BYTES
+from dragoman.protocol.order import OrderChecker, OrderError
+from dragoman.protocol.wire import unroll
+from dragoman.v1 import event_pb2 as pb
+
+
+class StreamProblem(AssertionError):  # noqa: N818 - it reads as what it is in a failed test
+    """An event stream is not as it must be; the text says where and why."""
+
+
+class StreamChecker:
+    """Checks one reader's stream, event by event.
+
+    Args:
+        after_sequence: the cursor the reader joined with.
+        secrets: values that no event may hold.
+    """
+
+    def __init__(self, after_sequence: int = 0, secrets: Sequence[str] = ()) -> None:
+        self._order = OrderChecker(after_sequence)
+        self._secrets = [secret.encode() for secret in secrets]
+        self._joined_late = after_sequence > 0
+        self._offsets: dict[tuple[str, str], int] = {}
+        self._open_calls: set[str] = set()
+        self._ended_calls: set[str] = set()
+
+    @property
+    def last_sequence(self) -> int:
+        """The last sequence seen."""
+        return self._order.last_sequence
+
+    def observe(self, event: pb.AgentEvent) -> None:
+        """Take the next event.
+
+        Raises:
+            StreamProblem: it is out of order, or wrong in itself.
+        """
+        try:
+            self._order.observe(event)
+        except OrderError as error:
+            raise StreamProblem(str(error)) from error
+        data = event.SerializeToString()
+        if len(data) > MAX_EVENT_BYTES:
+            raise StreamProblem(f"event {event.sequence} has {len(data)} bytes")
+        for secret in self._secrets:
+            if secret in data:
+                raise StreamProblem(f"event {event.sequence} ({event.WhichOneof('body')}) holds a secret")
+        for single in unroll(event):
+            self._observe_body(single)
+
+    def finish(self) -> None:
+        """Say that the stream ended with status OK.
+
+        Raises:
+            StreamProblem: there was no result.
+        """
+        try:
+            self._order.finish()
+        except OrderError as error:
+            raise StreamProblem(str(error)) from error
+
+    def _observe_body(self, event: pb.AgentEvent) -> None:
+        kind = event.WhichOneof("body")
+        if kind in {"gap", "started"}:
+            # What was missed may have told calls and texts; an attempt begins anew.
+            self._joined_late = self._joined_late or kind == "gap"
+            self._offsets.clear()
+        elif kind == "text":
+            self._check_piece(event, kind, event.text)
+        elif kind == "thinking":
+            self._check_piece(event, kind, event.thinking)
+        elif kind == "tool_call":
+            self._open_calls.add(event.tool_call.id)
+        elif kind == "tool_result":
+            self._check_tool_result(event)
+        elif kind == "result":
+            self._check_result(event.result)
+
+    def _check_piece(self, event: pb.AgentEvent, kind: str, piece: pb.Text | pb.Thinking) -> None:
+        key = (kind, piece.item_id)
+        expected = self._offsets.get(key)
+        if piece.WhichOneof("content") == "whole":
+            self._offsets[key] = len(piece.whole.encode())
+            return
+        if expected is None and not self._joined_late:
+            expected = 0
+        if expected is not None and piece.offset != expected:
+            raise StreamProblem(f"event {event.sequence}: {kind} {piece.item_id!r} at {piece.offset}, not {expected}")
+        self._offsets[key] = piece.offset + len(piece.delta.encode())
+
+    def _check_tool_result(self, event: pb.AgentEvent) -> None:
+        call = event.tool_result.tool_call_id
+        if call in self._ended_calls:
+            raise StreamProblem(f"event {event.sequence}: a second result of tool call {call!r}")
+        if call not in self._open_calls and not self._joined_late:
+            raise StreamProblem(f"event {event.sequence}: the result of a tool call {call!r} that nobody told")
+        self._open_calls.discard(call)
+        self._ended_calls.add(call)
+
+    def _check_result(self, result: pb.Result) -> None:
+        if result.outcome == pb.OUTCOME_UNSPECIFIED:
+            raise StreamProblem("the result has no outcome")
+        needs_reason = result.outcome in {pb.OUTCOME_FAILED, pb.OUTCOME_TIMED_OUT, pb.OUTCOME_LOST}
+        if needs_reason and (not result.failure.kind or not result.failure.message):
+            raise StreamProblem(f"{pb.Outcome.Name(result.outcome)} without a failure that says why")
+        if result.outcome == pb.OUTCOME_SUCCEEDED and result.HasField("failure"):
+            raise StreamProblem("a success with a failure")
+
+
+def check_stream(
+    events: Iterable[pb.AgentEvent], *, after_sequence: int = 0, secrets: Sequence[str] = (), ended: bool = True
+) -> None:
+    """Check a whole stream.
+
+    Args:
+        events: what one reader got, in order.
+        after_sequence: the cursor it joined with.
+        secrets: values that no event may hold.
+        ended: whether the stream ended with status OK, so that a result is due.
+
+    Raises:
+        StreamProblem: the first thing that is wrong.
+    """
+    checker = StreamChecker(after_sequence, secrets)
+    for event in events:
+        checker.observe(event)
+    if ended:
+        checker.finish()
