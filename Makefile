@@ -1,0 +1,77 @@
+# Everything works from a clean clone: environments are made when they are needed, and again when
+# pyproject.toml or the pinned versions change. PYTHON names the interpreter they are made from.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+FLOOR := .venv-floor
+SOURCES := services adapters/python clients/python tests
+
+PIP_INSTALL = bin/pip install --quiet --disable-pip-version-check --no-input
+# The constraints hold for the build backend too (by either name, as pip changed its mind).
+pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
+
+.PHONY: help run test test-agents lint proto proto-baseline constraints bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.runtime ## start everything and watch one run; AGENT=claude_code PROMPT='...' runs a real agent
+	@$(VENV)/bin/python -m dragoman.cli.tour
+
+test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, then the contract on the oldest versions
+	$(VENV)/bin/python -m pytest -m 'not agents'
+	$(FLOOR)/bin/python -m pytest -m 'not agents' tests/protocol $(wildcard tests/contract)
+
+test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones
+	scripts/install-agents
+	$(VENV)/bin/python -m pytest -m agents tests/agents
+
+lint: $(VENV)/.dev ## style, types, and the contract
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy $(SOURCES)
+	$(VENV)/bin/buf lint proto
+	$(VENV)/bin/buf format --diff --exit-code proto
+	$(VENV)/bin/buf breaking proto --against proto/baseline.binpb
+
+proto: $(FLOOR)/.ready ## generate the Python stubs anew, with the oldest supported compiler
+	scripts/generate-stubs
+
+proto-baseline: $(VENV)/.dev ## take the contract as it is as the one that is not broken any more
+	$(VENV)/bin/buf build proto --exclude-source-info --output proto/baseline.binpb
+
+constraints: $(VENV)/.dev $(FLOOR)/.ready ## write down the versions that are installed now
+	$(VENV)/bin/pip freeze --exclude-editable > constraints.txt
+	$(FLOOR)/bin/pip freeze --exclude-editable > constraints-floor.txt
+
+bench: $(VENV)/.dev ## measure what Dragoman costs
+	$(VENV)/bin/python -m tests.bench
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) $(FLOOR) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# --- environments; a stamp is newer than what it was made from
+
+$(VENV)/bin/python $(FLOOR)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ...' >&2; exit 1; }
+	$(PYTHON) -m venv $(@D:/bin=)
+
+# What a user of Dragoman installs, and no more.
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(call pinned,constraints.txt) $(VENV)/$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(call pinned,constraints.txt) $(VENV)/$(PIP_INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.runtime $@
+
+# The oldest versions supported; the compiler makes the stubs.
+$(FLOOR)/.ready: pyproject.toml constraints-floor.txt | $(FLOOR)/bin/python
+	$(call pinned,constraints-floor.txt) $(FLOOR)/$(PIP_INSTALL) --editable '.[test,proto]'
+	@touch $@
