@@ -41,13 +41,18 @@ def configure_logs(log_format: LogFormat = "auto", *, level: str = "info", strea
 
 
 def where_it_failed(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace ``failure=<exception>`` by its type and the places it passed, without its text.
+    """Replace ``failure=<exception>`` by ``failure_fields``, should anybody log one."""
+    failure = event.pop("failure", None)
+    if isinstance(failure, BaseException):
+        event.update(failure_fields(failure))
+    return event
+
+
+def failure_fields(failure: BaseException) -> dict[str, Any]:
+    """Return an exception's type and the places it passed, to log instead of the exception.
 
     An exception's text may quote what it was given: a prompt, a token, a path with a name in it.
     """
-    failure = event.pop("failure", None)
-    if isinstance(failure, BaseException):
-        frames = traceback.extract_tb(failure.__traceback__)[-8:]
-        event["exception"] = type(failure).__qualname__
-        event["trace"] = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
-    return event
+    frames = traceback.extract_tb(failure.__traceback__)[-8:]
+    trace = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
+    return {"exception": type(failure).__qualname__, "trace": trace}

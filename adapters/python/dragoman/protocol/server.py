@@ -25,6 +25,7 @@ from dragoman.protocol.addresses import (
 from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.fanout import Reader, SlowReaderError
 from dragoman.protocol.limits import server_options
+from dragoman.protocol.logs import failure_fields
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -131,7 +132,7 @@ async def _guarded(name: str, call: Method, request: Any, context: Context) -> A
 
 def _incident(failure: BaseException) -> DragomanError:
     incident = secrets.token_hex(6)
-    _log.error("internal error", incident=incident, failure=failure)
+    _log.error("internal error", incident=incident, **failure_fields(failure))
     return DragomanError(
         Reason.INTERNAL,
         f"internal error; the server's log has more under incident {incident}",

@@ -5,26 +5,27 @@ of a cancel, the time after the agent's last word) are looked at in one place, `
 """
 
 import asyncio
-import time
+import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from dragoman.protocol.limits import MAX_LINE_BYTES, MAX_NATIVE_BYTES
+from dragoman.protocol.limits import MAX_LINE_BYTES
+from dragoman.protocol.logs import failure_fields
 from dragoman.sdk._child import Child, ChildEnd, ChildSpec
 from dragoman.sdk._clocks import Clock, Clocks
 from dragoman.sdk._job import Job, Plan
-from dragoman.sdk._lines import HeadTail, Line, LineSplitter, cut_text, well_formed
+from dragoman.sdk._lines import HeadTail, Line, LineSplitter, well_formed
 from dragoman.sdk._outcome import Evidence
-from dragoman.sdk._parser import Answer, Ask, Output, Parser, Stream, Withdraw, Write, log_event
-from dragoman.sdk._permissions import decide
+from dragoman.sdk._parser import Ask, Output, Parser, Stream, Withdraw, Write, log_event
+from dragoman.sdk._questions import Questions
 from dragoman.sdk._run import Run
+from dragoman.sdk._stopping import Stopping
 from dragoman.v1 import event_pb2 as pb
 
 _HEAD_BYTES = _TAIL_BYTES = 16 * 1024
 _STDERR_TAIL_BYTES = 8 * 1024
-_ALLOWING = (pb.INPUT_OPTION_KIND_ALLOW_ONCE, pb.INPUT_OPTION_KIND_ALLOW_ALWAYS)
 
 _log = structlog.get_logger("dragoman.sdk")
 
@@ -66,29 +67,35 @@ class Attempt:
         self._raw = HeadTail(_HEAD_BYTES, _TAIL_BYTES)
         self._stderr = HeadTail(0, _STDERR_TAIL_BYTES)
         self._budget = job.settings.output_bytes
+        self._over_budget = False
         self._child: Child | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._has_exited = False
+        self._was_cancelled = False
         self._wake = asyncio.Event()
         self._spawn_error = ""
+        self._lost_workspace = False
         self._stopped_by: Clock | None = None
-        self._stop_began: float | None = None
-        self._stop_deadline = 0.0
-        self._steps_done = 0
+        self._stopping = Stopping(plan.cancel)
         self._linger_deadline: float | None = None
         self._was_killed = False
-        self._before_child: list[bytes] = []
+        self._questions = Questions(run, job, self._write, self._clocks_wait)
+        self._stdin = [plan.stdin]
+        """Written once there is a child."""
+        self._closes_stdin = not plan.keep_stdin_open
 
     async def go(self) -> AttemptEnd:
         """Start the child and see it through to its proven end. Cancelled, it kills and still cleans up."""
+        if self._run.cancel_wish.is_asked:  # while the agent was looked for; nothing needs to be started any more
+            self._was_cancelled = True
+            return AttemptEnd(self._evidence(None), tree_confirmed_dead=True, raw=self._raw)
         spec = ChildSpec(
             argv=self._plan.argv, cwd=self._job.settings.cwd or str(self._job.run_dir), env=self._environment
         )
         child = await Child.start(spec, self)
         self._child = child
-        for data in (self._plan.stdin, *self._before_child):
-            if data:
-                child.write_stdin(data)
-        if not self._plan.keep_stdin_open:
+        for data in self._stdin:
+            child.write_stdin(data)
+        if self._closes_stdin:
             child.close_stdin()
         ended = asyncio.ensure_future(child.wait())
         try:
@@ -98,18 +105,18 @@ class Attempt:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
             self._run.inputs.drop_all()
-            await asyncio.gather(*self._answering, return_exceptions=True)
         self._take(self._parser_finish(), None)
         return AttemptEnd(self._evidence(end), end.tree_confirmed_dead, self._raw)
 
-    def _evidence(self, end: ChildEnd) -> Evidence:
+    def _evidence(self, end: ChildEnd | None) -> Evidence:
         return Evidence(
             report=self._parser.report,
-            exit_code=end.code,
-            exit_signal=end.signal,
-            spawn_error=end.spawn_error or "",
+            exit_code=end.code if end else None,
+            exit_signal=end.signal if end else None,
+            spawn_error=self._spawn_error,
+            lost_workspace=self._lost_workspace,
             stopped_by=self._stopped_by,
-            cancelled=self._run.cancel_wish.is_asked,
+            cancelled=self._was_cancelled,
             resumed=self._job.session.resumes,
             stdout_tail=self._raw.text(),
             stderr_tail=self._stderr.text(),
@@ -120,7 +127,7 @@ class Attempt:
 
     def spawned(self, pid: int, pgid: int) -> None:
         """Note that the agent runs."""
-        self._clocks.spawned(time.monotonic())
+        self._clocks.spawned(self._now())
         if not self._run.cancel_wish.is_asked:
             self._run.state(pb.RUN_PHASE_RUNNING, pid=pid, process_group_id=pgid)
 
@@ -128,44 +135,51 @@ class Attempt:
         """Note that the agent could not be started; the evidence has it."""
         del message
         self._spawn_error = errno_name
+        # The same errors mean a directory that was there when the request was checked.
+        self._lost_workspace = bool(self._job.settings.cwd) and not os.path.isdir(self._job.settings.cwd)  # noqa: PTH112 - a string is at hand
 
     def data(self, stream: Stream, data: bytes) -> None:
         """Take output: activity for the clocks, lines for the parser."""
-        self._clocks.activity(time.monotonic())
+        self._clocks.activity(self._now())
         counters = self._run.counters
         if stream == "stdout":
             counters.stdout_bytes += len(data)
         else:
             counters.stderr_bytes += len(data)
-            self._stderr.feed(data)
-        data = self._within_budget(data)
-        for line in self._splitters[stream].feed(data):
+        for line in self._splitters[stream].feed(self._within_budget(data)):
             self._line(stream, line)
 
     def eof(self, stream: Stream) -> None:
         """Take what was left without a newline."""
         for line in self._splitters[stream].finish():
-            self._line(stream, line)
+            self._line(stream, self._decided(line) if self._over_budget else line)
 
     def exited(self, code: int | None, signal: int | None) -> None:
-        """Nothing to do: the end of the tree is what counts."""
+        """Note what had been asked by then: what comes later did not make it end."""
+        del code, signal
+        self._has_exited = True
+        self._was_cancelled = self._run.cancel_wish.is_asked
 
     def _within_budget(self, data: bytes) -> bytes:
         if self._budget is None:
             return data
         kept = data[: self._budget]
-        dropped = len(data) - len(kept)
-        if dropped and self._budget >= 0:
-            if not self._run.counters.dropped_bytes:
-                message = (
-                    f"The agent's output exceeded limits.output_bytes ({self._job.settings.output_bytes} bytes)."
-                )
-                self._run.notice(
-                    pb.SEVERITY_WARNING, "output_cut", message, "What follows is thrown away and counted."
-                )
-            self._run.counters.dropped_bytes += dropped
         self._budget -= len(kept)
+        dropped = len(data) - len(kept)
+        if dropped and not self._over_budget:
+            self._over_budget = True
+            message = f"The agent's output exceeded limits.output_bytes ({self._job.settings.output_bytes} bytes)."
+            hint = "What follows is thrown away and counted."
+            self._run.notice(pb.SEVERITY_WARNING, "output_cut", message, hint)
+        self._run.counters.dropped_bytes += dropped
         return kept
+
+    def _decided(self, line: Line) -> Line:
+        """Return the line that the budget has cut without what may be the first half of a secret."""
+        text = line.data.decode("utf-8", "surrogateescape")
+        kept = text[: self._run.redactor.undecided(text)].encode("utf-8", "surrogateescape")
+        self._run.counters.dropped_bytes += len(line.data) - len(kept)
+        return line._replace(data=kept)
 
     def _line(self, stream: Stream, line: Line) -> None:
         if line.cut_bytes:
@@ -175,120 +189,99 @@ class Attempt:
         try:
             outputs = list(self._parser.line(stream, line))
         except Exception as error:  # noqa: BLE001 - whatever an agent prints, its run goes on
-            _log.error("parser failed", run_id=self._run.run_id, failure=error)
+            _log.error("parser failed", run_id=self._run.run_id, **failure_fields(error))
             outputs = [log_event(stream, line)]
-        if stream == "stdout" and any(_is_log(output) for output in outputs):
-            self._raw.feed(line.data + b"\n")
         self._take(outputs, line)
+        self._keep(stream, outputs, line)
+
+    def _keep(self, stream: Stream, outputs: list[Output], line: Line) -> None:
+        """Keep head and tail of what nobody understood. Redacted first: a cut may go through a secret."""
+        logs = [output.log for output in outputs if isinstance(output, pb.AgentEvent) and output.HasField("log")]
+        if stream == "stdout":
+            for log in logs:
+                self._raw.feed((log.raw or log.text.encode()) + b"\n")
+        elif logs:  # they were redacted as they were written
+            self._stderr.feed("\n".join(log.text for log in logs).encode() + b"\n")
+        else:
+            self._stderr.feed(self._run.redactor.text(line.data.decode("utf-8", "replace")).encode() + b"\n")
 
     def _parser_finish(self) -> list[Output]:
         try:
             return list(self._parser.finish())
         except Exception as error:  # noqa: BLE001 - as above
-            _log.error("parser failed", run_id=self._run.run_id, failure=error)
+            _log.error("parser failed", run_id=self._run.run_id, **failure_fields(error))
             return []
 
     def _take(self, outputs: list[Output], line: Line | None) -> None:
-        native = line if self._run.request.include_native else None
+        if self._run.request.include_native and line is not None:
+            self._attach_native(outputs, line)
         for output in outputs:
-            if isinstance(output, pb.AgentEvent):
-                if native is not None and not _is_log(output):
-                    self._attach_native(output, native)
-                    native = None
-                self._run.emit(output)
-            elif isinstance(output, Ask):
-                self._ask(output)
-            elif isinstance(output, Withdraw):
-                self._run.inputs.withdraw(output.request_id)
-            elif isinstance(output, Write):
-                self._write(output.data)
-            elif self._child is not None:
-                self._child.close_stdin()
+            try:
+                self._take_one(output)
+            except Exception as error:  # noqa: BLE001 - one bad event must not take the others with it
+                _log.error("event refused", run_id=self._run.run_id, **failure_fields(error))
         if self._parser.report.terminal is not None and self._linger_deadline is None and line is not None:
             self._agent_is_done()
 
-    def _attach_native(self, event: pb.AgentEvent, line: Line) -> None:
-        text, cut = cut_text(well_formed(line.data.decode("utf-8", "replace")), MAX_NATIVE_BYTES)
-        event.native.CopyFrom(pb.NativeFrame(protocol=self._native_protocol, text=text, truncated_bytes=cut))
+    def _attach_native(self, outputs: list[Output], line: Line) -> None:
+        events = (output for output in outputs if isinstance(output, pb.AgentEvent) and not output.HasField("log"))
+        for event in events:
+            event.native.protocol = self._native_protocol
+            event.native.text = well_formed(line.data.decode("utf-8", "replace"))
+            return  # one frame goes with one event
+
+    def _take_one(self, output: Output) -> None:
+        if isinstance(output, pb.AgentEvent):
+            self._run.emit(output)
+            if output.HasField("state"):
+                self._clocks_wait()
+        elif isinstance(output, Ask):
+            self._questions.ask(output, is_ending=self._stopping.has_begun or self._linger_deadline is not None)
+        elif isinstance(output, Withdraw):
+            self._run.inputs.withdraw(output.request_id)
+        elif isinstance(output, Write):
+            self._write(output.data)
+        else:
+            self._close_stdin()
 
     def _agent_is_done(self) -> None:
         # It has said its last word; what lingers then is not waited for, and is no failure.
-        self._linger_deadline = time.monotonic() + self._linger_s
+        self._linger_deadline = self._now() + self._linger_s
         self._run.inputs.drop_all()
-        if self._child is not None:
-            self._child.close_stdin()
+        self._close_stdin()
         self._wake.set()
 
     def _write(self, data: bytes) -> None:
         if self._child is None:
-            self._before_child.append(data)
+            self._stdin.append(data)
         else:
             self._child.write_stdin(data)
 
-    # Questions.
+    def _close_stdin(self) -> None:
+        self._closes_stdin = True
+        if self._child is not None:
+            self._child.close_stdin()
 
-    def _ask(self, ask: Ask) -> None:
-        request = ask.request
-        if request.kind != pb.INPUT_KIND_PERMISSION:
-            decision = pb.PERMISSION_DECISION_ASK if self._job.interactive else pb.PERMISSION_DECISION_DENY
-        else:
-            decision = decide(self._job.permissions, request.subject)
-        if decision == pb.PERMISSION_DECISION_ASK:
-            task = asyncio.ensure_future(self._ask_caller(ask))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
-            return
-        allowed = decision == pb.PERMISSION_DECISION_ALLOW
-        if not allowed:
-            self._tell_denied(request)
-        option = next((item for item in request.options if (item.kind in _ALLOWING) == allowed), None)
-        message = "" if allowed else "Not allowed by this run's permission policy."
-        self._write(ask.encode(Answer(allowed=allowed, option=option, message=message)))
-
-    def _tell_denied(self, request: pb.InputRequest) -> None:
-        if request.kind == pb.INPUT_KIND_PERMISSION:
-            what = request.subject.tool_name or request.title
-            hint = "Allow it with a rule in permissions, or run with permissions.interactive and answer."
-            self._run.notice(pb.SEVERITY_WARNING, "permission_denied", f"{what} was denied by policy.", hint)
-        else:
-            hint = "Run with permissions.interactive and answer."
-            self._run.notice(pb.SEVERITY_WARNING, "question_declined", "The agent asked; nobody is there.", hint)
-
-    async def _ask_caller(self, ask: Ask) -> None:
-        self._clocks.waiting(time.monotonic(), is_waiting=True)
-        resolution = await self._run.ask(ask.request)
-        self._clocks.waiting(time.monotonic(), is_waiting=self._run.inputs.is_waiting)
+    def _clocks_wait(self) -> None:
+        waiting = self._run.inputs.is_waiting or self._run.phase == pb.RUN_PHASE_WAITING_FOR_AUTH
+        self._clocks.waiting(self._now(), is_waiting=waiting)
         self._wake.set()
-        if resolution.how == pb.INPUT_RESOLUTION_DROPPED:
-            return
-        answer, option = resolution.answer, resolution.option(ask.request)
-        allowed = option is not None and option.kind in _ALLOWING
-        self._write(
-            ask.encode(
-                Answer(
-                    allowed=allowed,
-                    option=option,
-                    updated_input_json=answer.updated_input_json,
-                    text=answer.text,
-                    value_json=answer.value_json,
-                    message=answer.message,
-                )
-            )
-        )
 
     # Deadlines.
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def _supervise(self, ended: "asyncio.Future[ChildEnd]") -> None:
         wish = self._run.cancel_wish
         while not ended.done():
-            now = time.monotonic()
-            self._act(now)
+            self._act(self._now())
             waits: list[asyncio.Future[Any]] = [
                 asyncio.ensure_future(self._wake.wait()),
                 asyncio.ensure_future(wish.changed.wait()),
             ]
             deadline = self._next_deadline()
-            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            timeout = None if deadline is None else max(0.0, deadline - self._now())
             try:
                 await asyncio.wait({ended, *waits}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -301,9 +294,9 @@ class Attempt:
         if self._was_killed:
             return None
         deadlines = [self._linger_deadline]
-        if self._stop_began is not None:
-            deadlines.append(self._next_stop_time())
-        elif (clock := self._clocks.next()) is not None:
+        if self._stopping.has_begun:
+            deadlines.append(self._stopping.next_time())
+        elif self._clocks_run() and (clock := self._clocks.next()) is not None:
             deadlines.append(clock[0])
         return min((item for item in deadlines if item is not None), default=None)
 
@@ -312,52 +305,27 @@ class Attempt:
         if self._was_killed:
             return
         if self._run.cancel_wish.deadline is not None:
-            # The wish's deadline is in loop time; both clocks are monotonic, only their origins may differ.
-            left = self._run.cancel_wish.deadline - asyncio.get_running_loop().time()
-            self._begin_stop(now, now + left)
-        elif self._stop_began is None and self._linger_deadline is None:
-            expired = self._clocks.expired(now)
-            if expired is not None:
-                self._stopped_by = expired
-                self._begin_stop(now, now + self._job.settings.grace_s)
-        if self._stop_began is not None:
-            self._take_stop_steps(now)
-        if self._linger_deadline is not None and now >= self._linger_deadline:
-            self._kill()
-
-    def _begin_stop(self, now: float, deadline: float) -> None:
-        if self._stop_began is None:
-            self._stop_began = now
-            self._stop_deadline = deadline
-            self._run.inputs.drop_all()
-        self._stop_deadline = min(self._stop_deadline, deadline)
-
-    def _next_stop_time(self) -> float:
-        assert self._stop_began is not None
-        steps = self._plan.cancel
-        if self._steps_done >= len(steps):
-            return self._stop_deadline
-        share = sum(step.share for step in steps[: self._steps_done])
-        return min(self._stop_deadline, self._stop_began + share * (self._stop_deadline - self._stop_began))
-
-    def _take_stop_steps(self, now: float) -> None:
-        while self._steps_done < len(self._plan.cancel) and now >= self._next_stop_time():
-            if now >= self._stop_deadline:
-                break
-            step = self._plan.cancel[self._steps_done]
-            self._steps_done += 1
-            if step.write:
-                self._write(step.write)
+            self._stop(now, self._run.cancel_wish.deadline)
+        elif not self._stopping.has_begun and self._clocks_run():
+            self._stopped_by = self._clocks.expired(now)
+            if self._stopped_by is not None:
+                self._stop(now, now + self._job.settings.grace_s)
+        for step in self._stopping.due(now):
+            self._write(step.write)
             if step.signal is not None and self._child is not None:
                 self._child.signal(step.signal)
-        if now >= self._stop_deadline:
+        if self._stopping.is_over(now) or (self._linger_deadline is not None and now >= self._linger_deadline):
             self._kill()
+
+    def _stop(self, now: float, deadline: float) -> None:
+        self._stopping.begin(now, deadline)
+        self._run.inputs.drop_all()
+
+    def _clocks_run(self) -> bool:
+        """Whether time is the agent's: not after its last word, nor once it is gone and the rest is swept."""
+        return self._linger_deadline is None and not self._has_exited
 
     def _kill(self) -> None:
         self._was_killed = True
         if self._child is not None:
             self._child.kill()
-
-
-def _is_log(output: Output) -> bool:
-    return isinstance(output, pb.AgentEvent) and output.WhichOneof("body") == "log"

@@ -86,7 +86,19 @@ class Inputs:
         return request_id in self._open or request_id in self._resolved
 
     async def ask(self, request: pb.InputRequest) -> Resolution:
-        """Ask, and wait for the end of the question.
+        """Ask, and wait for the end of the question; cancelled, withdraw it.
+
+        Raises:
+            ValueError: the id is not unique.
+        """
+        answered = self.open(request)
+        try:
+            return await answered
+        finally:
+            self.withdraw(request.id)
+
+    def open(self, request: pb.InputRequest) -> asyncio.Future[Resolution]:
+        """Ask, and return what will hold the end of the question.
 
         Raises:
             ValueError: the id is not unique.
@@ -100,18 +112,14 @@ class Inputs:
         event = pb.AgentEvent(input_request=request, origin=pb.EVENT_ORIGIN_AGENT)
         self._run.emit(event)
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout_s, self._expire, request.id)
         shown = event.input_request
         hides_input = shown.editable_input_json != request.editable_input_json
+        timer = loop.call_later(timeout_s, self._expire, request.id)
         entry = _Open(shown, hides_input, loop.create_future(), timer)
         self._open[request.id] = entry
         if len(self._open) == 1:
             self._run.state(pb.RUN_PHASE_WAITING_FOR_INPUT)
-        try:
-            return await entry.future
-        finally:
-            timer.cancel()
-            self.withdraw(request.id)  # who asked was cancelled
+        return entry.future
 
     def _timeout_s(self) -> float:
         wanted = self._run.request.permissions
@@ -170,6 +178,7 @@ class Inputs:
         self, request_id: str, how: pb.InputResolution.ValueType, answer: pb.InputAnswer, responder: str
     ) -> int:
         entry = self._open.pop(request_id)
+        entry.timer.cancel()
         resolved = pb.InputResolved(id=request_id, resolution=how, responder=responder)
         if how != pb.INPUT_RESOLUTION_DROPPED:
             resolved.answer.CopyFrom(answer)

@@ -24,6 +24,8 @@ class Evidence:
     exit_signal: int | None = None
     spawn_error: str = ""
     """The errno's name if the agent could not be started, e.g. ENOENT."""
+    lost_workspace: bool = False
+    """It could not be started, as its working directory is gone."""
     stopped_by: Clock | None = None
     """The clock that ran out."""
     cancelled: bool = False
@@ -74,6 +76,9 @@ def conclude(evidence: Evidence, classify: Classify, *, needs_terminal: bool) ->
         clock = evidence.stopped_by
         failure = FailureInfo(FAILURE_BY_CLOCK[clock], _CLOCK_MESSAGES[clock], code=f"{clock}_timeout")
         return Verdict(pb.OUTCOME_TIMED_OUT, failure)
+    if evidence.lost_workspace:
+        message = "The working directory was removed before the agent was started."
+        return Verdict(pb.OUTCOME_FAILED, FailureInfo(pb.FAILURE_KIND_WORKSPACE_FAILED, message, code="cwd_absent"))
     if evidence.spawn_error:
         return Verdict(pb.OUTCOME_FAILED, spawn_failure(evidence.spawn_error, evidence.command))
     if terminal is None and not needs_terminal and evidence.exit_code == 0:
@@ -105,6 +110,10 @@ def _by_exit(evidence: Evidence) -> FailureInfo:
         return FailureInfo(
             pb.FAILURE_KIND_PROCESS_CRASHED, f"The agent was ended by {name}.{last_words}", code="signal"
         )
+    if evidence.report.terminal is not None:
+        subtype = evidence.report.terminal.subtype
+        says = f"The agent says that it failed{f' ({subtype})' if subtype else ''}."
+        return FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, f"{says}{last_words}", code="reported")
     if evidence.exit_code == 0:
         return FailureInfo(
             pb.FAILURE_KIND_NO_RESULT,
@@ -116,7 +125,7 @@ def _by_exit(evidence: Evidence) -> FailureInfo:
             pb.FAILURE_KIND_PROCESS_CRASHED, f"The agent is gone; nobody saw it exit.{last_words}", code="vanished"
         )
     kind = pb.FAILURE_KIND_PROCESS_CRASHED
-    if evidence.report.terminal is None and evidence.stdout_tail and not evidence.report.has_output:
+    if evidence.stdout_tail and not evidence.report.has_output:
         kind = pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
     return FailureInfo(kind, f"The agent exited with code {evidence.exit_code}.{last_words}", code="exit_code")
 
