@@ -66,7 +66,11 @@ class Answer:
     """What the agent is to be told about its question."""
 
     allowed: bool
+    """A permission: it was given. Anything else: somebody answered."""
     option: pb.InputOption | None = None
+    """The option chosen, the first if several. None: none was."""
+    chosen: tuple[pb.InputOption, ...] = ()
+    """All options chosen."""
     updated_input_json: str = ""
     text: str = ""
     value_json: str = ""
@@ -79,6 +83,8 @@ class Ask:
 
     request: pb.InputRequest
     encode: Callable[[Answer], bytes]
+    lineage: pb.Lineage | None = None
+    """The nested agent that asks. None: the main one."""
 
 
 @dataclass(frozen=True, slots=True)
