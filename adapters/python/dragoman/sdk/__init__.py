@@ -22,7 +22,7 @@ from dragoman.sdk._detection import probe
 from dragoman.sdk._failures import classify_http, classify_text, unknown_session
 from dragoman.sdk._finding import AuthFinding
 from dragoman.sdk._inputs import Resolution
-from dragoman.sdk._job import TERMINATE, CancelStep, Instructions, Job, Plan
+from dragoman.sdk._job import TERMINATE, CancelStep, Job, Plan
 from dragoman.sdk._json import JsonValue, compact, parse_json_object
 from dragoman.sdk._lines import Line
 from dragoman.sdk._outcome import Evidence, failure_from_hint
@@ -43,7 +43,7 @@ from dragoman.sdk._parser import (
 from dragoman.sdk._run import Run
 from dragoman.sdk._server import AdapterServer, serve
 from dragoman.sdk._sessions import SessionPlan
-from dragoman.sdk._settings import Settings
+from dragoman.sdk._settings import Instructions, Settings
 from dragoman.sdk._skills import SkillSource, skill_prompt
 from dragoman.sdk._template import render
 

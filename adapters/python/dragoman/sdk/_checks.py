@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.protocol.errors import DragomanError
-from dragoman.protocol.wire import unroll
 from dragoman.sdk._config import as_object, as_string
 from dragoman.sdk._finding import config_dir, detect_agent
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._run import Run
-from dragoman.sdk._settings import seconds, struct_to_dict
+from dragoman.sdk._values import seconds, struct_to_dict
 from dragoman.sdk._workspace import check_cwd
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
@@ -179,14 +178,13 @@ async def _check_live(adapter: "CommandLineAdapter", request: pb.TestEnvironment
 
 async def _run_once(adapter: "CommandLineAdapter", request: pb.ExecuteRequest) -> tuple[event_pb2.Result, str]:
     run = Run(request, adapter.accept(request), adapter=adapter.describe().type, instance_id="")
-    reader = run.fanout.reader()
     result = await adapter.execute(run)
     run.finish(result)
     parts = [result.summary]
+    reader = run.fanout.reader()  # only now: nobody reads while the turn goes on
     while chunk := await reader.read():
-        for data in chunk:
-            for event in unroll(event_pb2.AgentEvent.FromString(data)):
-                parts.append(event.text.delta + event.text.whole + event.log.text)  # noqa: PERF401 - two loops
+        events = [event_pb2.AgentEvent.FromString(data) for data in chunk]
+        parts += [event.text.delta + event.text.whole + event.log.text for event in events]
     return result, "".join(parts)
 
 

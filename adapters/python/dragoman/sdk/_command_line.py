@@ -25,7 +25,6 @@ from dragoman.sdk._config import ConfigSchema, as_string
 from dragoman.sdk._environment import build_environment, secret_values
 from dragoman.sdk._finding import AuthFinding, Versions, config_dir, detect_agent, find_skills, locate
 from dragoman.sdk._job import (
-    Instructions,
     Job,
     Plan,
     environment_inputs,
@@ -38,8 +37,9 @@ from dragoman.sdk._parser import FailureInfo, Parser
 from dragoman.sdk._redaction import Redactor
 from dragoman.sdk._run import Run
 from dragoman.sdk._sessions import SessionPlan, make_handle, plan_session, session_update
-from dragoman.sdk._settings import Settings, read_settings, struct_to_dict
+from dragoman.sdk._settings import Settings, limits_in_force, read_settings
 from dragoman.sdk._skills import lay_out, plan_skill_directory
+from dragoman.sdk._values import struct_to_dict
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -185,6 +185,7 @@ class CommandLineAdapter(Adapter):
             with _run_directory() as run_dir:
                 job = self._job(run, settings, session, executable, version, run_dir)
                 end = await self._attempt(run, job, clocks, marker)
+            _check_session(run, session, end.evidence.report.session_id)
             verdict = self._conclude(end.evidence)
             if not (verdict.lost_session and session.resumes) or run.cancel_wish.is_asked:
                 break
@@ -213,7 +214,7 @@ class CommandLineAdapter(Adapter):
             settings=settings,
             prompt=prompt,
             system_prompt=request.system_prompt,
-            instructions=_instructions(request, settings),
+            instructions=settings.instructions,
             session=session,
             new_session_id=str(uuid.uuid4()),
             executable=executable,
@@ -265,7 +266,7 @@ class CommandLineAdapter(Adapter):
             agent_version=job.version,
             permissions=job.permissions,
             capabilities=self._info.capabilities,
-            limits=run.request.limits,
+            limits=limits_in_force(job.settings),
         )
         run.started(started)
         run.state(pb.RUN_PHASE_STARTING)
@@ -331,6 +332,13 @@ class CommandLineAdapter(Adapter):
         )
 
 
+def _check_session(run: Run, session: SessionPlan, reported: str) -> None:
+    """Tell if the agent went on with another session than the one asked for."""
+    if session.disposition == pb.SESSION_DISPOSITION_RESUME and reported not in {"", session.native_id}:
+        message = f"The agent was asked to resume {session.native_id}, and says that it is in {reported}."
+        run.notice(pb.SEVERITY_WARNING, "session_differs", message, "What was said before may be unknown to it.")
+
+
 def _attempt_ended(verdict: Verdict, end: AttemptEnd, reason: str) -> pb.AttemptEnded:
     ended = pb.AttemptEnded(reason=reason, exit_code=end.evidence.exit_code)
     if verdict.failure is not None:
@@ -339,16 +347,6 @@ def _attempt_ended(verdict: Verdict, end: AttemptEnd, reason: str) -> pb.Attempt
     if end.evidence.report.usage is not None:
         ended.usage.CopyFrom(end.evidence.report.usage)
     return ended
-
-
-def _instructions(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Instructions | None:
-    source = request.instructions.WhichOneof("source")
-    if source == "text":
-        return Instructions(request.instructions.text)
-    path = request.instructions.file or as_string(settings.config.get("instructionsFilePath"), "")
-    if not path:
-        return None
-    return Instructions(Path(path).read_text(encoding="utf-8", errors="replace"), str(Path(path).parent))
 
 
 def _lay_out_files(job: Job, plan: Plan, skill_layout: str) -> None:
@@ -370,6 +368,17 @@ def _run_directory() -> Any:
     try:
         yield path
     finally:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        # An agent may leave directories that even their owner cannot enter.
+        for folder, inner, _ in os.walk(path):
+            for entry in (Path(folder, name) for name in inner):
+                if not entry.is_symlink():
+                    entry.chmod(0o700)
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -9,26 +9,12 @@ from dragoman.sdk._config import as_string
 from dragoman.sdk._environment import EnvironmentInputs
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._sessions import SessionPlan
-from dragoman.sdk._settings import Settings, struct_to_dict
+from dragoman.sdk._settings import Instructions, Settings
 from dragoman.sdk._skills import SkillSource
 from dragoman.sdk._template import DEFAULT_PROMPT, render, template_data
+from dragoman.sdk._values import struct_to_dict
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
-
-
-@dataclass(frozen=True, slots=True)
-class Instructions:
-    """Standing instructions."""
-
-    text: str
-    directory: str = ""
-    """Relative paths in the text are meant from here. Empty if it came without a file."""
-
-    def with_directive(self) -> str:
-        """Return the text, and where its relative paths are meant from."""
-        if not self.directory:
-            return self.text
-        return f"{self.text}\n\nResolve relative paths in these instructions from {self.directory}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,34 +4,43 @@ The seeds' ``adapterConfig`` fits unchanged as ``config``; a top-level field of 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid_fields, not_supported
-from dragoman.protocol.limits import DEFAULT_GRACE_S, MAX_REQUEST_BYTES
+from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.sdk._adapter import AdapterInfo
 from dragoman.sdk._clocks import ClockLimits
-from dragoman.sdk._config import ConfigSchema, as_int, as_object, as_string, as_string_list, normalise
-from dragoman.sdk._environment import validate_prefix
+from dragoman.sdk._config import ConfigSchema, as_int, as_number, as_object, as_string, extra_args
+from dragoman.sdk._environment import DEFAULT_PREFIX
 from dragoman.sdk._json import JsonValue
+from dragoman.sdk._refusals import refuse_missing_features, wrong_fields
+from dragoman.sdk._schema import show_path
 from dragoman.sdk._skills import SkillError, SkillSource, plan_skill_directory, read_skill
+from dragoman.sdk._template import DEFAULT_BRAND
+from dragoman.sdk._values import duration, seconds, struct_to_dict
 from dragoman.sdk._workspace import check_cwd
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import duration_pb2, json_format, struct_pb2
 
-DEFAULT_BRAND = "Dragoman"
-DEFAULT_PREFIX = "DRAGOMAN"
+_LONGEST_INSTRUCTIONS = 4 * 1024 * 1024
+"""Bytes of an instructions file; more is no text for a model."""
 
-_BY_FEATURE: tuple[tuple[str, pb.Feature.ValueType], ...] = (
-    ("skills", pb.FEATURE_SKILLS),
-    ("mcp_servers", pb.FEATURE_MCP_SERVERS),
-    ("system_prompt", pb.FEATURE_SYSTEM_PROMPT),
-    ("instructions", pb.FEATURE_INSTRUCTIONS),
-    ("model", pb.FEATURE_MODEL_CHOICE),
-)
-"""Fields that are refused where the capability is missing."""
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """Standing instructions."""
+
+    text: str
+    directory: str = ""
+    """Relative paths in the text are meant from here. Empty if it came without a file."""
+
+    def with_directive(self) -> str:
+        """Return the text, and where its relative paths are meant from."""
+        if not self.directory:
+            return self.text
+        return f"{self.text}\n\nResolve relative paths in these instructions from {self.directory}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class Settings:
     output_bytes: int | None
     max_turns: int | None
     skills: tuple[SkillSource, ...] = ()
+    instructions: Instructions | None = None
 
 
 def read_config(request: adapter_pb2.ExecuteRequest) -> dict[str, JsonValue]:
@@ -68,67 +78,69 @@ def read_config(request: adapter_pb2.ExecuteRequest) -> dict[str, JsonValue]:
     return {}
 
 
-def struct_to_dict(struct: struct_pb2.Struct) -> dict[str, JsonValue]:
-    """Return a Struct as Python values, whole numbers as ints.
-
-    Raises:
-        DragomanError: it holds a number that is none.
-    """
-    try:
-        value = normalise(json_format.MessageToDict(struct))
-    except ValueError as error:
-        raise invalid_fields([FieldViolation("config", "holds a number that is infinite or not a number")]) from error
-    return value if isinstance(value, dict) else {}
-
-
 def read_settings(request: adapter_pb2.ExecuteRequest, info: AdapterInfo, schema: ConfigSchema) -> Settings:
     """Check a request and return what it comes down to.
 
     Raises:
-        DragomanError: INVALID_REQUEST with every wrong field, NOT_SUPPORTED, or MESSAGE_TOO_LARGE.
+        DragomanError: INVALID_REQUEST with every wrong field, or NOT_SUPPORTED.
     """
-    if request.ByteSize() > MAX_REQUEST_BYTES:
-        raise DragomanError(Reason.MESSAGE_TOO_LARGE, "the request has more than 16 MiB; give large inputs as files")
-    _refuse_missing_features(request, info)
+    refuse_missing_features(request, info)
     config = read_config(request)
+    wrong = [FieldViolation(item.path, _sentence(item.message, item.hint)) for item in schema.validate(config)]
+    wrong += [FieldViolation(path, "must not contain a zero byte") for path in _zero_bytes(config, ())]
     cwd_path, cwd = _cwd(request, config)
-    violations = [FieldViolation(item.path, _sentence(item.message, item.hint)) for item in schema.validate(config)]
-    if info.has(pb.FEATURE_WORKSPACE):
-        problem = check_cwd(cwd or None)
-        if problem is not None:
-            violations.append(FieldViolation(cwd_path, _sentence(problem.message, problem.hint)))
-    violations += _wrong_fields(request)
+    problem = check_cwd(cwd or None) if info.has(pb.FEATURE_WORKSPACE) else None
+    if problem is not None:
+        wrong.append(FieldViolation(cwd_path, _sentence(problem.message, problem.hint)))
     skills, wrong_skills = _read_skills(request)
-    violations += wrong_skills
-    if violations:
-        raise invalid_fields(violations)
-    return _settings(request, config, cwd, skills)
-
-
-def _settings(
-    request: adapter_pb2.ExecuteRequest, config: dict[str, JsonValue], cwd: str, skills: tuple[SkillSource, ...]
-) -> Settings:
-    brand = request.brand
+    instructions, wrong_instructions = _read_instructions(request, config)
+    wrong += [*wrong_fields(request), *wrong_skills, *wrong_instructions]
+    if wrong:
+        raise invalid_fields(wrong)
     config_env = as_object(config.get("env"), {})
-    extra = config.get("extraArgs", config.get("args"))
-    max_turns = config.get("maxTurns")
     return Settings(
         config=config,
         cwd=cwd,
         additional_directories=tuple(request.workspace.additional_directories),
         model=request.model or as_string(config.get("model"), ""),
         command=as_string(config.get("command"), ""),
-        extra_args=tuple(as_string_list(extra, [])),
+        extra_args=tuple(extra_args(config)),
         config_env={key: as_string(value, "") for key, value in config_env.items()},
-        brand_name=brand.name or DEFAULT_BRAND,
-        env_prefix=brand.env_prefix or DEFAULT_PREFIX,
+        brand_name=request.brand.name or DEFAULT_BRAND,
+        env_prefix=request.brand.env_prefix or DEFAULT_PREFIX,
         permissions=request.permissions,
         clocks=_clock_limits(request, config),
         grace_s=_grace(request, config),
         output_bytes=request.limits.output_bytes or None,
-        max_turns=as_int(max_turns, 0) or None,
+        max_turns=as_int(config.get("maxTurns"), 0) or None,
         skills=skills,
+        instructions=instructions,
     )
+
+
+def limits_in_force(settings: Settings) -> pb.Limits:
+    """Return the limits that come of the request and its config together."""
+    clocks = settings.clocks
+    return pb.Limits(
+        start_up=duration(clocks.start_up_s),
+        idle=duration(clocks.idle_s),
+        wall=duration(clocks.wall_s),
+        grace=duration(settings.grace_s),
+        output_bytes=settings.output_bytes or 0,
+    )
+
+
+def _zero_bytes(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
+    """Return the paths of texts with a zero byte: none can be an argument or a variable."""
+    if isinstance(value, str) and "\0" in value:
+        yield show_path(path)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _zero_bytes(key, (*path, key))
+            yield from _zero_bytes(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _zero_bytes(item, (*path, index))
 
 
 def _cwd(request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue]) -> tuple[str, str]:
@@ -137,57 +149,6 @@ def _cwd(request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue]) -
     if config.get("cwd"):
         return "config.cwd", as_string(config.get("cwd"), "")
     return "workspace.cwd", ""
-
-
-def _refuse_missing_features(request: adapter_pb2.ExecuteRequest, info: AdapterInfo) -> None:
-    is_set = {field.name for field, _ in request.ListFields()}
-    for name, feature in _BY_FEATURE:
-        if name in is_set and not info.has(feature):
-            raise not_supported(name, f"{info.label} has no {name.replace('_', ' ')}; leave it out")
-    permissions = request.permissions
-    asks = permissions.rules or permissions.default_decision or permissions.native_mode or permissions.auto_approve
-    if asks and not info.has(pb.FEATURE_PERMISSION_REQUESTS):
-        raise not_supported("permissions", f"{info.label} asks for no permissions; it does what it is told")
-    if request.HasField("session") and request.session.WhichOneof("selector") == "handle":
-        if not info.has(pb.FEATURE_RESUME):
-            raise not_supported("session.handle", f"{info.label} cannot resume sessions")
-        if request.session.fork and not info.has(pb.FEATURE_FORK):
-            raise not_supported("session.fork", f"{info.label} cannot fork sessions")
-
-
-def _wrong_fields(request: adapter_pb2.ExecuteRequest) -> list[FieldViolation]:
-    wrong: list[FieldViolation] = []
-    session = request.session.WhichOneof("selector")
-    if session == "fresh" and not request.session.fresh:
-        wrong.append(FieldViolation("session.fresh", "must be true, or absent"))
-    if request.session.fork and session != "handle":
-        wrong.append(FieldViolation("session.fork", "a session to fork is missing; give session.handle"))
-    if request.brand.env_prefix:
-        problem = validate_prefix(request.brand.env_prefix)
-        if problem:
-            wrong.append(FieldViolation("brand.env_prefix", problem))
-    for name in ("start_up", "idle", "wall", "grace"):
-        if request.limits.HasField(name) and seconds(getattr(request.limits, name)) < 0:
-            wrong.append(FieldViolation(f"limits.{name}", "must not be negative"))
-    for index, path in enumerate(request.workspace.additional_directories):
-        problem_found = check_cwd(path)
-        if problem_found is not None:
-            wrong.append(FieldViolation(f"workspace.additional_directories[{index}]", problem_found.message))
-    for name in request.env:
-        if not name or "=" in name or "\0" in name + request.env[name]:
-            wrong.append(FieldViolation("env", "names are not empty and have no '='; nothing has a NUL"))
-    return wrong + _wrong_instructions(request)
-
-
-def _wrong_instructions(request: adapter_pb2.ExecuteRequest) -> list[FieldViolation]:
-    path = request.instructions.file
-    if request.instructions.WhichOneof("source") != "file":
-        return []
-    if not os.path.isabs(path):  # noqa: PTH117 - a string is at hand
-        return [FieldViolation("instructions.file", "must be an absolute path")]
-    if not os.access(path, os.R_OK) or not Path(path).is_file():
-        return [FieldViolation("instructions.file", "is no file that can be read")]
-    return []
 
 
 def _read_skills(
@@ -213,35 +174,38 @@ def _read_skills(
     return tuple(skills), wrong
 
 
+def _read_instructions(
+    request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue]
+) -> tuple[Instructions | None, list[FieldViolation]]:
+    if request.instructions.WhichOneof("source") == "text":
+        return Instructions(request.instructions.text), []
+    field, path = "instructions.file", request.instructions.file
+    if request.instructions.WhichOneof("source") is None:
+        field, path = "config.instructionsFilePath", as_string(config.get("instructionsFilePath"), "")
+        if not path:
+            return None, []
+    if "\0" in path or not Path(path).is_absolute():
+        return None, [FieldViolation(field, "must be an absolute path")]
+    if not Path(path).is_file() or not os.access(path, os.R_OK):
+        return None, [FieldViolation(field, "is no file that can be read")]
+    if Path(path).stat().st_size > _LONGEST_INSTRUCTIONS:
+        return None, [FieldViolation(field, f"has more than {_LONGEST_INSTRUCTIONS} bytes")]
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    return Instructions(text, str(Path(path).parent)), []
+
+
 def _clock_limits(request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue]) -> ClockLimits:
     limits = request.limits
-    wall = _limit(limits.wall) if limits.HasField("wall") else _number(config.get("timeoutSec"))
-    return ClockLimits(start_up_s=_limit(limits.start_up), idle_s=_limit(limits.idle), wall_s=wall)
+    wall_s = seconds(limits.wall) if limits.HasField("wall") else as_number(config.get("timeoutSec"), 0.0)
+    return ClockLimits(
+        start_up_s=seconds(limits.start_up) or None, idle_s=seconds(limits.idle) or None, wall_s=wall_s or None
+    )
 
 
 def _grace(request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue]) -> float:
     if request.limits.HasField("grace"):
         return seconds(request.limits.grace)
-    configured = config.get("graceSec")
-    if isinstance(configured, int | float) and not isinstance(configured, bool):
-        return max(0.0, float(configured))
-    return DEFAULT_GRACE_S
-
-
-def _limit(duration: duration_pb2.Duration) -> float | None:
-    value = seconds(duration)
-    return value if value > 0 else None
-
-
-def _number(value: JsonValue) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    return None
-
-
-def seconds(duration: duration_pb2.Duration) -> float:
-    """Return a duration in seconds."""
-    return duration.seconds + duration.nanos / 1e9
+    return as_number(config.get("graceSec"), DEFAULT_GRACE_S)
 
 
 def _sentence(message: str, hint: str | None) -> str:
