@@ -94,6 +94,6 @@ async def _serve(adapter: Adapter, addresses: Sequence[str]) -> None:
     await asyncio.wait([drain, hasty], return_when=asyncio.FIRST_COMPLETED)
     if not drain.done():
         await server.servicer.drain(0.0)
-        await drain
+    await drain
     hasty.cancel()
     _log.info("adapter stopped", adapter=info.type)

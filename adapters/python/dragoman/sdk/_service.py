@@ -1,17 +1,16 @@
 """AdapterService for any adapter: the run registry, streams, cancel, respond, idempotency, drain."""
 
 import asyncio
+import contextlib
 import json
 import os
-from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from dragoman.protocol import REVISION
 from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
-from dragoman.protocol.fanout import SequenceAheadError
+from dragoman.protocol.fanout import Reader, SequenceAheadError
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.identity import (
     RUN_ID_METADATA_KEY,
@@ -23,14 +22,21 @@ from dragoman.protocol.identity import (
 from dragoman.protocol.limits import (
     DEFAULT_GRACE_S,
     MAX_ORPHAN_AFTER_S,
+    MAX_REQUEST_BYTES,
     MAX_RETAINED_RUNS,
     RETAIN_FINISHED_S,
 )
+from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.sdk._adapter import Adapter
 from dragoman.sdk._run import Run
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+
+_RETAINED_BYTES = 256 * 1024 * 1024
+"""What the events of finished runs may take of the memory, all together."""
+_LAST_WORDS_S = 1.0
+"""How long streams may go on writing once the runs have ended."""
 
 _log = structlog.get_logger("dragoman.sdk")
 
@@ -39,7 +45,8 @@ _log = structlog.get_logger("dragoman.sdk")
 class _Entry:
     run: Run
     digest: bytes
-    task: asyncio.Task[None] | None = None
+    forget: asyncio.TimerHandle | None = None
+    """Set when the run has ended."""
 
 
 class AdapterServicer:
@@ -54,8 +61,9 @@ class AdapterServicer:
         self.info = adapter.describe()
         self.instance_id = new_instance_id()
         self._digests = RequestDigests()
-        self._runs: OrderedDict[str, _Entry] = OrderedDict()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._runs: dict[str, _Entry] = {}
+        self._driving: set[asyncio.Task[None]] = set()
+        self._streams: set[asyncio.Task[None]] = set()
         self._draining = False
         self._streams_end = asyncio.Event()
 
@@ -124,11 +132,11 @@ class AdapterServicer:
         self._check_name(request.adapter)
         if request.run_id and not is_run_id(request.run_id):
             raise invalid("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-        entry = self._known(request) or self._accept(request)
-        run = entry.run
+        run = (self._known(request) or self._accept(request)).run
         structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
-        await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
-        await self._stream(run, context, after_sequence=0, hold=True, joined=False)
+        with self._holding(run):
+            await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
+            await self._stream(run, context, run.fanout.reader(run.first_sequence - 1))
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:  # noqa: N802
         """Follow a run."""
@@ -137,7 +145,17 @@ class AdapterServicer:
             raise not_supported("batching", "batches are not made here")
         run = self._find(request.run_id).run
         structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
-        await self._stream(run, context, after_sequence=request.after_sequence, hold=request.hold, joined=True)
+        try:
+            copies = run.inputs.pending_copies()
+            reader = run.fanout.reader(request.after_sequence, replay_done=True, copies=copies)
+        except SequenceAheadError as error:
+            raise DragomanError(
+                Reason.SEQUENCE_AHEAD,
+                f"after_sequence {request.after_sequence} is past the end; the last is {error.last_sequence}",
+                {"last_sequence": str(error.last_sequence)},
+            ) from error
+        with self._holding(run) if request.hold else contextlib.nullcontext():
+            await self._stream(run, context, reader)
 
     async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:  # noqa: N802
         """Stop a run and say how it ended."""
@@ -162,24 +180,18 @@ class AdapterServicer:
         return pb.RespondResponse(sequence=sequence)
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new runs, stop those that live within ``grace_s``, then end the streams."""
+        """Refuse new runs, stop those that live within ``grace_s``, then end the streams. May be called again."""
         self._draining = True
         live = [entry.run for entry in self._runs.values() if not entry.run.finished.is_set()]
         for run in live:
             run.cancel(grace_s, "the adapter is shutting down")
         await asyncio.gather(*(run.finished.wait() for run in live))
         # Readers that keep up get the result; the others have had their time.
-        await self._let_readers_end(live)
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=_LAST_WORDS_S)
         self._streams_end.set()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1.0)
-
-    async def _let_readers_end(self, runs: list[Run]) -> None:
-        deadline = asyncio.get_running_loop().time() + 1.0
-        streams = [task for task in self._tasks if task.get_name().startswith("stream")]
-        del runs
-        if streams:
-            await asyncio.wait(streams, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=_LAST_WORDS_S)
 
     # Parts.
 
@@ -215,17 +227,17 @@ class AdapterServicer:
     def _accept(self, request: pb.ExecuteRequest) -> _Entry:
         if self._draining:
             raise draining()
+        if request.ByteSize() > MAX_REQUEST_BYTES:
+            raise DragomanError(Reason.MESSAGE_TOO_LARGE, "the request has over 16 MiB; give large inputs as files")
         self._refuse_unsupported(request)
-        digest = self._digests.digest(request)
         accepted = self._adapter.accept(request)
-        if not request.run_id:
-            request.run_id = new_run_id()
-            digest = self._digests.digest(request)
+        request.run_id = request.run_id or new_run_id()
         run = Run(request, accepted, adapter=self.info.type, instance_id=self.instance_id)
         run.holders = Holders(_orphan_after(request), lambda: self._orphaned(run))
-        entry = _Entry(run, digest)
-        self._runs[run.run_id] = entry
-        entry.task = self._track(self._drive(run), f"run {run.run_id}")
+        entry = self._runs[run.run_id] = _Entry(run, self._digests.digest(request))
+        task = asyncio.get_running_loop().create_task(self._drive(entry), name=f"run {run.run_id}")
+        self._driving.add(task)
+        task.add_done_callback(self._driving.discard)
         return entry
 
     def _refuse_unsupported(self, request: pb.ExecuteRequest) -> None:
@@ -238,32 +250,38 @@ class AdapterServicer:
             raise not_supported(f"session.{selector}", "sessions are stored by routers; give session.handle")
         missing = [feature for feature in request.required_capabilities if not self.info.has(feature)]
         if missing:
-            names = ", ".join(event_pb2.Feature.Name(feature) for feature in missing)
+            names = ", ".join(_feature_name(feature) for feature in missing)
             raise DragomanError(Reason.CAPABILITY_MISSING, f"{self.info.type} cannot: {names}", {"missing": names})
 
-    async def _drive(self, run: Run) -> None:
+    async def _drive(self, entry: _Entry) -> None:
+        run = entry.run
         run.begin()
         log = _log.bind(run_id=run.run_id, adapter=self.info.type)
         log.info("run accepted")
         try:
-            result = await self._adapter.execute(run)
-        except Exception as error:  # noqa: BLE001 - an adapter's fault must not leave a run without an end
-            log.error("adapter failed", failure=error)
-            result = internal_failure(run)
-        run.finish(result)
-        log.info("run ended", outcome=event_pb2.Outcome.Name(result.outcome), sequence=run.result_sequence)
-        asyncio.get_running_loop().call_later(RETAIN_FINISHED_S, self._forget, run)
+            run.finish(await self._adapter.execute(run))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever an adapter does, its run ends
+            log.error("adapter failed", **failure_fields(error))
+            run.finish(_internal_failure())
+        outcome = event_pb2.Outcome.Name(run.result.outcome) if run.result else ""
+        log.info("run ended", outcome=outcome, sequence=run.result_sequence)
+        entry.forget = asyncio.get_running_loop().call_later(RETAIN_FINISHED_S, self._forget, run.run_id)
         self._forget_oldest()
 
-    def _forget(self, run: Run) -> None:
-        entry = self._runs.get(run.run_id)
-        if entry is not None and entry.run is run:
-            del self._runs[run.run_id]
+    def _forget(self, run_id: str) -> None:
+        entry = self._runs.pop(run_id)
+        if entry.forget is not None:
+            entry.forget.cancel()  # it would keep the run's events alive
 
     def _forget_oldest(self) -> None:
-        finished = [run_id for run_id, entry in self._runs.items() if entry.run.finished.is_set()]
-        for run_id in finished[: max(0, len(finished) - MAX_RETAINED_RUNS)]:
-            del self._runs[run_id]
+        """Forget the runs that were accepted first among those that have ended, while there are too many."""
+        finished = [entry.run for entry in self._runs.values() if entry.forget is not None]
+        kept_bytes = sum(run.fanout.kept_bytes for run in finished)
+        for number, run in enumerate(finished[:-1]):
+            if len(finished) - number <= MAX_RETAINED_RUNS and kept_bytes <= _RETAINED_BYTES:
+                break
+            kept_bytes -= run.fanout.kept_bytes
+            self._forget(run.run_id)
 
     def _orphaned(self, run: Run) -> None:
         _log.info("run orphaned", run_id=run.run_id)
@@ -274,39 +292,32 @@ class AdapterServicer:
             return request.grace.ToNanoseconds() / 1e9
         return _grace(run)
 
-    async def _stream(self, run: Run, context: Context, *, after_sequence: int, hold: bool, joined: bool) -> None:
-        try:
-            copies = run.inputs.pending_copies() if joined else None
-            reader = run.fanout.reader(after_sequence, replay_done=joined, copies=copies)
-        except SequenceAheadError as error:
-            raise DragomanError(
-                Reason.SEQUENCE_AHEAD,
-                f"after_sequence {after_sequence} is past the end; the last sequence is {error.last_sequence}",
-                {"last_sequence": str(error.last_sequence)},
-            ) from error
-        holders = run.holders if hold else None
-        if holders is not None:
-            holders.acquire()
+    @contextlib.contextmanager
+    def _holding(self, run: Run) -> Iterator[None]:
+        """Hold a run while its stream is open; the stream alone may end it, not what goes wrong before."""
+        assert run.holders is not None
+        run.holders.acquire()
         by_server = False
-        stream = self._track(stream_events(context, reader, ended_early=self._streams_end), f"stream {run.run_id}")
         try:
-            await stream
+            yield
         except DragomanError as error:
             by_server = error.reason in {Reason.SLOW_CONSUMER, Reason.DRAINING}
             raise
         finally:
+            run.holders.release(by_server=by_server)
+
+    async def _stream(self, run: Run, context: Context, reader: Reader) -> None:
+        work = stream_events(context, reader, ended_early=self._streams_end)
+        stream = asyncio.get_running_loop().create_task(work, name=f"stream {run.run_id}")
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+        try:
+            await stream
+        finally:
             stream.cancel()
-            if holders is not None:
-                holders.release(by_server=by_server)
-
-    def _track(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
-def status_of(checks: Any) -> pb.TestStatus.ValueType:
+def status_of(checks: Sequence[pb.EnvironmentCheck]) -> pb.TestStatus.ValueType:
     """Sum up checks: FAIL if any is an error, else WARN if any is a warning, else PASS."""
     levels = {check.level for check in checks}
     if event_pb2.SEVERITY_ERROR in levels:
@@ -314,12 +325,18 @@ def status_of(checks: Any) -> pb.TestStatus.ValueType:
     return pb.TEST_STATUS_WARN if event_pb2.SEVERITY_WARNING in levels else pb.TEST_STATUS_PASS
 
 
-def internal_failure(run: Run) -> event_pb2.Result:
-    """Return the result of a run whose adapter raised."""
+def _internal_failure() -> event_pb2.Result:
+    """Return the result of a run whose adapter raised. Nothing of what it raised is told."""
     message = "The adapter failed. Its log has more under this run's id."
     failure = event_pb2.Failure(kind=event_pb2.FAILURE_KIND_INTERNAL, code="adapter_failed", message=message)
-    del run
     return event_pb2.Result(outcome=event_pb2.OUTCOME_FAILED, failure=failure)
+
+
+def _feature_name(number: int) -> str:
+    try:
+        return event_pb2.Feature.Name(number)  # type: ignore[arg-type]  # any number may come
+    except ValueError:
+        return str(number)
 
 
 def _grace(run: Run) -> float:
