@@ -139,6 +139,7 @@ def test_links_within_a_skill_are_fine(skill_dir: Path) -> None:
 def test_a_skill_may_itself_be_reached_by_a_link(skill_dir: Path) -> None:
     link = skill_dir.parent / "linked"
     link.symlink_to(skill_dir)
+    (skill_dir / "references" / "again.md").symlink_to("style.md")
     assert read_skill(link).directory == link
 
 
@@ -196,6 +197,7 @@ def test_a_prompt_has_the_body_and_the_references_it_names() -> None:
         ("see a.md.", True),
         ("see data.md", False),
         ("see -a.md", False),
+        ("see references/a.mdx", False),
         ("see other/a.md", False),
         ("see a.mdx", False),
         ("see a_md", False),
@@ -226,6 +228,8 @@ def test_a_prompt_is_bounded_and_says_what_is_left_out() -> None:
         ("---\ndescription: one\n  two\n---\n", FrontMatter(None, "one two", "")),
         ("---\nName: a\n# comment\n- list\ntags:\n  - x\n---\n", FrontMatter("a", None, "")),
         ("---\nname:\n---\nBody", FrontMatter(None, None, "Body")),
+        ('---\nname: "a\n---\n', FrontMatter('"a', None, "")),
+        ("---\nname: '\n---\n", FrontMatter("'", None, "")),
         ("---\n---\nBody", FrontMatter(None, None, "Body")),
         ("---\nname: a\nno end", FrontMatter(None, None, "---\nname: a\nno end")),
         ("---\nname: a\n---", FrontMatter("a", None, "")),
