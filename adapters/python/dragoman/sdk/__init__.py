@@ -13,6 +13,7 @@ from dragoman.sdk._command_line import CommandLineAdapter
 from dragoman.sdk._config import (
     as_bool,
     as_int,
+    as_number,
     as_object,
     as_string,
     as_string_list,
@@ -80,6 +81,7 @@ __all__ = [
     "Write",
     "as_bool",
     "as_int",
+    "as_number",
     "as_object",
     "as_string",
     "as_string_list",

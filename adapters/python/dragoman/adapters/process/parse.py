@@ -14,6 +14,8 @@ from dragoman.sdk import (
     Report,
     Stream,
     Terminal,
+    as_int,
+    as_number,
     as_string,
     compact,
     log_event,
@@ -23,11 +25,14 @@ from dragoman.v1 import event_pb2 as pb
 
 Fields = Mapping[str, JsonValue]
 
+_SUMMARY_LINES = 5
+_SUMMARY_CHARACTERS = 400  # of one line
+_LONGEST_ANSWER = 256 * 1024  # characters of an answer that make the summary
+_MOST_TOKENS = 2**63
+
 
 class TextParser:
     """Lines are lines. The last ones are the summary."""
-
-    _SUMMARY_LINES = 5
 
     def __init__(self) -> None:
         self.report = Report(has_output=True)
@@ -37,7 +42,7 @@ class TextParser:
         """Take a line."""
         event = log_event(stream, line)
         if stream == "stdout" and event.log.text.strip():
-            self._last = [*self._last[1 - self._SUMMARY_LINES :], event.log.text[:400]]
+            self._last = [*self._last[1 - _SUMMARY_LINES :], _shortened(event.log.text, _SUMMARY_CHARACTERS)]
         return [event]
 
     def finish(self) -> Iterable[Output]:
@@ -53,6 +58,9 @@ class JsonLinesParser:
         self.report = Report()
         self._items = 0
         self._text_item = ""
+        """The answer that is being told in pieces."""
+        self._answer: list[str] = []
+        self._answer_left = 0
         self._handlers: dict[str, Callable[[Fields], Iterable[Output]]] = {
             "init": self._init,
             "assistant": self._assistant,
@@ -71,10 +79,16 @@ class JsonLinesParser:
         if fields is None or handler is None:
             return [log_event(stream, line)]
         self.report.has_output = True
-        return handler(fields)
+        ended: list[Output] = []
+        if self._text_item and not (fields.get("type") == "assistant" and fields.get("delta") is True):
+            # Said so that what is held back of it comes now, and not after what follows.
+            ended = [pb.AgentEvent(text=pb.Text(item_id=self._text_item))]
+            self._text_item = ""
+        return [*ended, *handler(fields)]
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
+        self.report.summary = self.report.summary or self._told()
         return []
 
     def _init(self, fields: Fields) -> Iterable[Output]:
@@ -84,17 +98,21 @@ class JsonLinesParser:
 
     def _assistant(self, fields: Fields) -> Iterable[Output]:
         text = as_string(fields.get("text"), "")
-        if fields.get("delta") is not True:
-            self._items += 1
-            self._text_item = ""
-            self.report.summary = text
-            return [pb.AgentEvent(text=pb.Text(item_id=f"text-{self._items}", whole=text))]
+        is_piece = fields.get("delta") is True
         if not self._text_item:
             self._items += 1
-            self._text_item = f"text-{self._items}"
-            self.report.summary = ""
-        self.report.summary += text
-        return [pb.AgentEvent(text=pb.Text(item_id=self._text_item, delta=text))]
+            self._answer, self._answer_left = [], _LONGEST_ANSWER
+        if self._answer_left >= 0:
+            self._answer.append(text)
+            self._answer_left -= len(text)
+        item_id = f"text-{self._items}"
+        if not is_piece:
+            return [pb.AgentEvent(text=pb.Text(item_id=item_id, whole=text))]
+        self._text_item = item_id
+        return [pb.AgentEvent(text=pb.Text(item_id=item_id, delta=text))]
+
+    def _told(self) -> str:
+        return _shortened("".join(self._answer), _LONGEST_ANSWER)
 
     def _thinking(self, fields: Fields) -> Iterable[Output]:
         self._items += 1
@@ -130,7 +148,7 @@ class JsonLinesParser:
 
     def _result(self, fields: Fields) -> Iterable[Output]:
         report = self.report
-        report.summary = as_string(fields.get("text"), "") or report.summary
+        report.summary = as_string(fields.get("text"), "") or self._told()
         report.raw_json = compact(dict(fields))
         report.usage = _usage(fields)
         is_error = fields.get("isError") is True
@@ -145,13 +163,21 @@ class JsonLinesParser:
 def _usage(fields: Fields) -> pb.Usage | None:
     usage = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
     for key, name in (("inputTokens", "input"), ("outputTokens", "output"), ("cachedTokens", "cache_read")):
-        value = fields.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            setattr(usage.tokens, name, value)
-    cost = fields.get("costUsd")
-    if isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0:
+        count = as_int(fields.get(key), -1)
+        if 0 <= count < _MOST_TOKENS:
+            setattr(usage.tokens, name, count)
+    cost = as_number(fields.get("costUsd"), -1.0)
+    if cost >= 0:
         usage.cost.CopyFrom(pb.Cost(amount=f"{cost:.12g}", currency="USD", basis=pb.COST_BASIS_REPORTED))
     return usage if usage.HasField("tokens") or usage.HasField("cost") else None
+
+
+def _shortened(text: str, most: int) -> str:
+    """Shorten a text between words: half a secret would be recognised by nobody."""
+    if len(text) <= most:
+        return text
+    kept, _, _ = text[: most + 1].rpartition(" ")
+    return f"{kept} ...".lstrip()
 
 
 def _texts(fields: Fields) -> tuple[str, ...]:
