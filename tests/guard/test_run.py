@@ -131,7 +131,7 @@ def test_the_end_of_output_is_the_commands_own(run: Run) -> None:
 
 
 def test_what_the_command_leaves_is_ended(run: Run) -> None:
-    guarded = run(("sh", "-c", "sleep 1000 & echo $!; exit 4"))
+    guarded = run(("sh", "-c", "sleep 60 & echo $!; exit 4"))
     sleeper = guarded.read_pid()
     gone = guarded.gone()
     assert gone["confirmed"]
@@ -295,7 +295,7 @@ def test_what_is_no_order_is_refused(run: Run) -> None:
 
 
 def test_without_a_subreaper_the_session_is_swept(run: Run) -> None:
-    guarded = run(("env", "-i", "sh", "-c", "/bin/sleep 1000 & echo $!; exit 4"), **NO_SUBREAPER)
+    guarded = run(("env", "-i", "sh", "-c", "/bin/sleep 60 & echo $!; exit 4"), **NO_SUBREAPER)
     sleeper = guarded.read_pid()
     gone = guarded.gone()
     assert gone["confirmed"]
@@ -361,7 +361,7 @@ def can_unshare() -> bool:
 
 @pytest.mark.skipif(not can_unshare(), reason="needs the right to make a pid namespace")
 def test_as_pid_1_it_reaps_and_ends_with_the_commands_code(hunt: Hunt) -> None:
-    command = ("sh", "-c", '"$@" </dev/null >/dev/null & echo $PPID; wait $!; (sleep 1000 &) ; exit 6', "sh")
+    command = ("sh", "-c", '"$@" </dev/null >/dev/null & echo $PPID; wait $!; (sleep 60 &) ; exit 6', "sh")
     done = subprocess.run(
         ("unshare", "-pf", "--mount-proc", *guard_of(*command, *hostile("daemonizes"))),
         env=hunt.env,

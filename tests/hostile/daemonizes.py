@@ -1,7 +1,7 @@
 """Leaves a daemon behind (two forks, a session of its own) and exits with 4.
 
 `wiped`: the daemon starts with an empty environment. `deaf`: it ignores TERM. `stay`: the first
-process stays too. `quiet`: the daemon lets go of the output.
+process stays too.
 """
 
 import os
@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+signal.alarm(60)  # should a failed test forget it
 words = sys.argv[1:]
 if os.fork() == 0:
     os.setsid()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -26,7 +28,6 @@ from tests.hostile import DEADLINE_S, HERE, Hunt, await_end, hostile, hunting, i
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 
 class Witness:
@@ -101,6 +102,10 @@ async def end_of(child: Child) -> ChildEnd:
 def guard_pid(child: Child) -> int:
     assert child.pid is not None
     return psutil.Process(child.pid).ppid()
+
+
+def open_descriptors() -> list[int]:
+    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
 @pytest.fixture
@@ -191,6 +196,26 @@ async def test_a_failed_start_is_data(
     assert witness.kinds() == ["spawn_failed", "eof"]
     assert witness.told[0][1] == errno_name
     assert subject in witness.told[0][2]
+
+
+@pytest.mark.parametrize("descriptors", [0, 3, 6, 8])
+async def test_too_few_descriptors_are_data(stage: Stage, descriptors: int) -> None:
+    """None at all; a pipe and a half; the pipes but no socket; those, but nothing to start a process with."""
+    held = open_descriptors()
+    filling = [os.open("/dev/null", os.O_RDONLY)]
+    while filling[-1] <= max(held):
+        filling.append(os.dup(filling[0]))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filling[-1] + 1 + descriptors, limits[1]))
+    try:
+        child, witness = await stage.start("true")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in filling:
+            os.close(fd)
+    assert (await end_of(child)).spawn_error == "EMFILE"
+    assert witness.kinds() == ["spawn_failed", "eof"]
+    assert len(open_descriptors()) == len(held)
 
 
 async def test_a_missing_guard_is_not_a_missing_command(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +338,7 @@ async def test_daemons_are_ended_after_a_natural_exit(stage: Stage, words: tuple
 
 
 async def test_a_background_sleeper_is_ended(stage: Stage) -> None:
-    child, witness = await stage.start("sh", "-c", "sleep 1000 & echo $!; exit 4")
+    child, witness = await stage.start("sh", "-c", "sleep 60 & echo $!; exit 4")
     end = await end_of(child)
     assert end.code == 4
     assert end.killed == (int(await witness.line()),)
@@ -362,11 +387,11 @@ async def test_a_cancelled_start_leaves_nothing(hunt: Hunt) -> None:
     spec = ChildSpec(hostile("lives", "deaf"), "/", dict(hunt.env))
     starting = asyncio.ensure_future(Child.start(spec, witness))
     await asyncio.sleep(0)
-    guards = find_by_marker(hunt.marker)
+    while not (guards := find_by_marker(hunt.marker)):
+        os.sched_yield()  # for a moment a starting program has no environment
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert len(guards) == 1
     await witness.until(lambda: {("eof", "stdout"), ("eof", "stderr")} <= set(witness.told))
     await asyncio.to_thread(await_end, guards[0])
 
@@ -390,7 +415,7 @@ async def test_a_killed_guard_leaves_nothing_that_can_be_found(stage: Stage, wor
 async def test_a_killed_guard_leaves_no_session(stage: Stage) -> None:
     """Without a marker the leader's session tells whose they are."""
     del stage.hunt.env[MARKER]
-    child, witness = await stage.start("env", "-i", "sh", "-c", "/bin/sleep 1000 & echo $!; read line")
+    child, witness = await stage.start("env", "-i", "sh", "-c", "/bin/sleep 60 & echo $!; read line")
     sleeper = int(await witness.line())
     stage.hunt.also += [sleeper, child.pid or 0]
     os.kill(guard_pid(child), signal.SIGKILL)

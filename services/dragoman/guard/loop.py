@@ -38,8 +38,8 @@ EXIT_LOCKED = 73
 EXIT_NOT_STARTED = 126
 EXIT_NOT_FOUND = 127
 
-WATCH_S = 0.25
-"""Seconds between snapshots where there is no subreaper."""
+WATCH_S = (0.1, 2.0)
+"""Seconds between snapshots where there is no subreaper: at first, and at most after doubling."""
 
 _FORWARDED = (
     signal.SIGTERM,
@@ -100,6 +100,7 @@ class Guard:
         self._failure = EXIT_NOT_STARTED
         self._has_reaped_all = True
         self._is_over = False
+        self._watch_every, self._watch_at = WATCH_S[0], 0.0
 
     def start(self) -> bool:
         """Start the command; False if it did not start, which the owner has then been told."""
@@ -168,8 +169,19 @@ class Guard:
         timeout = self._lifecycle.timeout(time.monotonic())
         if self._tree.is_subreaper:
             return timeout
-        self._tree.watch()
-        return WATCH_S if timeout is None else min(WATCH_S, timeout)
+        watch = self._watch_in()
+        return watch if timeout is None else min(watch, timeout)
+
+    def _watch_in(self) -> float:
+        """Take the snapshots that replace a subreaper; return the seconds until the next."""
+        now = time.monotonic()
+        if self._lifecycle.phase is Phase.LINGERING:
+            return WATCH_S[0]  # nobody tells us that strangers' children have ended
+        if now >= self._watch_at:
+            self._tree.watch()
+            self._watch_at = now + self._watch_every
+            self._watch_every = min(2 * self._watch_every, WATCH_S[1])
+        return self._watch_at - now
 
     def _take_signal(self, signum: int, now: float) -> None:
         if signum in (signal.SIGTERM, signal.SIGINT):

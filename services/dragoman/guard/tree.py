@@ -96,12 +96,20 @@ class Tree:
         return self._followed(table)
 
     def watch(self) -> None:
-        """Take a snapshot for later; of use only without a subreaper."""
-        self._seen = {process.pid: process for process in self.members()}
+        """Take a snapshot for later, without the search for markers: that is dear, and can wait."""
+        table = processes.snapshot()
+        known = self._still_there(table)
+        known |= {process.pid for process in processes.descendants(table, [os.getpid(), *known])}
+        self._seen = {pid: table[pid] for pid in known}
+
+    def _still_there(self, table: dict[int, Process]) -> set[int]:
+        """Return what earlier snapshots saw beneath us and this one holds, too."""
+        seen = self._seen.items()
+        return {pid for pid, process in seen if pid in table and table[pid].started == process.started}
 
     def _followed(self, table: dict[int, Process]) -> list[Process]:
         """Return what is beneath us, was beneath us, shares its sessions or bears the marker."""
-        known = {pid for pid, seen in self._seen.items() if pid in table and table[pid].started == seen.started}
+        known = self._still_there(table)
         known |= {process.pid for process in processes.descendants(table, [os.getpid()])}
         sessions = {table[pid].session for pid in known} | {self._session()}
         sessions -= {0, os.getsid(0)}

@@ -14,14 +14,14 @@ socket closes here, and `dragoman.sdk._processes` finds and kills what can be fo
 from __future__ import annotations
 
 import asyncio
-import os
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from dragoman.guard.options import DEFAULT_LINGER_S
 from dragoman.guard.tree import KILL_BOUND_S, MARKER
 from dragoman.sdk._guard_link import GuardLink, LaunchError
-from dragoman.sdk._pipes import InputPipe, OutputPipe, output_pipe
+from dragoman.sdk._pipes import InputPipe, OutputPipe, Pipes
 from dragoman.sdk._processes import kill_remaining
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class Child:
         self._gone: tuple[bool, tuple[int, ...], tuple[int, ...]] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._is_ending = False
+        self._stdin: InputPipe | None = None
+        self._outputs: tuple[OutputPipe, ...] = ()
 
     @classmethod
     async def start(cls, spec: ChildSpec, handler: ChildHandler) -> Self:
@@ -144,11 +146,13 @@ class Child:
 
     def write_stdin(self, data: bytes) -> None:
         """Queue bytes for the child's stdin; never blocks. What it does not take is dropped."""
-        self._stdin.write(data)
+        if self._stdin is not None:
+            self._stdin.write(data)
 
     def close_stdin(self) -> None:
         """Close the child's stdin once everything queued is written."""
-        self._stdin.close()
+        if self._stdin is not None:
+            self._stdin.close()
 
     def signal(self, sig: signal.Signals, to: Target = "leader") -> None:
         """Signal the command, its process group or everything beneath; stopped ones are woken."""
@@ -175,30 +179,30 @@ class Child:
     # -- start
 
     def _launch(self) -> None:
-        stdin, stdin_writer = os.pipe()
-        stdout_reader, stdout = output_pipe()
-        stderr_reader, stderr = output_pipe()
-        self._stdin = InputPipe(self._loop, stdin_writer)
-        self._outputs = (
-            self._output("stdout", stdout_reader),
-            self._output("stderr", stderr_reader),
-        )
+        try:
+            pipes = Pipes()
+        except OSError as error:
+            self._fail_early(errno.errorcode.get(error.errno or 0, "EIO"), error.strerror or str(error))
+            return
+        stdin, stdout, stderr = pipes.ours
+        self._stdin = InputPipe(self._loop, stdin)
+        self._outputs = (self._output("stdout", stdout), self._output("stderr", stderr))
         spec = self._spec
         try:
-            self._link.launch(
-                spec.argv,
-                cwd=spec.cwd,
-                env=spec.env,
-                stdio=(stdin, stdout, stderr),
-                linger_s=spec.linger_s,
-            )
+            self._link.launch(spec.argv, cwd=spec.cwd, env=spec.env, stdio=pipes.theirs, linger_s=spec.linger_s)
         except LaunchError as error:
-            self._gone = True, (), ()
-            self._take_failure(error.errno_name, str(error))
-            self._await_pipes()
+            self._fail_early(error.errno_name, str(error))
         finally:
-            for fd in (stdin, stdout, stderr):
-                os.close(fd)
+            pipes.close_theirs()
+
+    def _fail_early(self, errno_name: str, message: str) -> None:
+        """End without a guard; the pipes, if there are any, are read to their end first."""
+        self._gone = True, (), ()
+        self._take_failure(errno_name, message)
+        if not self._outputs:
+            self._tell(self._handler.eof, "stdout")
+            self._tell(self._handler.eof, "stderr")
+        self._await_pipes()
 
     def _output(self, stream: Stream, fd: int) -> OutputPipe:
         def on_data(data: bytes) -> None:
@@ -268,7 +272,8 @@ class Child:
     def _await_pipes(self) -> None:
         """End once the pipes are read: at once, unless somebody outside holds one open."""
         self._is_ending = True
-        self._stdin.abandon()
+        if self._stdin is not None:
+            self._stdin.abandon()
         for timer in self._timers:
             timer.cancel()
         self._timers = [self._loop.call_later(PIPE_BOUND_S, output.abandon) for output in self._outputs]

@@ -75,7 +75,10 @@ class GuardLink:
         Raises:
             LaunchError: It could not be started; nothing is left of the attempt.
         """
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # no descriptors left
+            raise _launch_error(error, argv[0], cwd) from None
         try:
             self._guard = subprocess.Popen(
                 run_guard(argv, control_fd=theirs.fileno(), linger_s=linger_s),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 PIPE_BYTES = 1 << 20
 """Size asked for the output pipes: some agents exit without waiting until their tail is read."""
@@ -33,6 +33,34 @@ def output_pipe() -> tuple[int, int]:
         except OSError:
             return reader, writer
     return reader, writer
+
+
+class Pipes:
+    """The three pipes of one child, from both sides.
+
+    Attributes:
+        ours: Write end of stdin, read ends of stdout and stderr.
+        theirs: The other ends, for the child.
+
+    Raises:
+        OSError: There are not enough descriptors; none is taken then.
+    """
+
+    def __init__(self) -> None:
+        opened: list[int] = []
+        try:
+            for make in (os.pipe, output_pipe, output_pipe):
+                opened += make()
+        except OSError:
+            _close_all(opened)
+            raise
+        stdin, stdin_writer, stdout_reader, stdout, stderr_reader, stderr = opened
+        self.ours = stdin_writer, stdout_reader, stderr_reader
+        self.theirs = stdin, stdout, stderr
+
+    def close_theirs(self) -> None:
+        """Close the child's ends here: it has its own copies."""
+        _close_all(self.theirs)
 
 
 class OutputPipe:
@@ -148,3 +176,8 @@ class InputPipe:
         self._loop.remove_writer(self._fd)
         if self._is_ending:
             self.abandon()
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
