@@ -50,7 +50,7 @@ def parse_address(text: str) -> Address:
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         path = path.removeprefix("//") if path.startswith("///") else path
-        if not Path(path).is_absolute():
+        if not Path(path).is_absolute() or path.startswith("//"):  # gRPC takes unix://a/b for a host and a path
             raise AddressError(f"{text!r}: a Unix socket's path is absolute, e.g. unix:/run/dragoman.sock")
         if len(os.fsencode(path)) > _UDS_LIMIT:
             raise AddressError(f"{text!r}: a Unix socket's path has at most {_UDS_LIMIT} bytes; use a shorter one")

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -26,6 +27,7 @@ from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.fanout import Reader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import failure_fields
+from dragoman.v1 import event_pb2
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -126,8 +128,18 @@ async def _guarded(name: str, call: Method, request: Any, context: Context) -> A
         fields: dict[str, str] = {"reason": error.reason.value} if error and error.reason else {}
         _log.info("rpc ended", code=code, duration_s=round(loop.time() - began, 4), **fields)
     if error is not None:
-        await context.abort_with_status(to_status(error))
+        await _abort(context, error)
     return None
+
+
+async def _abort(context: Context, error: DragomanError) -> None:
+    try:
+        await context.abort_with_status(to_status(error))
+    except grpc.aio.AbortError:
+        raise  # how grpc ends the handler
+    except Exception:  # noqa: BLE001 - types of grpc's extension module, as in write_event
+        # The status waits behind events that nobody reads; the caller went away meanwhile.
+        _log.debug("caller gone before its status", code=error.code.name)
 
 
 def _incident(failure: BaseException) -> DragomanError:
@@ -169,17 +181,18 @@ async def stream_events(context: Context, reader: Reader, *, ended_early: asynci
     """
     stop = ended_early or asyncio.Event()
     watchers = [asyncio.ensure_future(reader.dropped.wait()), asyncio.ensure_future(stop.wait())]
-    pump = asyncio.ensure_future(_pump(context, reader))
+    written = _Written(reader.last_sequence)
+    pump = asyncio.ensure_future(_pump(context, reader, written))
     try:
         await asyncio.wait([pump, *watchers], return_when=asyncio.FIRST_COMPLETED)
         if pump.done():
             await pump
         elif watchers[0].done():
-            raise slow_consumer(reader.last_sequence)
+            raise slow_consumer(written.last_sequence())
         else:
-            raise draining(reader.last_sequence)
+            raise draining(written.last_sequence())
     except SlowReaderError as error:
-        raise slow_consumer(error.last_sequence) from error
+        raise slow_consumer(written.last_sequence()) from error
     finally:
         reader.close()
         for task in (pump, *watchers):
@@ -187,10 +200,34 @@ async def stream_events(context: Context, reader: Reader, *, ended_early: asynci
         await asyncio.gather(pump, *watchers, return_exceptions=True)
 
 
-async def _pump(context: Context, reader: Reader) -> None:
-    while events := await reader.read():
-        for data in events:
+@dataclass
+class _Written:
+    """How far a stream got: less far than its reader, which hands out many events at once."""
+
+    before: int
+    """The last sequence before ``events``."""
+    events: Sequence[bytes] = ()
+    count: int = 0
+    """How many of ``events`` were written."""
+
+    def last_sequence(self) -> int:
+        """Return the last sequence that was written. Events are looked into only here, when a stream ends early."""
+        for data in reversed(self.events[: self.count]):
+            event = event_pb2.AgentEvent.FromString(data)
+            if event.sequence or event.HasField("gap"):
+                return event.sequence or event.gap.to_sequence
+        return self.before
+
+
+async def _pump(context: Context, reader: Reader, written: _Written) -> None:
+    while True:
+        written.before, written.count = reader.last_sequence, 0
+        written.events = await reader.read()
+        if not written.events:
+            return
+        for data in written.events:
             await write_event(context, data)
+            written.count += 1
 
 
 def slow_consumer(last_sequence: int) -> DragomanError:
