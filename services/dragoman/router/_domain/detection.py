@@ -1,0 +1,106 @@
+"""What a detection's cache may answer, and what it may keep.
+
+It answers as long as nothing it can see has changed: the same router, the same executable with the same time and
+size, not too old. It keeps only good findings. What is missing or expired, people mend and look again, and then
+an answer of yesterday would be the wrong one.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.v1 import adapter_pb2 as pb
+from google.protobuf.message import DecodeError
+
+_GOOD_AUTH = frozenset({pb.AUTH_STATE_OK, pb.AUTH_STATE_NOT_NEEDED, pb.AUTH_STATE_UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """What tells a file from its successor."""
+
+    mtime_ns: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDetection:
+    """One finding, with what it depends on."""
+
+    stored_at: float
+    """Seconds since the epoch."""
+    router_version: str
+    mark: FileMark | None
+    """Of the executable; ``None`` if the adapter needs none."""
+    detection: bytes
+    """A serialized ``Detection``."""
+
+    def is_fresh(self, now: float, ttl_s: float, router_version: str, mark: FileMark | None) -> bool:
+        """Tell whether it may be given as an answer.
+
+        Args:
+            now: the time.
+            ttl_s: how old it may be.
+            router_version: the version of the router that asks.
+            mark: of the executable as it is now; ``None`` if it is gone or none was named.
+        """
+        # A clock that was set back must not make an answer live for ever.
+        is_young = 0 <= now - self.stored_at < ttl_s
+        return is_young and router_version == self.router_version and mark == self.mark
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "stored_at": self.stored_at,
+            "router_version": self.router_version,
+            "mark": None if self.mark is None else [self.mark.mtime_ns, self.mark.size],
+            "detection": base64.b64encode(self.detection).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "CachedDetection":
+        """Read what ``to_json`` returned.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            mark = value["mark"]
+            data = base64.b64decode(value["detection"], validate=True)
+            pb.Detection.FromString(data)
+            return cls(
+                stored_at=float(value["stored_at"]),
+                router_version=str(value["router_version"]),
+                mark=None if mark is None else FileMark(int(mark[0]), int(mark[1])),
+                detection=data,
+            )
+        except (KeyError, TypeError, IndexError, binascii.Error, DecodeError) as error:
+            raise ValueError("not a cached detection") from error
+
+
+def may_ask_cache(request: pb.DetectRequest) -> bool:
+    """Tell whether a cached answer may do. A request with an environment or settings of its own is another."""
+    return not request.refresh and may_keep_answer(request)
+
+
+def may_keep_answer(request: pb.DetectRequest) -> bool:
+    """Tell whether the answer is one that others may get."""
+    return not request.env and not request.HasField("config")
+
+
+def is_worth_keeping(detection: pb.Detection, mark: FileMark | None) -> bool:
+    """Tell whether this finding will still be right tomorrow, as far as anyone can tell.
+
+    Args:
+        detection: the finding.
+        mark: of its executable; ``None`` if that cannot be looked at.
+    """
+    needs_file = detection.confidence != pb.DETECTION_CONFIDENCE_NOT_APPLICABLE or bool(detection.executable)
+    return (
+        detection.available
+        and not detection.problems
+        and detection.auth in _GOOD_AUTH
+        and (mark is not None or not needs_file)
+    )

@@ -1,0 +1,51 @@
+"""What a router does not take in a request."""
+
+from typing import NamedTuple
+
+from dragoman.protocol.identity import is_run_id
+from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
+from dragoman.v1 import adapter_pb2
+
+
+class Objection(NamedTuple):
+    """Why a field cannot be taken."""
+
+    path: str
+    description: str
+    is_unsupported: bool
+    """True if the field is right and not honoured here; False if it is wrong."""
+
+
+def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
+    """Return the first thing wrong with a request to run; ``None`` if the router can pass it on."""
+    if request.run_id and not is_run_id(request.run_id):
+        return Objection("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}", is_unsupported=False)
+    if request.HasField("relay"):
+        return Objection("relay", "is set by routers towards adapters, not by callers", is_unsupported=False)
+    if request.HasField("orphan_after") and request.orphan_after.ToNanoseconds() < 0:
+        return Objection("orphan_after", "must not be negative", is_unsupported=False)
+    if request.HasField("fallback"):
+        return Objection("fallback", "this router does not fall back yet; leave it out", is_unsupported=True)
+    selector = request.session.WhichOneof("selector") if request.HasField("session") else None
+    if selector in {"key", "resume_run_id"}:
+        told = "this router does not store sessions yet; give session.handle"
+        return Objection(f"session.{selector}", told, is_unsupported=True)
+    if request.HasField("batching"):
+        return _batching()
+    return None
+
+
+def attach_objection(request: adapter_pb2.AttachRequest) -> Objection | None:
+    """Return the first thing wrong with a request to follow a run; ``None`` if there is nothing."""
+    return _batching() if request.HasField("batching") else None
+
+
+def _batching() -> Objection:
+    return Objection("batching", "this router does not send batches yet; leave it out", is_unsupported=True)
+
+
+def orphan_after_s(request: adapter_pb2.ExecuteRequest) -> float:
+    """Return how many seconds the run goes on while nobody holds it, capped."""
+    if not request.HasField("orphan_after"):
+        return 0.0
+    return min(request.orphan_after.ToNanoseconds() / 1e9, MAX_ORPHAN_AFTER_S)

@@ -1,0 +1,1 @@
+"""The ports on this machine: processes under guards, entry points and manifests, files."""

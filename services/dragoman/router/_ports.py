@@ -1,0 +1,78 @@
+"""What the router needs of the machine it runs on; ``dragoman.router._local`` has it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from dragoman.router._domain.detection import CachedDetection, FileMark
+from dragoman.router._domain.directory import LaunchSpec
+
+
+class LaunchError(Exception):
+    """An adapter could not be started; the text is for people and quotes no environment."""
+
+
+class Launched(Protocol):
+    """An adapter's process, started by us."""
+
+    @property
+    def address(self) -> str:
+        """Where it was told to listen."""
+
+    @property
+    def pid(self) -> int:
+        """The adapter's process."""
+
+    @property
+    def guard_pid(self) -> int:
+        """The process that watches it."""
+
+    @property
+    def log_path(self) -> str:
+        """Where its output goes."""
+
+    async def ended(self) -> str:
+        """Wait until the process has ended, and say how, e.g. ``ended with exit code 3``."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end, kill it and all it started after ``grace_s`` seconds, and wait until all that is gone."""
+
+
+class Launcher(Protocol):
+    """Starts adapters."""
+
+    async def launch(self, name: str, spec: LaunchSpec) -> Launched:
+        """Start one, under a watch that outlives this process.
+
+        Args:
+            name: the adapter's type; for paths and logs.
+            spec: what to start.
+
+        Raises:
+            LaunchError: it did not start.
+        """
+
+
+class Clock(Protocol):
+    """Time and chance."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+
+    def time(self) -> float:
+        """Return seconds since the epoch."""
+
+    def chance(self) -> float:
+        """Return a random number from 0 up to, and without, 1."""
+
+
+class DetectionStore(Protocol):
+    """Keeps detections while no router runs."""
+
+    def load(self) -> Mapping[str, CachedDetection]:
+        """Return what is kept, by the adapter's type; what cannot be read is left out."""
+
+    def save(self, entries: Mapping[str, CachedDetection]) -> None:
+        """Keep this and nothing else. Not being able to is logged, not raised: it is only a cache."""
+
+    def mark(self, path: str) -> FileMark | None:
+        """Look at a file; ``None`` if it is not there."""

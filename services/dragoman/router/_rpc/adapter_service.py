@@ -1,0 +1,151 @@
+"""``AdapterService`` at the router: forwarded to the adapter that is named.
+
+Requests come and answers go as bytes; only what the router decides by is parsed, and only ``Execute`` is written
+anew. So what a later revision adds passes through.
+"""
+
+import contextlib
+
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.server import Context
+from dragoman.router._domain.requests import attach_objection, execute_objection
+from dragoman.router._rpc.core import Core
+from dragoman.router._rpc.detecting import Detecting
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.run import Run
+from dragoman.router._rpc.serving import Holding, bind, read, refuse, remaining_s, stream_run
+from dragoman.router._rpc.steering import cancel, respond, unknown_run
+from dragoman.v1 import adapter_pb2 as pb
+
+
+class AdapterServicer:
+    """Serves ``AdapterService`` for all adapters. Made for ``service_handler(..., raw_requests=True)``.
+
+    Args:
+        core: the router.
+        detecting: answers ``Detect``.
+    """
+
+    def __init__(self, core: Core, detecting: Detecting) -> None:
+        self._core = core
+        self._detecting = detecting
+
+    async def Describe(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Say what an adapter is."""
+        return await self._forward("Describe", read(pb.DescribeRequest, data).adapter, data, context)
+
+    async def Detect(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Look for an agent, or for all."""
+        self._core.refuse_new()
+        request = read(pb.DetectRequest, data)
+        if not request.adapter:
+            return (await self._detecting.all(request)).SerializeToString()
+        host = await self._core.host(request.adapter)
+        bind(adapter=host.record.type)
+        return await self._detecting.one(host, request, data, remaining_s(context))
+
+    async def TestEnvironment(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Check a set-up."""
+        return await self._forward("TestEnvironment", read(pb.TestEnvironmentRequest, data).adapter, data, context)
+
+    async def ListModels(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """List models."""
+        return await self._forward("ListModels", read(pb.ListModelsRequest, data).adapter, data, context)
+
+    async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """List skills."""
+        return await self._forward("ListSkills", read(pb.ListSkillsRequest, data).adapter, data, context)
+
+    async def SyncSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Place skills."""
+        return await self._forward("SyncSkills", read(pb.SyncSkillsRequest, data).adapter, data, context)
+
+    async def Execute(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Accept a run, or join the one that this request started before; then stream it."""
+        self._core.refuse_new()
+        request = read(pb.ExecuteRequest, data)
+        refuse(execute_objection(request))
+        known = self._core.runs.same(request)
+        run = known or await self._accept(request)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
+        # Held before the first await: a run whose caller is gone already must be an orphan, not a stray.
+        with Holding(run):
+            await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
+            await stream_run(self._core, run, context, joined=known is not None)
+
+    async def _accept(self, request: pb.ExecuteRequest) -> Run:
+        host = await self._core.host(request.adapter)
+        if host.record.is_refused:
+            raise host.refusal()
+        self._core.refuse_new()
+        # Somebody may have been faster while the adapter was looked for.
+        return self._core.runs.same(request) or self._core.runs.execute(request, host)
+
+    async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Follow a run: one that is known here, or one that its adapter knows."""
+        self._core.refuse_new()
+        request = read(pb.AttachRequest, data)
+        refuse(attach_objection(request))
+        run = await self._find(request.run_id, request.adapter)
+        if run is None:
+            host = await self._host_of_run(request.run_id, request.adapter)
+            run = self._core.runs.find(request.run_id)
+            run = run or self._core.runs.adopt(request.run_id, host, hold=request.hold)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
+        with Holding(run) if request.hold else contextlib.nullcontext():
+            if run.record.digest is None:
+                # What the adapter has kept comes first; only then is it known where the run stands.
+                await run.replayed.wait()
+            await stream_run(self._core, run, context, after_sequence=request.after_sequence, joined=True)
+
+    async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
+        """End a run and say how it ended."""
+        request = read(pb.CancelRequest, data)
+        run = await self._find(request.run_id, request.adapter)
+        if run is not None:
+            bind(adapter=run.record.adapter, run_id=run.run_id)
+            return await cancel(run, data, self._core.scene)
+        host = await self._host_of_run(request.run_id, request.adapter)
+        return await _pass(host, "Cancel", data, context)
+
+    async def Respond(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Answer a question of a run."""
+        request = read(pb.RespondRequest, data)
+        run = await self._find(request.run_id, request.adapter)
+        if run is not None:
+            bind(adapter=run.record.adapter, run_id=run.run_id)
+            return await respond(run, data, request.request_id, remaining_s(context))
+        host = await self._host_of_run(request.run_id, request.adapter)
+        return await _pass(host, "Respond", data, context)
+
+    async def _forward(self, method: str, adapter: str, data: bytes, context: Context) -> bytes:
+        self._core.refuse_new()
+        return await _pass(await self._core.host(adapter), method, data, context)
+
+    async def _find(self, run_id: str, adapter: str) -> Run | None:
+        """Return the run with this id at this adapter, which need not be named."""
+        run = self._core.runs.find(run_id)
+        if run is None or not adapter:
+            return run
+        host = await self._core.host(adapter)
+        if host is not run.host:
+            raise DragomanError(
+                unknown_run(run_id).reason,
+                f"run {run_id!r} is not one of {host.record.type!r} but of {run.record.adapter!r}",
+                {"run_id": run_id, "adapter": run.record.adapter},
+            )
+        return run
+
+    async def _host_of_run(self, run_id: str, adapter: str) -> Host:
+        """Return the place of the adapter that may know a run which this router does not."""
+        host = await self._core.host(adapter) if adapter else None
+        if host is None or not host.is_up:
+            raise unknown_run(run_id)
+        return host
+
+
+async def _pass(host: Host, method: str, data: bytes, context: Context) -> bytes:
+    bind(adapter=host.record.type)
+    async with host.use() as endpoint:
+        return await endpoint.link.answer(method, data, timeout_s=remaining_s(context))

@@ -1,0 +1,130 @@
+"""``Detect``: one adapter or all of them, from a cache as long as that is right."""
+
+import asyncio
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._domain.detection import CachedDetection, is_worth_keeping, may_ask_cache, may_keep_answer
+from dragoman.router._ports import DetectionStore
+from dragoman.router._rpc.core import Core
+from dragoman.router._rpc.host import Host
+from dragoman.v1 import adapter_pb2 as pb
+from google.protobuf.message import DecodeError
+
+_UNREACHABLE = frozenset({Reason.ADAPTER_UNAVAILABLE, Reason.ADAPTER_REFUSED})
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class Detecting:
+    """Answers ``Detect``.
+
+    Args:
+        core: the router.
+        store: keeps findings while no router runs.
+        ttl_s: how old a cached finding may be.
+        version: the router's version; findings of another one do not count.
+    """
+
+    def __init__(self, core: Core, store: DetectionStore, *, ttl_s: float, version: str) -> None:
+        self._core = core
+        self._store = store
+        self._ttl_s = ttl_s
+        self._version = version
+        self._cached = dict(store.load())
+
+    async def one(self, host: Host, request: pb.DetectRequest, data: bytes, timeout_s: float | None) -> bytes:
+        """Look for the agent of one adapter.
+
+        Raises:
+            DragomanError: the adapter's status. That it cannot be reached is a finding, not an error.
+        """
+        cached = self._from_cache(host, request)
+        if cached is not None:
+            return pb.DetectResponse(detections=[cached]).SerializeToString()
+        try:
+            async with host.use() as endpoint:
+                answer = await endpoint.link.answer("Detect", data, timeout_s=timeout_s)
+        except DragomanError as error:
+            if error.reason not in _UNREACHABLE:
+                raise
+            return pb.DetectResponse(detections=[self._unreachable(host, error.message)]).SerializeToString()
+        self._keep(host, request, answer)
+        return answer
+
+    async def all(self, request: pb.DetectRequest) -> pb.DetectResponse:
+        """Look for the agents of all adapters, in parallel; in order of their types."""
+        found = await asyncio.gather(*(self._one_of_all(host, request) for host in self._core.hosts))
+        detections = sorted((one for some in found for one in some), key=lambda one: one.adapter)
+        return pb.DetectResponse(detections=detections)
+
+    async def refresh(self) -> None:
+        """Forget what is cached, and look anew."""
+        self._cached.clear()
+        self._store.save(self._cached)
+        response = await self.all(pb.DetectRequest(refresh=True))
+        _log.info("agents detected anew", adapters=len(response.detections))
+
+    async def _one_of_all(self, host: Host, request: pb.DetectRequest) -> list[pb.Detection]:
+        asked = pb.DetectRequest()
+        asked.CopyFrom(request)
+        asked.adapter = host.record.type if host.record.description is not None else ""
+        limit_s = self._core.scene.timing.detect_s
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self.one(host, asked, asked.SerializeToString(), limit_s)
+            return list(pb.DetectResponse.FromString(answer).detections)
+        except TimeoutError:
+            why = f"the adapter {host.record.type!r} did not answer within {limit_s:g} s"
+        except DragomanError as error:
+            why = error.message
+        except DecodeError:
+            why = f"the answer of the adapter {host.record.type!r} cannot be read"
+        return [self._unreachable(host, why)]
+
+    def _unreachable(self, host: Host, why: str) -> pb.Detection:
+        record = host.record
+        problem = pb.DetectionProblem(
+            code="adapter_unavailable", message=why, hint="ListAdapters says where it stands."
+        )
+        detection = pb.Detection(
+            adapter=record.type,
+            label=record.label,
+            message="Its adapter could not be asked.",
+            hint="See the adapter's log; ask again with refresh once it runs.",
+            problems=[problem],
+        )
+        detection.detected_at.FromNanoseconds(int(self._core.scene.clock.time() * 1e9))
+        return detection
+
+    def _from_cache(self, host: Host, request: pb.DetectRequest) -> pb.Detection | None:
+        entry = self._cached.get(host.record.type) if may_ask_cache(request) else None
+        if entry is None:
+            return None
+        detection = pb.Detection.FromString(entry.detection)
+        mark = self._store.mark(detection.executable) if detection.executable else None
+        if not entry.is_fresh(self._core.scene.clock.time(), self._ttl_s, self._version, mark):
+            return None
+        detection.cached = True
+        return detection
+
+    def _keep(self, host: Host, request: pb.DetectRequest, answer: bytes) -> None:
+        if not may_keep_answer(request):
+            return
+        try:
+            detections = pb.DetectResponse.FromString(answer).detections
+        except DecodeError:
+            return  # the caller's parser will say so
+        before = self._cached.pop(host.record.type, None)
+        if len(detections) == 1 and self._is_kept(host, detections[0]):
+            mark = self._store.mark(detections[0].executable) if detections[0].executable else None
+            data = detections[0].SerializeToString()
+            now = self._core.scene.clock.time()
+            self._cached[host.record.type] = CachedDetection(now, self._version, mark, data)
+        elif before is None:
+            return
+        self._store.save(self._cached)
+
+    def _is_kept(self, host: Host, detection: pb.Detection) -> bool:
+        mark = self._store.mark(detection.executable) if detection.executable else None
+        return detection.adapter == host.record.type and is_worth_keeping(detection, mark)

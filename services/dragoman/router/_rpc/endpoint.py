@@ -1,0 +1,56 @@
+"""One process of an adapter, as calls and runs see it."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from dragoman.router._rpc.link import Link
+from dragoman.v1 import adapter_pb2
+
+
+class Endpoint:
+    """A process that answered. Runs are pinned to it; it never becomes another one.
+
+    Args:
+        link: the channel to it.
+        description: what it said of itself.
+    """
+
+    def __init__(self, link: Link, description: adapter_pb2.DescribeResponse) -> None:
+        self.link = link
+        self.instance_id = description.instance_id
+        self.adapter = description.adapter
+        self.serving = asyncio.Event()
+        """Set while it is connected and says SERVING."""
+        self.serving.set()
+        self.gone = asyncio.Event()
+        """Set once this process is known not to answer ever again."""
+        self.gone_because = ""
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    def leave(self, because: str) -> None:
+        """Say that this process will not answer any more; the first reason counts."""
+        if not self.gone.is_set():
+            self.gone_because = because
+            self.serving.clear()
+            self.gone.set()
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Count a user while the block runs."""
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                self._unused.set()
+
+    async def unused(self, timeout_s: float) -> None:
+        """Wait until nobody uses it, but no longer than that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._unused.wait()

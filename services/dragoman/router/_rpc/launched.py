@@ -1,0 +1,244 @@
+"""Adapters that the router starts: when first needed, again after a crash, and not for longer than they are used."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import structlog
+from dragoman.protocol.errors import DragomanError
+from dragoman.router._domain.backoff import Backoff
+from dragoman.router._domain.directory import AdapterRecord
+from dragoman.router._ports import Launched, LaunchError
+from dragoman.router._rpc.endpoint import Endpoint
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.link import Link, first_of
+from dragoman.router._rpc.scene import Scene
+from dragoman.v1 import adapter_pb2, router_pb2
+
+_LAST_WORDS_S = 1.0
+"""How long what a dead process has sent may take to be read."""
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class _Life:
+    """One process, from the wish to have it to the proof that it is gone."""
+
+    def __init__(self) -> None:
+        self.ready: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        self.stopping = asyncio.Event()
+        self.grace_s = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self.launched: Launched | None = None
+
+    async def stop(self, grace_s: float) -> None:
+        """End it within ``grace_s`` seconds; a later call may shorten that."""
+        if self.stopping.is_set() and self.launched is not None:
+            await self.launched.stop(grace_s)
+        self.grace_s = grace_s
+        self.stopping.set()
+        if self.task is not None:
+            await asyncio.shield(self.task)
+
+    def fail(self, error: DragomanError) -> None:
+        """Tell who waits that it will not be ready."""
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # read once, as perhaps nobody waits
+
+
+class LaunchedHost(Host):
+    """The place of an adapter that is launched here."""
+
+    def __init__(self, record: AdapterRecord, scene: Scene) -> None:
+        super().__init__(record, scene)
+        self._life: _Life | None = None
+        self._lives: set[_Life] = set()
+        self._backoff = Backoff()
+        self._has_died = False
+        self._uses = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it is started or being started."""
+        return self._life is not None
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[Endpoint]:
+        """Use a living process of this adapter while the block runs; it is started if need be.
+
+        Raises:
+            DragomanError: ADAPTER_UNAVAILABLE or ADAPTER_REFUSED.
+        """
+        self._uses += 1
+        self._keep()
+        try:
+            async with super().use() as endpoint:
+                yield endpoint
+        finally:
+            self._uses -= 1
+            if not self._uses and self._life is not None:
+                loop = asyncio.get_running_loop()
+                self._idle_timer = loop.call_later(self._scene.timing.idle_s, self._let_go)
+
+    async def stop(self, grace_s: float) -> None:
+        """End its processes within ``grace_s`` seconds."""
+        self._keep()
+        await asyncio.gather(*(life.stop(grace_s) for life in self._lives))
+
+    def _keep(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def _let_go(self) -> None:
+        self._idle_timer = None
+        if self._life is not None and not self._uses:
+            _log.info("adapter let go: nobody has used it", adapter=self.record.type)
+            self._scene.tasks.start(self._life.stop(self._scene.timing.stop_s), f"let go {self.record.type}")
+
+    async def _acquire(self) -> Endpoint:
+        if self._life is None or self._life.stopping.is_set():
+            self._begin()
+        assert self._life is not None
+        return await asyncio.shield(self._life.ready)
+
+    def _begin(self) -> None:
+        now = self._scene.clock.monotonic()
+        wait_s = self._backoff.wait_s(now)
+        if wait_s > self._scene.timing.patience_s:
+            raise self._unavailable(
+                f"{self.record.reason}; it is not started again for another {wait_s:.0f} s", wait_s
+            )
+        life = _Life()
+        self._life = life
+        self._lives.add(life)
+        self._set(router_pb2.ADAPTER_STATE_STARTING)
+        life.task = self._scene.tasks.start(self._live(life, wait_s), f"adapter {self.record.type}")
+
+    async def _live(self, life: _Life, wait_s: float) -> None:
+        try:
+            if wait_s:
+                await first_of(asyncio.ensure_future(life.stopping.wait()), timeout_s=wait_s)
+            await self._launch_and_serve(life)
+        except LaunchError as error:
+            self._failed(life, f"could not be started: {error}")
+        finally:
+            if self._forget(life):
+                self._set(router_pb2.ADAPTER_STATE_IDLE)
+            life.fail(self._unavailable("is being stopped"))
+            self._lives.discard(life)
+
+    async def _launch_and_serve(self, life: _Life) -> None:
+        if life.stopping.is_set():
+            return
+        spec = self.record.spec
+        assert spec.launch is not None
+        launched = life.launched = await self._scene.launcher.launch(spec.name, spec.launch)
+        log = _log.bind(adapter=spec.name, pid=launched.pid, guard_pid=launched.guard_pid)
+        log.info("adapter launched")
+        if self._has_died:
+            self.record.restarts += 1
+        link = Link(launched.address)
+        try:
+            endpoint = await self._reach(life, launched, link)
+            if endpoint is None:
+                await launched.stop(0.0)
+            else:
+                await self._serve(life, launched, endpoint)
+        finally:
+            # A no-op after the stops above; after a fault of ours nothing may stay behind all the same.
+            await asyncio.shield(launched.stop(0.0))
+            await link.close()
+            log.info("adapter gone")
+
+    async def _reach(self, life: _Life, launched: Launched, link: Link) -> Endpoint | None:
+        """Wait until it is ready; ``None`` if it will not be, which is told to who waits."""
+        timing = self._scene.timing
+        ended = asyncio.ensure_future(launched.ended())
+        hands = asyncio.ensure_future(self._shake_hands(link))
+        stopping = asyncio.ensure_future(life.stopping.wait())
+        await first_of(ended, hands, stopping, timeout_s=timing.start_s)
+        output = f"its output is in {launched.log_path}"
+        if _has_result(hands):
+            return self._welcome(life, launched, link, hands.result())
+        if _has_result(ended):
+            self._failed(life, f"{ended.result()} before it was ready; {output}")
+        elif hands.cancelled() and not _has_result(stopping):
+            self._failed(life, f"was not ready within {timing.start_s:g} s; {output}")
+        elif not hands.cancelled():
+            failure = hands.exception()
+            told = failure.message if isinstance(failure, DragomanError) else "could not be reached"
+            self._failed(life, f"did not describe itself: {told}; {output}")
+        return None
+
+    def _welcome(
+        self, life: _Life, launched: Launched, link: Link, description: adapter_pb2.DescribeResponse
+    ) -> Endpoint | None:
+        refusal = self._scene.directory.learn(self.record, description)
+        if refusal:
+            _log.warning("adapter refused", adapter=self.record.type, reason=refusal)
+            self._scene.changes.tell()
+            life.fail(self.refusal())
+            return None
+        endpoint = Endpoint(link, description)
+        self.record.address = launched.address
+        self.record.pid, self.record.guard_pid = launched.pid, launched.guard_pid
+        self._set(router_pb2.ADAPTER_STATE_READY)
+        _log.info("adapter ready", adapter=endpoint.adapter, instance=endpoint.instance_id, pid=launched.pid)
+        life.ready.set_result(endpoint)
+        return endpoint
+
+    async def _serve(self, life: _Life, launched: Launched, endpoint: Endpoint) -> None:
+        """See it through to its end, wanted or not."""
+        ready_since = self._scene.clock.monotonic()
+        watch = self._scene.tasks.start(self._watch(endpoint), f"watch {endpoint.adapter}")
+        ended = asyncio.ensure_future(launched.ended())
+        try:
+            await first_of(ended, asyncio.ensure_future(life.stopping.wait()))
+            if _has_result(ended):
+                self._died(life, endpoint, ended.result(), launched, ready_since)
+            else:
+                watch.cancel()
+                if self._forget(life):
+                    self._set(router_pb2.ADAPTER_STATE_IDLE)
+                self._backoff = Backoff()
+                # Its runs are followed until it is gone: it may still tell how they end.
+                await launched.stop(life.grace_s)
+            endpoint.leave("was stopped")
+            await endpoint.unused(_LAST_WORDS_S)
+        finally:
+            watch.cancel()
+
+    def _died(self, life: _Life, endpoint: Endpoint, how: str, launched: Launched, ready_since: float) -> None:
+        log = _log.bind(adapter=endpoint.adapter, instance=endpoint.instance_id, pid=launched.pid)
+        log.warning("adapter exited", how=how)
+        endpoint.leave(how)
+        self._failed(life, f"{how}; its output is in {launched.log_path}", ready_since=ready_since)
+
+    def _failed(self, life: _Life, why: str, *, ready_since: float | None = None) -> None:
+        now = self._scene.clock.monotonic()
+        self._backoff = self._backoff.failed(now, self._scene.clock.chance(), ready_since=ready_since)
+        self._has_died = True
+        count = self._backoff.failures
+        reason = why if count == 1 else f"{why} ({count} times in a row)"
+        if self._forget(life):
+            self._set(router_pb2.ADAPTER_STATE_UNAVAILABLE, reason)
+        _log.warning("adapter failed", adapter=self.record.type, failures=count)
+        life.fail(self._unavailable(reason, self._backoff.wait_s(now)))
+
+    def _forget(self, life: _Life) -> bool:
+        """Let the next who asks start a new process; False if that has happened before."""
+        if self._life is not life:
+            return False
+        self._life = None
+        self._keep()
+        self.record.address = ""
+        self.record.pid = self.record.guard_pid = None
+        return True
+
+
+def _has_result(future: "asyncio.Future[Any]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

@@ -1,0 +1,156 @@
+"""One channel to one address, and what can be asked there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.limits import ChannelOption, channel_options
+from dragoman.v1 import adapter_pb2
+from grpc_health.v1 import health_pb2
+
+SERVICE = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
+
+StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
+"""An upstream stream; its messages are bytes."""
+
+_HEALTH = "/grpc.health.v1.Health/Watch"
+_RETRY_S = 1.0
+_UNEXPLAINED = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
+_CUT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+
+
+class NotServedError(Exception):
+    """The address does not serve health."""
+
+
+class Link:
+    """A channel to an adapter's address. One per address, so that calls do not spread over processes.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=_options(address))
+        self._unary: dict[str, Any] = {}
+
+    async def connected(self) -> None:
+        """Wait until there is a connection, trying as long as it takes."""
+        await self._channel.channel_ready()
+
+    async def disconnected(self) -> None:
+        """Wait until there is no connection any more."""
+        await self._channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+
+    async def answer(self, method: str, request: bytes, *, timeout_s: float | None = None) -> bytes:
+        """Ask for one answer.
+
+        Args:
+            method: the RPC's name, e.g. ``Describe``.
+            request: the request, serialized.
+            timeout_s: how long to wait.
+
+        Raises:
+            DragomanError: the adapter's status, or ADAPTER_UNAVAILABLE.
+        """
+        call = self._unary.get(method)
+        if call is None:
+            call = self._unary[method] = self._channel.unary_unary(f"/{SERVICE.full_name}/{method}")
+        try:
+            data: bytes = await call(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise explained(error) from error
+        return data
+
+    def stream(self, method: str, request: bytes) -> StreamCall:
+        """Open a stream of events. It has no deadline: a run is not over because somebody's patience is."""
+        call: Any = self._channel.unary_stream(f"/{SERVICE.full_name}/{method}")
+        stream: StreamCall = call(request)
+        return stream
+
+    async def describe(self, timeout_s: float) -> adapter_pb2.DescribeResponse:
+        """Ask what the adapter is.
+
+        Raises:
+            DragomanError: it did not say.
+        """
+        data = await self.answer("Describe", b"", timeout_s=timeout_s)
+        try:
+            return adapter_pb2.DescribeResponse.FromString(data)
+        except ValueError as error:  # protobuf's DecodeError
+            raise DragomanError(Reason.ADAPTER_UNAVAILABLE, "its description cannot be read") from error
+
+    async def health(self) -> AsyncIterator[bool]:
+        """Follow whether the adapter serves. Ends when the connection does.
+
+        Raises:
+            NotServedError: it does not tell.
+        """
+        call: Any = self._channel.unary_stream(
+            _HEALTH,
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )(health_pb2.HealthCheckRequest())
+        try:
+            async for said in call:
+                yield said.status == health_pb2.HealthCheckResponse.SERVING
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                raise NotServedError from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """End all calls and the connection."""
+        await self._channel.close()
+
+
+def _options(address: str) -> list[ChannelOption]:
+    options = dict(channel_options(address, local=True))
+    if address.startswith("unix:"):
+        # A process that starts takes a fraction of a second; waiting longer between tries costs more than they do.
+        options["grpc.max_reconnect_backoff_ms"] = 150
+    return list(options.items())
+
+
+def explained(error: grpc.aio.AioRpcError) -> DragomanError:
+    """Return what a failed call means: the adapter's own status, or that there is no adapter."""
+    said = from_rpc_error(error)
+    if said.reason is not None or error.code() not in _CUT | _UNEXPLAINED or _has_details(error):
+        return said
+    if error.code() in _CUT:
+        return unavailable("the connection to the adapter broke")
+    # Without a reason this is what a program without an error boundary says, and may quote anything.
+    return DragomanError(Reason.INTERNAL, "the adapter failed and did not say why; its log may have more")
+
+
+def _has_details(error: grpc.aio.AioRpcError) -> bool:
+    return any(key == "grpc-status-details-bin" for key, _value in error.trailing_metadata() or ())
+
+
+def unavailable(message: str, retry_after_s: float = _RETRY_S) -> DragomanError:
+    """Return the error for an adapter that cannot be reached or started."""
+    return DragomanError(Reason.ADAPTER_UNAVAILABLE, message, retry_after_s=retry_after_s)
+
+
+def is_cut(error: DragomanError) -> bool:
+    """Tell whether the connection, not the adapter, ended a call."""
+    return error.reason is Reason.ADAPTER_UNAVAILABLE and error.status is None
+
+
+def never_connected(error: grpc.aio.AioRpcError) -> bool:
+    """Tell whether a call failed before there was a connection to send it on."""
+    return error.code() == grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
+
+
+async def first_of(*waits: "asyncio.Future[Any]", timeout_s: float | None = None) -> None:
+    """Wait until one of these is done, or for ``timeout_s`` seconds; end those that are not."""
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waits:
+            future.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

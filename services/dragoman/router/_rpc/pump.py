@@ -1,0 +1,280 @@
+"""The pump: one upstream stream per run, always drained, followed again when it breaks.
+
+A stream can break in four ways, and each has its answer:
+
+* the process is known to be gone, or another one answers in its place: the run is LOST at once
+* the adapter says that it does not know the run: LOST
+* anything else: Attach from the last sequence, as often as it takes, for 30 seconds; then LOST
+* it ends, and there was no result, or what came was no such stream as the contract allows: LOST too, as a fault
+
+Before the first event there is a fifth: the adapter refused the call. Its status is passed on and the run never
+was.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.router._domain.runs import ProtocolViolationError
+from dragoman.router._rpc.endpoint import Endpoint
+from dragoman.router._rpc.link import StreamCall, explained, first_of, is_cut, never_connected
+from dragoman.router._rpc.run import Run
+from dragoman.router._rpc.scene import Scene
+from dragoman.v1 import adapter_pb2
+
+_LAST_WORDS_S = 0.5
+"""How long a stream may go on after its process is known to be gone: for what was already on its way."""
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_OFTEN_S = 5.0
+_FINAL = frozenset(
+    {
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+"""What an adapter answers to an Attach that will not succeed later either."""
+
+
+class _BrokenError(Exception):
+    """The stream ended before the run."""
+
+    def __init__(self, error: DragomanError | None, *, was_sent: bool = True) -> None:
+        super().__init__()
+        self.error = error
+        """The status; ``None`` if the stream was ended here."""
+        self.was_sent = was_sent
+        """False if there never was a connection to send the call on."""
+
+
+class Pump:
+    """Follows one run from its adapter's first word to its result.
+
+    Args:
+        run: the run.
+        scene: what the router's parts share.
+        hold: whether an Attach upstream keeps the run alive there.
+    """
+
+    def __init__(self, run: Run, scene: Scene, *, hold: bool) -> None:
+        self._run = run
+        self._scene = scene
+        self._hold = hold
+        self._call: StreamCall | None = None
+
+    async def execute(self, request: bytes) -> None:
+        """Start the run upstream, and follow it."""
+        await self._drive("Execute", request)
+
+    async def attach(self) -> None:
+        """Follow a run that was started by others, from its beginning."""
+        await self._drive("Attach", self._attach_request())
+
+    def set_hold(self, hold: bool) -> None:
+        """Keep the run alive upstream, or do not."""
+        if hold != self._hold:
+            self._hold = hold
+            if self._call is not None:
+                # Opened again at the last sequence, with the other wish.
+                self._call.cancel()
+
+    async def _drive(self, method: str, request: bytes) -> None:
+        run = self._run
+        try:
+            async with run.host.use() as endpoint:
+                run.pin(endpoint)
+                run.host.record.live_runs += 1
+                try:
+                    await self._follow(endpoint, method, request)
+                finally:
+                    run.host.record.live_runs -= 1
+        except DragomanError as error:
+            run.refuse(error)
+        except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
+            run.fail()
+            raise
+
+    async def _follow(self, endpoint: Endpoint, method: str, request: bytes) -> None:
+        run = self._run
+        patience = _Patience(self._scene.timing.reattach_s)
+        while not run.over.is_set():
+            try:
+                await self._drain(endpoint, method, request, patience)
+            except ProtocolViolationError as error:
+                run.distrust(error)
+                self._scene.tasks.start(_call_off(run, endpoint), f"call off {run.run_id}")
+            except _BrokenError as broken:
+                if await self._mend(endpoint, method, broken, patience):
+                    # An Execute that was perhaps received is not sent again: Attach tells whether it was.
+                    method = "Attach" if broken.was_sent or method == "Attach" else method
+                    request = self._attach_request() if method == "Attach" else request
+
+    async def _mend(self, endpoint: Endpoint, method: str, broken: _BrokenError, patience: "_Patience") -> bool:
+        """Say whether it is worth another try, once it is; else end the run."""
+        run, error = self._run, broken.error
+        if run.over.is_set():
+            return False
+        if error is not None and self._is_refusal(method, error):
+            run.refuse(error)
+            return False
+        if error is not None and method == "Attach" and error.code in _FINAL:
+            run.lose(f"does not know the run any more ({error.code.name})")
+            return False
+        if error is not None and broken.was_sent and patience.deadline is None:
+            run.remark("adapter_stream_broken", "The stream from the adapter broke; it is being followed again.")
+        if await patience.outlast(endpoint):
+            return True
+        if endpoint.gone.is_set():
+            run.lose(endpoint.gone_because)
+        elif not broken.was_sent and error is not None:
+            run.refuse(error)
+        else:
+            run.lose(f"could not be reached for {self._scene.timing.reattach_s:g} s")
+            self._scene.tasks.start(_call_off(run, endpoint), f"call off {run.run_id}")
+        return False
+
+    def _is_refusal(self, method: str, error: DragomanError) -> bool:
+        """Tell whether the adapter answered that it will not do this at all."""
+        if self._run.record.has_events or is_cut(error):
+            return False
+        return method == "Execute" or self._run.record.digest is None
+
+    async def _drain(self, endpoint: Endpoint, method: str, request: bytes, patience: "_Patience") -> None:
+        """Read one upstream stream until the run is over.
+
+        Raises:
+            ProtocolViolationError: what came is not allowed.
+            _BrokenError: the stream ended before the run.
+        """
+        call = self._call = endpoint.link.stream(method, request)
+        listening = asyncio.ensure_future(self._note_acceptance(call))
+        try:
+            with _ended_with(call, endpoint):
+                message = await self._first(call, patience)
+                patience.restore()
+                await self._read(call, message)
+        except TimeoutError:
+            raise _BrokenError(None) from None
+        except grpc.aio.AioRpcError as error:
+            raise _BrokenError(explained(error), was_sent=not never_connected(error)) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _BrokenError(None) from None
+        finally:
+            self._call = None
+            call.cancel()
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _first(self, call: StreamCall, patience: "_Patience") -> Any:
+        if patience.deadline is None:
+            return await call.read()
+        async with asyncio.timeout_at(patience.deadline):
+            return await call.read()
+
+    async def _read(self, call: StreamCall, message: Any) -> None:
+        run = self._run
+        while message is not grpc.aio.EOF:
+            run.take(message)
+            if run.over.is_set():
+                await _let_end(call)
+                return
+            message = await call.read()
+        raise ProtocolViolationError("the stream ended without a result")
+
+    async def _note_acceptance(self, call: StreamCall) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            metadata = await call.initial_metadata()
+            if RUN_ID_METADATA_KEY in dict(metadata):
+                self._run.accepted.set()
+
+    def _attach_request(self) -> bytes:
+        record = self._run.record
+        return adapter_pb2.AttachRequest(
+            run_id=record.run_id, after_sequence=record.last_sequence, hold=self._hold
+        ).SerializeToString()
+
+
+class _Patience:
+    """For how long a broken stream is tried to be followed; restored whenever something comes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._pause_s = 0.0
+        self._last_break = float("-inf")
+        self.deadline: float | None = None
+        """When it ends; ``None`` while nothing is wrong."""
+
+    def restore(self) -> None:
+        """Take note that something came."""
+        self.deadline = None
+
+    async def outlast(self, endpoint: Endpoint) -> bool:
+        """Wait until there is a connection again; False if the process is gone or it takes too long."""
+        now = asyncio.get_running_loop().time()
+        # What breaks again as soon as it is mended must not keep two processors busy.
+        often = now - self._last_break < _OFTEN_S
+        self._pause_s = min(max(self._pause_s * 2, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S) if often else 0.0
+        self._last_break = now
+        self.deadline = self.deadline or now + self._seconds
+        connected = asyncio.ensure_future(self._connected(endpoint))
+        gone = asyncio.ensure_future(endpoint.gone.wait())
+        await first_of(connected, gone, timeout_s=max(0.0, self.deadline - now))
+        return not endpoint.gone.is_set() and not connected.cancelled()
+
+    async def _connected(self, endpoint: Endpoint) -> None:
+        await asyncio.sleep(self._pause_s)
+        await endpoint.link.connected()
+
+
+async def _let_end(call: StreamCall) -> None:
+    """Let the stream end by itself after the result; what else may come is of no interest."""
+    with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError):
+        async with asyncio.timeout(_LAST_WORDS_S):
+            await call.read()
+
+
+@contextlib.contextmanager
+def _ended_with(call: StreamCall, endpoint: Endpoint) -> Iterator[None]:
+    """End the stream when its process is known to be gone, should it not end by itself."""
+
+    async def end() -> None:
+        await endpoint.gone.wait()
+        await asyncio.sleep(_LAST_WORDS_S)
+        call.cancel()
+
+    watcher = asyncio.ensure_future(end())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+
+
+async def _call_off(run: Run, endpoint: Endpoint) -> None:
+    """Tell the adapter to cancel a run that is over here, once it can be told."""
+    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason="the router gave the run up").SerializeToString()
+    pause_s = _SHORTEST_PAUSE_S
+    while not endpoint.gone.is_set():
+        try:
+            await endpoint.link.answer("Cancel", request)
+        except DragomanError as error:
+            if not is_cut(error):
+                return
+        else:
+            return
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        connected = asyncio.ensure_future(endpoint.link.connected())
+        await first_of(connected, asyncio.ensure_future(endpoint.gone.wait()))

@@ -1,0 +1,89 @@
+"""``RouterService``: what only the router knows."""
+
+import asyncio
+import os
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.server import Context, draining, write_event
+from dragoman.router._domain.paging import PageTokenError, page
+from dragoman.router._domain.runs import matches
+from dragoman.router._rpc.core import Core
+from dragoman.router._rpc.link import first_of
+from dragoman.router._rpc.serving import bind
+from dragoman.router._rpc.steering import unknown_run
+from dragoman.v1 import router_pb2 as pb
+
+
+class RouterServicer:
+    """Serves ``RouterService``. Sessions and registration are not served yet.
+
+    Args:
+        core: the router.
+        version: the router's version.
+    """
+
+    def __init__(self, core: Core, *, version: str) -> None:
+        self._core = core
+        self._version = version
+
+    async def ListAdapters(self, request: pb.ListAdaptersRequest, _context: Context) -> pb.ListAdaptersResponse:  # noqa: N802 - the contract's name
+        """List all adapters; start none of them unless asked to describe them."""
+        if request.describe:
+            self._core.refuse_new()
+            await self._core.learn()
+        # The place in the list makes the key unique: refused adapters share their names with others.
+        entries = list(enumerate(self._core.entries()))
+        try:
+            shown, token = page(
+                entries,
+                lambda item: [item[1].adapter, item[0]],
+                size=request.page_size,
+                token=request.page_token,
+            )
+        except PageTokenError as error:
+            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        return pb.ListAdaptersResponse(
+            adapters=[entry for _place, entry in shown],
+            next_page_token=token,
+            router_pid=os.getpid(),
+            router_version=self._version,
+        )
+
+    async def WatchAdapters(self, _request: pb.WatchAdaptersRequest, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Stream the list of adapters whenever it changes."""
+        self._core.refuse_new()
+        with self._core.stream():
+            while not self._core.ending.is_set():
+                change = self._core.scene.changes.next()
+                response = pb.WatchAdaptersResponse(adapters=self._core.entries())
+                await write_event(context, response.SerializeToString())
+                await first_of(asyncio.ensure_future(change.wait()), asyncio.ensure_future(self._core.ending.wait()))
+        raise draining()
+
+    async def ListRuns(self, request: pb.ListRunsRequest, _context: Context) -> pb.ListRunsResponse:  # noqa: N802 - the contract's name
+        """List runs, newest first."""
+        wanted = [run for run in self._core.runs if matches(run.record, request)]
+        wanted.sort(key=lambda run: -run.record.number)
+        try:
+            shown, token = page(
+                wanted,
+                lambda run: [-run.record.number],
+                size=request.page_size,
+                token=request.page_token,
+            )
+        except PageTokenError as error:
+            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        return pb.ListRunsResponse(
+            runs=[run.record.summary(run.fanout.readers) for run in shown], next_page_token=token
+        )
+
+    async def GetRun(self, request: pb.GetRunRequest, _context: Context) -> pb.GetRunResponse:  # noqa: N802 - the contract's name
+        """Tell of one run."""
+        run = self._core.runs.find(request.run_id)
+        if run is None:
+            raise unknown_run(request.run_id)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
+        return pb.GetRunResponse(
+            run=run.record.summary(run.fanout.readers),
+            pending_requests=[event.input_request for event in run.record.pending.values()],
+        )

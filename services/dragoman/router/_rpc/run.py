@@ -1,0 +1,167 @@
+"""One run in the router: its events, who reads them, who holds it, and how it is ended."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.fanout import Fanout
+from dragoman.protocol.holding import Holders
+from dragoman.protocol.wire import BATCH, FIELD_BY_KIND, MalformedEventError, peek, split
+from dragoman.router._domain.runs import VIOLATION_CODE, ProtocolViolationError, RunRecord, lost, never_started
+from dragoman.router._ports import Clock
+from dragoman.router._rpc.endpoint import Endpoint
+from dragoman.router._rpc.host import Host
+from dragoman.v1 import event_pb2 as pb
+
+_GAP = FIELD_BY_KIND["gap"]
+_REPLAY_DONE = FIELD_BY_KIND["replay_done"]
+_INPUT_REQUEST = FIELD_BY_KIND["input_request"]
+
+_log = structlog.get_logger("dragoman.router")
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Run:
+    """One run.
+
+    Args:
+        record: what is kept of it.
+        host: the place of its adapter.
+        clock: the time.
+    """
+
+    def __init__(self, record: RunRecord, host: Host, clock: Clock) -> None:
+        self.record = record
+        self.host = host
+        self.fanout = Fanout(record.run_id)
+        self.endpoint: Endpoint | None = None
+        """The process it is pinned to; ``None`` until there is one."""
+        self.accepted = asyncio.Event()
+        """Set once the adapter has the run."""
+        self.over = asyncio.Event()
+        """Set once there is a result, or it was refused."""
+        self.replayed = asyncio.Event()
+        """Set once what the adapter had kept of it is here; only for runs found by Attach."""
+        self.streams_end = asyncio.Event()
+        """Set when its readers' streams are to end before it does, as the router stops."""
+        self.held: Callable[[], None] = _nothing
+        """Called when somebody begins to hold it."""
+        self.refusal: DragomanError | None = None
+        """The status that it ended with instead of a result."""
+        self._clock = clock
+        self._holders: Holders | None = None
+        self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        return self.record.run_id
+
+    @property
+    def holders(self) -> Holders:
+        """Who keeps it alive."""
+        assert self._holders is not None
+        return self._holders
+
+    @holders.setter
+    def holders(self, holders: Holders) -> None:
+        self._holders = holders
+
+    def pin(self, endpoint: Endpoint) -> None:
+        """Say which process has it from now on."""
+        self.endpoint = endpoint
+        self.record.instance_id = endpoint.instance_id
+        self.log = self.log.bind(instance=endpoint.instance_id)
+
+    def take(self, message: bytes) -> None:
+        """Take what the adapter sent.
+
+        Raises:
+            ProtocolViolationError: it is not what the contract allows.
+        """
+        try:
+            sequence, body = peek(message)
+        except MalformedEventError as error:
+            raise ProtocolViolationError("what came is no event") from error
+        if body == BATCH:
+            # Not asked for, and right all the same.
+            for data in split(message):
+                self._take_one(*peek(data), data)
+        else:
+            self._take_one(sequence, body, message)
+
+    def _take_one(self, sequence: int, body: int, data: bytes) -> None:
+        if self.record.is_over:
+            raise ProtocolViolationError("an event came after the result")
+        if not sequence:
+            self._take_ephemeral(body, data)
+        elif self.record.take(sequence, body, data, self._clock.time()):
+            self.accepted.set()
+            self.fanout.append(data, sequence)
+            if self.record.result is not None:
+                self._end(self.record.result)
+
+    def _take_ephemeral(self, body: int, data: bytes) -> None:
+        if body == _GAP:
+            self.record.skip(pb.AgentEvent.FromString(data).gap)
+        elif body == _REPLAY_DONE:
+            self.replayed.set()
+        elif body != _INPUT_REQUEST or self.record.remember_request(pb.AgentEvent.FromString(data)):
+            self.fanout.send_ephemeral(data)
+
+    def remark(self, code: str, text: str) -> None:
+        """Make a remark of the router's own, to present readers and for ``GetRun``."""
+        self.record.remark(text)
+        notice = pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)
+        self.fanout.send_ephemeral(self.record.own_event(self._clock.time(), notice=notice))
+        self.log.warning("run", remark=code)
+
+    def lose(self, why: str) -> None:
+        """End it: its adapter is gone, and nobody knows how it ended."""
+        message = f"The adapter {self.record.adapter!r} {why}. Nobody knows how the run ended."
+        self._end_by_word(lost(pb.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message))
+
+    def distrust(self, error: ProtocolViolationError) -> None:
+        """End it: what its adapter sends cannot be followed."""
+        message = f"The adapter {self.record.adapter!r} broke the contract: {error}. It is no longer followed."
+        self._end_by_word(lost(pb.FAILURE_KIND_INTERNAL, VIOLATION_CODE, message))
+
+    def fail(self) -> None:
+        """End it: a fault of the router's own."""
+        message = "The router failed to follow the run. Its log has more under the run's id."
+        self._end_by_word(lost(pb.FAILURE_KIND_INTERNAL, "router_failed", message))
+
+    def stop_waiting(self) -> None:
+        """End it as cancelled, if its adapter is not there yet; then it does not get it."""
+        if self.endpoint is None:
+            self._end_by_word(never_started("The run was cancelled before its adapter was ready."))
+
+    def refuse(self, error: DragomanError) -> None:
+        """End it without a result: the call was wrong, or there is no adapter. The id may be used again."""
+        if not self.over.is_set():
+            self.refusal = error
+            self.log.info("run refused", reason=error.reason.value if error.reason else error.code.name)
+            self._close()
+
+    def _end_by_word(self, result: pb.Result) -> None:
+        if self.over.is_set():
+            return
+        sequence, data = self.record.end(result, self._clock.time())
+        self.fanout.append(data, sequence)
+        self._end(result)
+
+    def _end(self, result: pb.Result) -> None:
+        self.log.info("run ended", outcome=pb.Outcome.Name(result.outcome), sequence=self.record.last_sequence)
+        self._close()
+
+    def _close(self) -> None:
+        self.fanout.close()
+        self.over.set()
+        self.replayed.set()
+        self.accepted.set()
+        if self._holders is not None:
+            self._holders.close()

@@ -1,0 +1,114 @@
+"""All runs of this router: accepted, found, ended, forgotten."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.holding import Holders
+from dragoman.protocol.identity import RequestDigests, new_run_id
+from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
+from dragoman.router._domain.requests import orphan_after_s
+from dragoman.router._domain.runs import Retention, RunRecord
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.pump import Pump
+from dragoman.router._rpc.run import Run
+from dragoman.router._rpc.scene import Scene
+from dragoman.router._rpc.steering import end_orphan
+from dragoman.v1 import adapter_pb2
+
+
+class Runs:
+    """The runs that this router knows.
+
+    Args:
+        scene: what the router's parts share.
+        retention: what is kept of runs that are over.
+    """
+
+    def __init__(self, scene: Scene, retention: Retention) -> None:
+        self._scene = scene
+        self._retention = retention
+        self._digests = RequestDigests()
+        self._runs: dict[str, Run] = {}
+        self._numbers = itertools.count(1)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(list(self._runs.values()))
+
+    def find(self, run_id: str) -> Run | None:
+        """Return a run by its id."""
+        return self._runs.get(run_id)
+
+    def live(self) -> list[Run]:
+        """Return the runs that are not over."""
+        return [run for run in self._runs.values() if not run.over.is_set()]
+
+    def same(self, request: adapter_pb2.ExecuteRequest) -> Run | None:
+        """Return the run that this very request started before; ``None`` if its id is new.
+
+        Raises:
+            DragomanError: RUN_ID_REUSED: another request did.
+        """
+        run = self._runs.get(request.run_id) if request.run_id else None
+        if run is not None and run.record.digest != self._digests.digest(request):
+            raise DragomanError(
+                Reason.RUN_ID_REUSED,
+                f"run {request.run_id!r} exists with another request; choose another id",
+                {"run_id": request.run_id},
+            )
+        return run
+
+    def execute(self, request: adapter_pb2.ExecuteRequest, host: Host) -> Run:
+        """Accept a run, and start it at its adapter. ``request`` gets its id."""
+        request.run_id = request.run_id or new_run_id()
+        record = self._record(request.run_id, host)
+        record.digest = self._digests.digest(request)
+        record.agent_id, record.company_id = request.agent.id, request.agent.company_id
+        record.task_key, record.labels = request.task_key, dict(request.labels)
+        run = Run(record, host, self._scene.clock)
+        run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
+        # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
+        request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
+        self._begin(run, Pump(run, self._scene, hold=True), request.SerializeToString())
+        return run
+
+    def adopt(self, run_id: str, host: Host, *, hold: bool) -> Run:
+        """Take up a run that an adapter may know and this router does not."""
+        run = Run(self._record(run_id, host), host, self._scene.clock)
+        pump = Pump(run, self._scene, hold=hold)
+        # Who started it said for how long it may be without a holder, and the adapter knows; so no longer holding
+        # it there is all there is to do.
+        run.holders = Holders(0.0, lambda: pump.set_hold(False))
+        run.held = lambda: pump.set_hold(True)
+        self._begin(run, pump, None)
+        return run
+
+    def _record(self, run_id: str, host: Host) -> RunRecord:
+        return RunRecord(
+            run_id=run_id,
+            adapter=host.record.type,
+            number=next(self._numbers),
+            accepted_at=self._scene.clock.time(),
+        )
+
+    def _begin(self, run: Run, pump: Pump, request: bytes | None) -> None:
+        self._runs[run.run_id] = run
+        work = pump.attach() if request is None else pump.execute(request)
+        self._scene.tasks.start(work, f"run {run.run_id}")
+        self._scene.tasks.start(self._see_to_end(run), f"end of run {run.run_id}")
+        run.log.info("run accepted" if request is not None else "run asked for")
+
+    async def _see_to_end(self, run: Run) -> None:
+        await run.over.wait()
+        if run.refusal is not None:
+            self._forget(run)
+            return
+        finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if one.record.is_over]
+        for run_id in self._retention.to_forget(finished, self._scene.clock.time()):
+            self._runs.pop(run_id, None)
+        asyncio.get_running_loop().call_later(self._retention.seconds, self._forget, run)
+
+    def _forget(self, run: Run) -> None:
+        if self._runs.get(run.run_id) is run:
+            del self._runs[run.run_id]

@@ -1,0 +1,93 @@
+"""What the services do alike: reading requests, refusing them, streaming a run."""
+
+from typing import Any, TypeVar
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
+from dragoman.protocol.fanout import SequenceAheadError
+from dragoman.protocol.server import Context, stream_events
+from dragoman.router._domain.requests import Objection
+from dragoman.router._rpc.core import Core
+from dragoman.router._rpc.run import Run
+from google.protobuf.message import DecodeError, Message
+
+_MARGIN_S = 0.05
+"""What is kept of a caller's deadline, so that the answer that it passed is the adapter's and has a reason."""
+_BY_SERVER = frozenset({Reason.SLOW_CONSUMER, Reason.DRAINING})
+
+Request = TypeVar("Request", bound=Message)
+
+
+def read(kind: type[Request], data: bytes) -> Request:
+    """Parse a request.
+
+    Raises:
+        DragomanError: INVALID_REQUEST.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise DragomanError(Reason.INVALID_REQUEST, f"the request is no {kind.DESCRIPTOR.name}") from error
+
+
+def refuse(objection: Objection | None) -> None:
+    """Raise what is wrong with a request, if anything is."""
+    if objection is not None:
+        make = not_supported if objection.is_unsupported else invalid
+        raise make(objection.path, objection.description)
+
+
+def bind(**facts: str) -> None:
+    """Put these facts into every log line of this RPC."""
+    structlog.contextvars.bind_contextvars(**facts)
+
+
+def remaining_s(context: Context) -> float | None:
+    """Return how long an adapter may take to answer; ``None`` if the caller has no deadline."""
+    left: Any = context.time_remaining()  # None without a deadline, which the stubs do not say
+    return None if left is None else max(left - _MARGIN_S, 0.001)
+
+
+async def stream_run(core: Core, run: Run, context: Context, *, after_sequence: int = 0, joined: bool) -> None:
+    """Write a run's events until it is over.
+
+    Args:
+        core: the router.
+        run: the run.
+        context: the RPC.
+        after_sequence: the last sequence the reader has.
+        joined: whether to send what is pending and to mark where the replay ends.
+
+    Raises:
+        DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or what the run was refused with.
+    """
+    if run.refusal is not None:
+        raise run.refusal
+    copies = [event.SerializeToString() for event in run.record.pending.values()] if joined else None
+    try:
+        reader = run.fanout.reader(after_sequence, replay_done=joined, copies=copies)
+    except SequenceAheadError as error:
+        raise DragomanError(
+            Reason.SEQUENCE_AHEAD,
+            f"after_sequence {after_sequence} is past the end; the last sequence is {error.last_sequence}",
+            {"last_sequence": str(error.last_sequence)},
+        ) from error
+    with core.stream():
+        await stream_events(context, reader, ended_early=run.streams_end)
+    if run.refusal is not None:
+        raise run.refusal
+
+
+class Holding:
+    """Holds a run while the block runs; a stream that the server ended counts for a while longer."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._run.holders.acquire()
+        self._run.held()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        by_server = isinstance(error, DragomanError) and error.reason in _BY_SERVER
+        self._run.holders.release(by_server=by_server)

@@ -1,0 +1,130 @@
+"""Cancel and Respond: what people and programs want of a run, brought to the process that has it."""
+
+import asyncio
+from typing import Any
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._rpc.endpoint import Endpoint
+from dragoman.router._rpc.link import first_of, is_cut, unavailable
+from dragoman.router._rpc.run import Run
+from dragoman.router._rpc.scene import Scene
+from dragoman.v1 import adapter_pb2
+
+_ACCEPTANCE_S = 10.0
+"""How long a Cancel waits for the adapter to have the run; then it is sent all the same."""
+_RECORDED_S = 5.0
+"""How long the adapter's answer to a Cancel may be ahead of the result in its stream."""
+_PAUSE_S = 0.1
+
+
+def end_orphan(run: Run, scene: Scene) -> None:
+    """Cancel a run that nobody holds any more."""
+    run.remark("run_orphaned", "Nobody holds the run any more; it is being cancelled.")
+    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason="nobody holds the run").SerializeToString()
+    run.stop_waiting()
+    scene.tasks.start(_end_orphan(run, request), f"cancel {run.run_id}")
+
+
+async def _end_orphan(run: Run, request: bytes) -> None:
+    try:
+        await _tell(run, request)
+    except DragomanError as error:
+        run.log.warning("run could not be cancelled", code=error.code.name)
+
+
+async def cancel(run: Run, request: bytes, scene: Scene) -> adapter_pb2.CancelResponse:
+    """Cancel a run, and say how it ended. Who asks may go away; it is cancelled all the same.
+
+    Raises:
+        DragomanError: the adapter's status.
+    """
+    run.stop_waiting()
+    if run.over.is_set():
+        return _response(run)
+    told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    scene.tasks.start(_tell_and_answer(run, request, told), f"cancel {run.run_id}")
+    over = asyncio.ensure_future(run.over.wait())
+    try:
+        either: set[asyncio.Future[Any]] = {told, over}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if told.done() and told.exception() is None:
+            await asyncio.wait([over], timeout=_RECORDED_S)
+    finally:
+        over.cancel()
+    if run.over.is_set():
+        return _response(run)
+    return adapter_pb2.CancelResponse.FromString(told.result())
+
+
+async def _tell_and_answer(run: Run, request: bytes, told: "asyncio.Future[bytes]") -> None:
+    try:
+        answer = await _tell(run, request)
+    except DragomanError as error:
+        told.set_exception(error)
+        told.exception()  # read once, as perhaps nobody waits any more
+    else:
+        told.set_result(answer)
+
+
+async def _tell(run: Run, request: bytes) -> bytes:
+    """Bring a Cancel to the adapter, through broken connections, as long as the run lives."""
+    await first_of(
+        asyncio.ensure_future(run.accepted.wait()),
+        asyncio.ensure_future(run.over.wait()),
+        timeout_s=_ACCEPTANCE_S,
+    )
+    while not run.over.is_set() and run.endpoint is not None:
+        try:
+            return await run.endpoint.link.answer("Cancel", request)
+        except DragomanError as error:
+            if not is_cut(error):
+                raise
+        await asyncio.sleep(_PAUSE_S)
+        await _reachable(run, run.endpoint)
+    return b""
+
+
+async def _reachable(run: Run, endpoint: Endpoint) -> None:
+    await first_of(
+        asyncio.ensure_future(endpoint.link.connected()),
+        asyncio.ensure_future(run.over.wait()),
+    )
+
+
+def _response(run: Run) -> adapter_pb2.CancelResponse:
+    result = run.record.result
+    if result is None:
+        raise run.refusal or unknown_run(run.run_id)
+    response = adapter_pb2.CancelResponse(outcome=result.outcome, result_sequence=run.record.last_sequence)
+    if result.HasField("tree_confirmed_dead"):
+        response.tree_confirmed_dead = result.tree_confirmed_dead
+    return response
+
+
+async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | None) -> bytes:
+    """Bring an answer to the adapter.
+
+    Raises:
+        DragomanError: the adapter's status, or RUN_FINISHED.
+    """
+    if run.over.is_set():
+        raise DragomanError(Reason.RUN_FINISHED, f"run {run.run_id!r} is over", {"run_id": run.run_id})
+    if run.endpoint is None or not run.accepted.is_set():
+        raise DragomanError(
+            Reason.REQUEST_NOT_FOUND,
+            f"run {run.run_id!r} has asked nothing yet",
+            {"run_id": run.run_id, "request_id": request_id},
+        )
+    if run.endpoint.gone.is_set():
+        raise unavailable(f"the adapter {run.record.adapter!r} {run.endpoint.gone_because}")
+    return await run.endpoint.link.answer("Respond", request, timeout_s=timeout_s)
+
+
+def unknown_run(run_id: str) -> DragomanError:
+    """Return the error for a run that nobody here knows."""
+    return DragomanError(
+        Reason.RUN_NOT_FOUND,
+        f"no run {run_id!r} here: it is over and forgotten, or never was; if another router started it,"
+        " name its adapter",
+        {"run_id": run_id},
+    )

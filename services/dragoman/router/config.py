@@ -1,0 +1,66 @@
+"""How a router is configured."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.protocol.limits import MAX_RETAINED_RUNS, MIB, REATTACH_S, RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
+from dragoman.protocol.logs import LogFormat
+
+DEFAULT_LISTEN = "127.0.0.1:7777"
+"""Where a router listens if nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Configuration of one router. Times are seconds.
+
+    Attributes:
+        listen: addresses: ``unix:/path`` (only this user can open it) or ``host:port`` on loopback, port 0 for any.
+        state_dir: where logs of adapters and the cache of detections are kept, and sockets, if its path is short
+            enough; ``None`` for the user's own directories.
+        entry_points: whether installed adapters (entry points of group ``dragoman.adapters``) are offered.
+        user_manifests: whether the manifests in ``$XDG_CONFIG_HOME/dragoman/adapters`` are read.
+        manifests: more manifests: files, or folders of them; see ``dragoman.router._local.sources``.
+        addresses: addresses of adapters that others start.
+        idle_after_s: a launched adapter without run and call is let go after this.
+        detect_ttl_s: how old a cached detection may be.
+        detect_timeout_s: how long one adapter's Detect may take when all are asked.
+        start_timeout_s: how long an adapter may take from launch to ready.
+        stop_timeout_s: how long an adapter may take to drain when it is let go, before it is killed.
+        adapter_orphan_after_s: how long a launched adapter lives on when this router is gone without a word.
+        reattach_s: how long a run whose stream broke is tried to be followed, before it is LOST.
+        retain_finished_s: how long finished runs can be attached to.
+        max_retained_runs: how many of them at most.
+        max_retained_bytes: how many bytes of their events at most.
+        drain_grace_s: how long live runs may go on after the first SIGTERM or SIGINT.
+        log_format: ``json``, ``console``, or ``auto``: console at a terminal.
+        log_level: the least level that is logged.
+    """
+
+    listen: tuple[str, ...] = (DEFAULT_LISTEN,)
+    state_dir: Path | None = None
+    entry_points: bool = True
+    user_manifests: bool = True
+    manifests: tuple[Path, ...] = ()
+    addresses: tuple[str, ...] = ()
+    idle_after_s: float = 300.0
+    detect_ttl_s: float = 24 * 3600.0
+    detect_timeout_s: float = 30.0
+    start_timeout_s: float = 30.0
+    stop_timeout_s: float = 20.0
+    adapter_orphan_after_s: float = ROUTER_ORPHAN_AFTER_S
+    reattach_s: float = REATTACH_S
+    retain_finished_s: float = RETAIN_FINISHED_S
+    max_retained_runs: int = MAX_RETAINED_RUNS
+    max_retained_bytes: int = 256 * MIB
+    drain_grace_s: float = 30.0
+    log_format: LogFormat = "auto"
+    log_level: str = "info"
+
+    @property
+    def manifest_paths(self) -> list[Path]:
+        """Files and folders with manifests, those given here first."""
+        base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+        users = Path(base) / "dragoman" / "adapters"
+        return [*self.manifests, *([users] if self.user_manifests and users.is_dir() else [])]

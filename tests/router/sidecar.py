@@ -1,0 +1,271 @@
+"""A small adapter of our own: a program for manifests, and a class for tests that serve it themselves.
+
+What a run does is its prompt, a JSON list of steps, done in order::
+
+    ["hello"]              a text event
+    {"gate": "g"}          wait until Respond names the request "g" (or `Sidecar.open`)
+    {"ask": "q"}           an input_request, then wait for its answer
+    {"flood": [n, size]}   n text events of so many bytes
+    {"raw": "hex"}         these bytes as the next event
+    {"stop": true}         end the stream well, without a result
+    {"fail": "NAME"}       end the stream with this status
+    {"exit": n}            end the process
+    {"end": "SUCCEEDED"}   the result
+
+A run without a result waits for Cancel. What a process does wrong at its start is said by variables, see `main`.
+"""
+
+# ruff: noqa: N802 - methods are named as in the contract
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.fanout import Fanout, SequenceAheadError
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY, new_instance_id
+from dragoman.protocol.server import Context, DragomanServer, service_handler, stream_events
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+
+SERVICE = pb.DESCRIPTOR.services_by_name["AdapterService"]
+
+
+class _Run:
+    """One run and its steps."""
+
+    def __init__(self, request: pb.ExecuteRequest, instance_id: str) -> None:
+        self.request = request
+        self.fanout = Fanout(request.run_id)
+        self.sequence = 0
+        self.steps: list[Any] = json.loads(request.prompt or "[]")
+        self.finished = asyncio.Event()
+        self.outcome = event_pb2.OUTCOME_UNSPECIFIED
+        self.instance_id = instance_id
+        self.pending: dict[str, bytes] = {}
+        self.failure: DragomanError | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def emit(self, **body: Any) -> None:
+        self.sequence += 1
+        event = event_pb2.AgentEvent(
+            sequence=self.sequence,
+            run_id=self.request.run_id,
+            attempt=1,
+            origin=event_pb2.EVENT_ORIGIN_AGENT,
+            **body,
+        )
+        self.fanout.append(event.SerializeToString(), self.sequence)
+
+    def end(self, outcome: event_pb2.Outcome.ValueType) -> None:
+        if not self.finished.is_set():
+            self.outcome = outcome
+            self.emit(result=event_pb2.Result(outcome=outcome, tree_confirmed_dead=True))
+            self.stop()
+
+    def stop(self) -> None:
+        self.fanout.close()
+        self.finished.set()
+
+
+class Sidecar:
+    """Serves ``AdapterService``; see the module."""
+
+    def __init__(
+        self,
+        type_: str = "fake",
+        *,
+        aliases: Sequence[str] = (),
+        revision: int = 1,
+        instance_id: str = "",
+    ) -> None:
+        self.type = type_
+        self.aliases = aliases
+        self.revision = revision
+        self.instance_id = instance_id or new_instance_id()
+        self.calls: list[tuple[str, Any]] = []
+        self.runs: dict[str, _Run] = {}
+        self.detections: list[pb.Detection] = [
+            pb.Detection(
+                adapter=type_,
+                available=True,
+                confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE,
+                auth=pb.AUTH_STATE_NOT_NEEDED,
+            )
+        ]
+        self.detect_gate: asyncio.Event | None = None
+        self.streams_end = asyncio.Event()
+        self._gates: dict[str, asyncio.Event] = {}
+
+    def gate(self, name: str) -> asyncio.Event:
+        """Return the event behind a gate."""
+        return self._gates.setdefault(name, asyncio.Event())
+
+    def open(self, name: str) -> None:
+        """Let runs that wait for this gate go on."""
+        self.gate(name).set()
+
+    def requests(self, name: str) -> list[Any]:
+        """Return the requests of one RPC so far."""
+        return [request for called, request in self.calls if called == name]
+
+    async def Describe(self, request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:
+        self._note("Describe", request)
+        return pb.DescribeResponse(
+            adapter=self.type,
+            aliases=self.aliases,
+            label=self.type.title(),
+            revision=self.revision,
+            instance_id=self.instance_id,
+            pid=os.getpid(),
+        )
+
+    async def Detect(self, request: pb.DetectRequest, _context: Context) -> pb.DetectResponse:
+        self._note("Detect", request)
+        if self.detect_gate is not None:
+            await self.detect_gate.wait()
+        return pb.DetectResponse(detections=self.detections)
+
+    async def TestEnvironment(self, request: pb.TestEnvironmentRequest, context: Context) -> Any:
+        self._note("TestEnvironment", request)
+        self.calls.append(("time_remaining", context.time_remaining()))
+        return pb.TestEnvironmentResponse(adapter=self.type, status=pb.TEST_STATUS_PASS)
+
+    async def Execute(self, request: pb.ExecuteRequest, context: Context) -> None:
+        self._note("Execute", request)
+        run = self.runs.get(request.run_id)
+        if run is None:
+            run = self.runs[request.run_id] = _Run(request, self.instance_id)
+            first = run.steps[0] if run.steps else None
+            if isinstance(first, dict) and "refuse" in first:
+                del self.runs[request.run_id]
+                raise DragomanError(Reason[first["refuse"]], "refused by the sidecar", {"who": "sidecar"})
+            run.task = asyncio.ensure_future(self._play(run))
+        await context.send_initial_metadata(((RUN_ID_METADATA_KEY, request.run_id),))
+        await self._stream(run, context, 0, joined=False)
+
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> None:
+        self._note("Attach", request)
+        await self._stream(self._find(request.run_id), context, request.after_sequence, joined=True)
+
+    async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:
+        self._note("Cancel", request)
+        run = self._find(request.run_id)
+        run.end(event_pb2.OUTCOME_CANCELLED)
+        return pb.CancelResponse(outcome=run.outcome, result_sequence=run.sequence, tree_confirmed_dead=True)
+
+    async def Respond(self, request: pb.RespondRequest, _context: Context) -> pb.RespondResponse:
+        self._note("Respond", request)
+        run = self._find(request.run_id)
+        if run.pending.pop(request.request_id, None) is not None:
+            run.emit(input_resolved=event_pb2.InputResolved(id=request.request_id))
+        self.open(request.request_id)
+        return pb.RespondResponse(sequence=run.sequence)
+
+    def _note(self, name: str, request: Any) -> None:
+        self.calls.append((name, request))
+        self.open(f"called {name}")
+
+    def _find(self, run_id: str) -> _Run:
+        run = self.runs.get(run_id)
+        if run is None:
+            raise DragomanError(Reason.RUN_NOT_FOUND, f"the sidecar knows no run {run_id!r}")
+        return run
+
+    async def _stream(self, run: _Run, context: Context, after: int, *, joined: bool) -> None:
+        try:
+            reader = run.fanout.reader(after, replay_done=joined, copies=list(run.pending.values()))
+        except SequenceAheadError as error:
+            raise DragomanError(Reason.SEQUENCE_AHEAD, "past the end") from error
+        await stream_events(context, reader, ended_early=self.streams_end)
+        if run.failure is not None:
+            raise run.failure
+
+    async def _play(self, run: _Run) -> None:
+        run.emit(started=event_pb2.Started(adapter=self.type, instance_id=self.instance_id))
+        for step in run.steps:
+            if run.finished.is_set():
+                return
+            await self._step(run, step)
+
+    async def _step(self, run: _Run, step: Any) -> None:
+        if isinstance(step, str):
+            run.emit(text=event_pb2.Text(item_id="i", delta=step))
+            return
+        ((kind, value),) = step.items()
+        if kind == "gate":
+            await self.gate(value).wait()
+        elif kind == "ask":
+            run.emit(input_request=event_pb2.InputRequest(id=value, title=value))
+            run.pending[value] = event_pb2.AgentEvent(
+                run_id=run.request.run_id, attempt=1, input_request=event_pb2.InputRequest(id=value, title=value)
+            ).SerializeToString()
+            await self.gate(value).wait()
+        elif kind == "flood":
+            number, size = value
+            for _ in range(number):
+                run.emit(text=event_pb2.Text(item_id="i", delta="x" * size))
+                await asyncio.sleep(0)
+        elif kind == "raw":
+            run.sequence += 1
+            run.fanout.append(bytes.fromhex(value), run.sequence)
+        elif kind == "stop":
+            run.stop()
+        elif kind == "fail":
+            run.failure = DragomanError(None, "as the test wants", status=grpc.StatusCode[value])
+            run.stop()
+        elif kind == "exit":
+            os._exit(value)
+        elif kind == "end":
+            run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))
+
+    async def drain(self, grace_s: float) -> None:
+        """End all runs."""
+        del grace_s
+        for run in self.runs.values():
+            run.end(event_pb2.OUTCOME_CANCELLED)
+
+
+@contextlib.asynccontextmanager
+async def serving(sidecar: Sidecar, address: str) -> AsyncIterator[DragomanServer]:
+    """Serve a sidecar in this process; leaving the block ends it without a word, as a crash would."""
+    server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [address])
+    await server.start()
+    await server.set_serving()
+    try:
+        yield server
+    finally:
+        await server.stop([], 0)
+
+
+async def main() -> int:
+    """Serve one sidecar, as its environment says."""
+    env = os.environ
+    if "SIDECAR_DEAF" in env:
+        await asyncio.Event().wait()
+    sidecar = Sidecar(
+        env.get("SIDECAR_TYPE", "fake"),
+        aliases=[name for name in env.get("SIDECAR_ALIASES", "").split(",") if name],
+        revision=int(env.get("SIDECAR_REVISION", "1")),
+    )
+    server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [env["DRAGOMAN_LISTEN"]])
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await server.start()
+    if "SIDECAR_NOT_SERVING" not in env:
+        await server.set_serving()
+    await stop.wait()
+    if "SIDECAR_STUBBORN" in env:
+        await asyncio.Event().wait()
+    await server.stop([sidecar], 1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,186 @@
+"""Adapters that the router launches: the first run, a crash, idleness, back-off, the end."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+
+from tests.router.harness import (
+    PATIENCE_S,
+    config,
+    failure,
+    gone,
+    is_alive,
+    kinds,
+    manifest,
+    routing,
+    sequences,
+)
+
+
+async def test_a_run_goes_through_an_adapter_that_is_launched_for_it(folder: Path) -> None:
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
+        before = await caller.entry("fake")
+        assert before.state == router_pb2.ADAPTER_STATE_IDLE
+        assert not before.HasField("pid")
+
+        stream = caller.execute("fake", "a", "b", {"end": "SUCCEEDED"})
+        assert (await stream.run_id()).startswith("run-")
+        events = await stream.rest()
+
+        assert kinds(events) == ["started", "text:a", "text:b", "result"]
+        assert sequences(events) == [1, 2, 3, 4]
+        after = await caller.entry("fake")
+        assert after.state == router_pb2.ADAPTER_STATE_READY
+        assert len({os.getpid(), after.pid, after.guard_pid}) == 3
+        assert after.description.instance_id == events[0].started.instance_id
+
+
+async def test_a_killed_adapter_means_lost_within_a_second_and_harms_nobody_else(folder: Path) -> None:
+    manifests = (manifest(folder, "fake"), manifest(folder, "other"))
+    async with routing(config(folder, manifests=manifests)) as (_router, caller):
+        doomed = caller.execute("fake", "a", {"gate": "g"}, run_id="doomed")
+        spared = caller.execute("other", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="spared")
+        await doomed.until("text")
+        await spared.until("text")
+        pid = (await caller.entry("fake")).pid
+
+        loop = asyncio.get_running_loop()
+        killed_at = loop.time()
+        os.kill(pid, signal.SIGKILL)
+        events = await doomed.rest()
+
+        assert loop.time() - killed_at < 1.0
+        last = events[-1]
+        assert last.result.outcome == event_pb2.OUTCOME_LOST
+        assert last.sequence == 3
+        assert last.attempt == 1
+        assert last.origin == event_pb2.EVENT_ORIGIN_ROUTER
+        assert last.result.failure.kind == event_pb2.FAILURE_KIND_ADAPTER_LOST
+        assert last.result.failure.retryable
+        assert "SIGKILL" in last.result.failure.message
+
+        await caller.adapter.Respond(pb.RespondRequest(run_id="spared", request_id="g"), timeout=PATIENCE_S)
+        assert kinds(await spared.rest()) == ["text:b", "result"]
+
+
+async def test_after_a_crash_the_next_run_gets_a_new_process(folder: Path) -> None:
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
+        crashed = await caller.execute("fake", {"exit": 7}).rest()
+        assert crashed[-1].result.outcome == event_pb2.OUTCOME_LOST
+        assert "exit code 7" in crashed[-1].result.failure.message
+        dead = await caller.entry("fake")
+        assert dead.state == router_pb2.ADAPTER_STATE_UNAVAILABLE
+        assert "exit code 7" in dead.reason
+
+        events = await caller.execute("fake", {"end": "SUCCEEDED"}).rest()
+
+        assert kinds(events) == ["started", "result"]
+        entry = await caller.entry("fake")
+        assert entry.restarts == 1
+        assert entry.state == router_pb2.ADAPTER_STATE_READY
+
+
+async def test_a_crash_loop_is_told_and_slows_down(folder: Path) -> None:
+    program = "print('adapter output', flush=True); raise SystemExit(3)"
+    broken = manifest(folder, "fake", command=[sys.executable, "-c", program])
+    async with routing(config(folder, manifests=(broken,))) as (_router, caller):
+        errors: list[DragomanError] = []
+        while not errors or "not started again" not in errors[-1].message:
+            errors.append(await caller.execute("fake").error())
+            assert len(errors) < 10
+
+        assert {error.reason for error in errors} == {Reason.ADAPTER_UNAVAILABLE}
+        assert "exit code 3" in errors[0].message
+        log = folder / "s" / "logs" / "fake.log"
+        assert str(log) in errors[0].message
+        assert "adapter output" in log.read_text()
+        assert errors[-1].retry_after_s is not None
+        assert errors[-1].retry_after_s > 2
+        entry = await caller.entry("fake")
+        assert entry.state == router_pb2.ADAPTER_STATE_UNAVAILABLE
+        assert "times in a row" in entry.reason
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"command": ["/nonexistent/adapter"]}, "No such file"),
+        ({"env": {"SIDECAR_DEAF": "1"}}, "was not ready within 0.5 s"),
+        ({"env": {"SIDECAR_NOT_SERVING": "1"}}, "was not ready within 0.5 s"),
+    ],
+)
+async def test_an_adapter_that_does_not_start_is_unavailable(
+    folder: Path, more: dict[str, object], told: str
+) -> None:
+    broken = manifest(folder, "fake", **more)  # type: ignore[arg-type] # keys of a manifest
+    async with routing(config(folder, manifests=(broken,), start_timeout_s=0.5)) as (_router, caller):
+        error = await caller.execute("fake", run_id="again").error()
+        assert error.reason is Reason.ADAPTER_UNAVAILABLE
+        assert told in error.message
+        assert "fake" in error.message
+        assert error.retry_after_s
+        # The run never was.
+        unknown = await failure(caller.run("again"))
+        assert unknown.reason is Reason.RUN_NOT_FOUND
+
+
+async def test_an_idle_adapter_is_let_go_and_comes_back(folder: Path) -> None:
+    configured = config(folder, manifests=(manifest(folder, "fake"),), idle_after_s=0.2)
+    async with routing(configured) as (_router, caller):
+        stream = caller.execute("fake", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("started")
+        pid = (await caller.entry("fake")).pid
+        # A live run keeps it for longer than that.
+        waiting = asyncio.ensure_future(caller.until("fake", router_pb2.ADAPTER_STATE_IDLE))
+        done, _ = await asyncio.wait({waiting}, timeout=0.5)
+        assert not done
+
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"))
+        await stream.rest()
+        idle = await waiting
+        await gone(pid)
+        assert not idle.HasField("pid")
+        assert idle.reason == ""
+
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+        assert (await caller.entry("fake")).restarts == 0
+
+
+async def test_a_router_that_stops_leaves_nothing_and_its_readers_see_the_end(folder: Path) -> None:
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (router, caller):
+        stream = caller.execute("fake", {"gate": "g"})
+        await stream.until("started")
+        entry = await caller.entry("fake")
+
+        await router.stop(0.1)
+
+        assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+        assert not is_alive(entry.pid)
+        assert not is_alive(entry.guard_pid)
+        assert list((folder / "s" / "run").iterdir()) == []
+
+
+async def test_a_second_stop_does_not_wait_for_a_stubborn_adapter(folder: Path) -> None:
+    stubborn = manifest(folder, "fake", env={"SIDECAR_STUBBORN": "1"})
+    async with routing(config(folder, manifests=(stubborn,))) as (router, caller):
+        stream = caller.execute("fake", {"gate": "g"})
+        await stream.until("started")
+        entry = await caller.entry("fake")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        first = asyncio.ensure_future(router.stop(60.0))
+        refused = await caller.execute("fake").error()
+        assert refused.reason is Reason.DRAINING
+        await router.stop(0.0)
+        await first
+
+        assert loop.time() - began < 8.0
+        assert not is_alive(entry.pid)

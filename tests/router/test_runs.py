@@ -1,0 +1,457 @@
+"""Runs: the pump, broken links, readers, holders, ids; against adapters served in this process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from dragoman.protocol.errors import Reason
+from dragoman.protocol.order import OrderChecker
+from dragoman.router.app import RouterConfig
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+
+from tests.router.harness import PATIENCE_S, Caller, Proxy, config, failure, kinds, routing, sequences
+from tests.router.sidecar import Sidecar, serving
+
+
+def event(sequence: int, kind: str, run_id: str = "r") -> bytes:
+    """Return an event with nothing in it."""
+    made = event_pb2.AgentEvent(sequence=sequence, run_id=run_id, attempt=1)
+    getattr(made, kind).SetInParent()
+    return made.SerializeToString()
+
+
+GATED = ("a", {"gate": "g"}, "b", {"end": "SUCCEEDED"})
+
+
+@contextlib.asynccontextmanager
+async def beside(
+    folder: Path, sidecar: Sidecar | None = None, **fields: Any
+) -> AsyncIterator[tuple[Caller, Sidecar]]:
+    """A router that has one adapter at a configured address."""
+    sidecar = sidecar or Sidecar()
+    address = f"unix:{folder}/a.sock"
+    async with serving(sidecar, address), routing(config(folder, addresses=(address,), **fields)) as (_, caller):
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        yield caller, sidecar
+
+
+async def test_bytes_pass_unchanged_whatever_they_mean(folder: Path) -> None:
+    # An envelope field (200) first, then the sequence, then a body (field 99) of a later revision.
+    later = bytes.fromhex("c20c0378797a" + "090200000000000000" + "9a0603616263")
+    async with beside(folder) as (caller, _sidecar):
+        await caller.execute("fake", {"raw": later.hex()}, {"end": "SUCCEEDED"}, run_id="r").until("result")
+        method: Any = caller.channel.unary_stream("/dragoman.v1.AdapterService/Attach")
+        raw = [data async for data in method(pb.AttachRequest(run_id="r").SerializeToString())]
+        assert raw[1] == later
+        assert len(raw) == 3
+
+
+async def test_a_broken_link_is_followed_without_a_hole_or_a_repetition(folder: Path) -> None:
+    sidecar = Sidecar()
+    proxy = Proxy(folder / "p.sock", folder / "a.sock")
+    await proxy.mend()
+    address = f"unix:{folder}/p.sock"
+    async with (
+        serving(sidecar, f"unix:{folder}/a.sock"),
+        routing(config(folder, addresses=(address,))) as (_router, caller),
+    ):
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        stream = caller.execute("fake", *GATED, run_id="r")
+        first = await stream.until("text")
+
+        await proxy.cut()
+        told = await stream.until("notice")
+        assert told[-1].notice.code == "adapter_stream_broken"
+        sidecar.open("g")
+        await proxy.mend()
+        rest = await stream.rest()
+
+        assert sequences([*first, *told, *rest]) == [1, 2, 3, 4]
+        assert kinds(rest) == ["text:b", "result"]
+        (attached,) = sidecar.requests("Attach")
+        assert attached.after_sequence == 2
+        assert attached.hold
+        assert len(sidecar.requests("Execute")) == 1
+        assert "stream" in (await caller.run("r")).run.remarks[0]
+    await proxy.cut()
+
+
+async def test_a_new_process_at_the_address_means_lost(folder: Path) -> None:
+    address = f"unix:{folder}/a.sock"
+    async with contextlib.AsyncExitStack() as first, routing(config(folder, addresses=(address,))) as (_, caller):
+        await first.enter_async_context(serving(Sidecar(instance_id="one"), address))
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        stream = caller.execute("fake", *GATED)
+        await stream.until("text")
+        await first.aclose()
+        successor = Sidecar(instance_id="two")
+        async with serving(successor, address):
+            events = await stream.rest()
+
+            assert events[-1].result.outcome == event_pb2.OUTCOME_LOST
+            assert events[-1].sequence == 3
+            # The successor is not given somebody else's run, and takes the next one.
+            assert successor.requests("Execute") == []
+            assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+
+
+async def test_an_adapter_that_stays_away_means_lost_and_a_cancel_once_it_is_back(folder: Path) -> None:
+    sidecar = Sidecar()
+    proxy = Proxy(folder / "p.sock", folder / "a.sock")
+    await proxy.mend()
+    configured = config(folder, addresses=(f"unix:{folder}/p.sock",), reattach_s=0.3)
+    async with serving(sidecar, f"unix:{folder}/a.sock"), routing(configured) as (_router, caller):
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        stream = caller.execute("fake", *GATED, run_id="r")
+        await stream.until("text")
+        await proxy.cut()
+        events = await stream.rest()
+        assert events[-1].result.outcome == event_pb2.OUTCOME_LOST
+        assert "0.3 s" in events[-1].result.failure.message
+
+        await proxy.mend()
+        async with asyncio.timeout(PATIENCE_S):
+            await sidecar.gate("called Cancel").wait()
+        # LOST is final: what the adapter says now changes nothing.
+        assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_LOST
+    await proxy.cut()
+
+
+async def test_an_adapter_that_forgot_the_run_means_lost(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        stream = caller.execute("fake", "a", {"gate": "g"}, {"fail": "UNAVAILABLE"}, run_id="r")
+        await stream.until("text")
+        del sidecar.runs["r"]
+        sidecar.open("g")
+        events = await stream.rest()
+        assert events[-1].result.outcome == event_pb2.OUTCOME_LOST
+        assert "does not know the run" in events[-1].result.failure.message
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (["a", {"raw": event(6, "text").hex()}, {"gate": "never"}], "sequence 6 came after 2"),
+        ([{"raw": event(2, "started").hex()}, {"gate": "never"}], "out of order"),
+        ([{"raw": event(2, "result", run_id="other").hex()}, {"gate": "never"}], "another run"),
+        ([{"raw": "0aff"}, {"gate": "never"}], "no event"),
+        ([{"flood": [1, 1_200_000]}, {"gate": "never"}], "bytes"),
+        (["a", {"stop": True}], "without a result"),
+    ],
+)
+async def test_a_stream_against_the_contract_ends_the_run_and_calls_the_adapter_off(
+    folder: Path, steps: list[Any], told: str
+) -> None:
+    async with beside(folder) as (caller, sidecar):
+        events = await caller.execute("fake", *steps, run_id="r").rest()
+        last = events[-1]
+        assert last.result.outcome == event_pb2.OUTCOME_LOST
+        assert last.result.failure.kind == event_pb2.FAILURE_KIND_INTERNAL
+        assert last.result.failure.code == "adapter_protocol_violation"
+        assert not last.result.failure.retryable
+        assert told in last.result.failure.message
+        async with asyncio.timeout(PATIENCE_S):
+            await sidecar.gate("called Cancel").wait()
+        checker = OrderChecker()
+        checker.observe_all(events)
+        checker.finish()
+        # And the next run is none the worse for it.
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+
+
+async def test_a_status_before_the_first_event_is_passed_on_and_the_id_is_free_again(folder: Path) -> None:
+    async with beside(folder) as (caller, _sidecar):
+        error = await caller.execute("fake", {"refuse": "SESSION_BUSY"}, run_id="r").error()
+        assert error.reason is Reason.SESSION_BUSY
+        assert error.metadata == {"who": "sidecar"}
+        assert error.message == "refused by the sidecar"
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()) == ["started", "result"]
+
+
+async def test_the_text_of_an_exception_is_not_passed_on(folder: Path) -> None:
+    async def fail(_request: Any, _context: Any) -> None:
+        raise RuntimeError("sk-secret")
+
+    sidecar = Sidecar()
+    sidecar.ListModels = fail  # type: ignore[attr-defined] # the plain server of a stranger
+    async with beside(folder, sidecar) as (caller, _):
+        error = await failure(caller.adapter.ListModels(pb.ListModelsRequest(adapter="fake")))
+        assert "sk-secret" not in error.message
+        assert error.reason is Reason.INTERNAL
+
+
+async def test_the_same_request_joins_and_another_is_refused(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        first = caller.execute("fake", *GATED, run_id="r", auth_token="one")
+        await first.until("text")
+        # What does not change the run may differ.
+        second = caller.execute("fake", *GATED, run_id="r", auth_token="two", labels={"a": "b"})
+        assert kinds(await second.until("text")) == ["started", "text:a"]
+        other = await caller.execute("fake", "x", run_id="r").error()
+        assert other.reason is Reason.RUN_ID_REUSED
+
+        sidecar.open("g")
+        assert kinds(await first.rest()) == ["text:b", "result"]
+        assert [kind for kind in kinds(await second.rest()) if kind != "replay_done"] == ["text:b", "result"]
+        again = await caller.execute("fake", *GATED, run_id="r").rest()
+        assert sequences(again) == [1, 2, 3, 4]
+        assert len(sidecar.requests("Execute")) == 1
+
+
+async def test_the_adapter_gets_the_routers_orphan_time_and_no_deadline(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        request = pb.ExecuteRequest(adapter="fake", run_id="r", prompt='[{"end": "SUCCEEDED"}]')
+        request.orphan_after.FromSeconds(5)
+        call = caller.adapter.Execute(request, timeout=30)
+        async for _event in call:
+            pass
+        (seen,) = sidecar.requests("Execute")
+        assert seen.orphan_after.seconds == 60
+        assert seen.run_id == "r"
+
+
+async def test_a_run_whose_callers_are_gone_is_cancelled_after_its_time(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        request: dict[str, Any] = {"orphan_after": {"nanos": 200_000_000}}
+        stream = caller.execute("fake", *GATED, run_id="r", **request)
+        await stream.until("text")
+        follower = caller.attach("r")
+        await follower.until("replay_done")
+        stream.cancel()
+        # One that does not hold does not keep it.
+        rest = await follower.rest()
+        assert rest[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+        assert sidecar.requests("Cancel")[0].reason == "nobody holds the run"
+
+
+async def test_a_holder_keeps_the_run_and_without_a_wish_it_ends_at_once(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        stream = caller.execute("fake", *GATED, run_id="r")
+        await stream.until("text")
+        holder = caller.attach("r", hold=True)
+        await holder.until("replay_done")
+        stream.cancel()
+        sidecar.open("g")
+        assert (await holder.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+        sidecar.gate("g").clear()
+        alone = caller.execute("fake", *GATED, run_id="s")
+        await alone.until("text")
+        follower = caller.attach("s")
+        await follower.until("replay_done")
+        alone.cancel()
+        assert (await follower.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+
+
+async def test_a_slow_reader_is_dropped_and_the_others_go_on(folder: Path) -> None:
+    # In portions that the next one waits for: nobody but the reader that does not read is to be slow here.
+    portions = [({"gate": f"g{number}"}, {"flood": [4, 500_000]}) for number in range(15)]
+    steps = ("a", *(step for portion in portions for step in portion), {"end": "SUCCEEDED"})
+    async with beside(folder) as (caller, sidecar):
+        stream = caller.execute("fake", *steps, run_id="r")
+        await stream.until("text")
+        slow = caller.attach("r", after=2, hold=True)
+        await slow.until("replay_done")
+        seen: list[event_pb2.AgentEvent] = []
+        for number in range(15):
+            sidecar.open(f"g{number}")
+            seen += [await stream.next() for _ in range(4)]
+
+        # The reader that reads sees everything; the one that does not is told where it was.
+        assert sequences([*seen, *await stream.rest()]) == list(range(3, 64))
+        read: list[event_pb2.AgentEvent] = []
+        error = None
+        while error is None:
+            try:
+                read.append(await slow.next())
+            except Exception as caught:  # noqa: BLE001 - whatever ends it is looked at
+                error = caught
+        assert getattr(error, "reason", None) is Reason.SLOW_CONSUMER
+        # What was being written when it was dropped may have come too.
+        last = max(sequences(read))
+        assert int(error.metadata["last_sequence"]) in {last - 1, last}  # type: ignore[attr-defined] # checked above
+        rest = await caller.attach("r", after=last).rest()
+        told = [event for event in rest if event.WhichOneof("body") == "gap"]
+        assert sequences(rest)[-1] == 63
+        assert all(event.gap.from_sequence == last + 1 for event in told)
+
+
+async def test_attach_replays_and_sends_pending_requests_again(folder: Path) -> None:
+    async with beside(folder) as (caller, _sidecar):
+        stream = caller.execute("fake", {"ask": "q"}, {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("input_request")
+        known = await caller.run("r")
+        assert [request.id for request in known.pending_requests] == ["q"]
+
+        late = caller.attach("r", after=2)
+        copies = await late.until("replay_done")
+        assert kinds(copies) == ["input_request", "replay_done"]
+        assert copies[0].sequence == 0
+        assert copies[0].input_request.id == "q"
+
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="q"), timeout=PATIENCE_S)
+        assert kinds(await late.rest()) == ["input_resolved", "result"]
+        assert not (await caller.run("r")).pending_requests
+
+
+async def test_attach_past_the_end_and_to_nothing(folder: Path) -> None:
+    async with beside(folder) as (caller, _sidecar):
+        await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()
+        ahead = await caller.attach("r", after=9).error()
+        assert ahead.reason is Reason.SEQUENCE_AHEAD
+        assert ahead.metadata["last_sequence"] == "2"
+        assert kinds(await caller.attach("r").rest()) == ["started", "result"]
+        assert (await caller.attach("x").error()).reason is Reason.RUN_NOT_FOUND
+        # The adapter's own word, as it is named.
+        error = await caller.attach("x", adapter="fake").error()
+        assert error.reason is Reason.RUN_NOT_FOUND
+        assert "the sidecar knows no run" in error.message
+
+
+async def test_a_run_that_only_its_adapter_knows_is_found_by_attach(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        direct = Caller(f"unix:{folder}/a.sock")
+        begun = direct.execute("fake", *GATED, run_id="r")
+        await begun.until("text")
+
+        found = caller.attach("r", after=1, adapter="fake")
+        assert kinds(await found.until("replay_done")) == ["text:a", "replay_done"]
+        assert (await caller.attach("r", after=7, adapter="fake").error()).reason is Reason.SEQUENCE_AHEAD
+        assert not sidecar.requests("Attach")[0].hold
+        # A holder holds it there too.
+        holder = caller.attach("r", hold=True)
+        await holder.until("replay_done")
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(request.hold for request in sidecar.requests("Attach")):
+                sidecar.gate("called Attach").clear()
+                await sidecar.gate("called Attach").wait()
+        sidecar.open("g")
+        assert kinds(await found.rest()) == ["text:b", "result"]
+        assert kinds(await holder.rest()) == ["text:b", "result"]
+        assert (await caller.run("r")).run.last_sequence == 4
+        await direct.close()
+
+
+async def test_cancel_answers_with_how_the_run_ended(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        stream = caller.execute("fake", *GATED, run_id="r")
+        await stream.until("text")
+        response = await caller.adapter.Cancel(pb.CancelRequest(run_id="r", reason="enough"), timeout=PATIENCE_S)
+        assert response.outcome == event_pb2.OUTCOME_CANCELLED
+        assert response.result_sequence == 3
+        assert response.tree_confirmed_dead
+        assert sidecar.requests("Cancel")[0].reason == "enough"
+        assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+
+        await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="s").rest()
+        late = await caller.adapter.Cancel(pb.CancelRequest(run_id="s"), timeout=PATIENCE_S)
+        assert late.outcome == event_pb2.OUTCOME_SUCCEEDED
+        assert len(sidecar.requests("Cancel")) == 1
+        unknown = await failure(caller.adapter.Cancel(pb.CancelRequest(run_id="nobody")))
+        assert unknown.reason is Reason.RUN_NOT_FOUND
+        over = await failure(caller.adapter.Respond(pb.RespondRequest(run_id="s", request_id="q")))
+        assert over.reason is Reason.RUN_FINISHED
+
+
+async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
+    sidecar = Sidecar()
+    answer = asyncio.Event()
+    original = sidecar.Cancel
+
+    async def slow(request: pb.CancelRequest, context: Any) -> pb.CancelResponse:
+        sidecar.open("cancelling")
+        await answer.wait()
+        return await original(request, context)
+
+    sidecar.Cancel = slow  # type: ignore[assignment,method-assign] # the test decides when it ends
+    async with beside(folder, sidecar) as (caller, _):
+        stream = caller.execute("fake", *GATED, run_id="r")
+        await stream.until("text")
+        call = caller.adapter.Cancel(pb.CancelRequest(run_id="r"))
+        asking = asyncio.ensure_future(failure(call))
+        await sidecar.gate("cancelling").wait()
+        call.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        answer.set()
+        assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "reason"),
+    [
+        ({"relay": pb.Relay(first_sequence=5)}, "relay", Reason.INVALID_REQUEST),
+        ({"run_id": "-bad"}, "run_id", Reason.INVALID_REQUEST),
+        ({"orphan_after": {"seconds": -1}}, "orphan_after", Reason.INVALID_REQUEST),
+        ({"fallback": pb.Fallback(adapters=["x"])}, "fallback", Reason.NOT_SUPPORTED),
+        ({"session": pb.SessionSelector(key=pb.SessionKey(agent_id="a"))}, "session.key", Reason.NOT_SUPPORTED),
+        ({"session": pb.SessionSelector(resume_run_id="a")}, "session.resume_run_id", Reason.NOT_SUPPORTED),
+        ({"batching": pb.Batching()}, "batching", Reason.NOT_SUPPORTED),
+    ],
+)
+async def test_fields_that_are_not_taken_are_refused_with_their_path(
+    folder: Path, fields: dict[str, Any], path: str, reason: Reason
+) -> None:
+    async with beside(folder) as (caller, sidecar):
+        error = await caller.execute("fake", "a", **fields).error()
+        assert error.reason is reason
+        assert [violation.path for violation in error.violations] == [path]
+        assert sidecar.requests("Execute") == []
+
+
+async def test_runs_are_listed_newest_first_in_pages(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        for number in range(5):
+            agent = pb.Agent(id="even" if number % 2 == 0 else "odd")
+            await caller.execute(
+                "fake", {"end": "SUCCEEDED"}, run_id=f"r{number}", agent=agent, labels={"n": str(number)}
+            ).rest()
+        live = caller.execute("fake", *GATED, run_id="live")
+        await live.until("text")
+
+        async def ids(**fields: Any) -> list[str]:
+            listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(**fields), timeout=PATIENCE_S)
+            return [run.run_id for run in listed.runs]
+
+        assert await ids() == ["live", "r4", "r3", "r2", "r1", "r0"]
+        assert await ids(agent_id="odd") == ["r3", "r1"]
+        assert await ids(live_only=True) == ["live"]
+        assert await ids(outcome=event_pb2.OUTCOME_SUCCEEDED, labels={"n": "2"}) == ["r2"]
+        assert await ids(adapter="other") == []
+        first = await caller.router.ListRuns(router_pb2.ListRunsRequest(page_size=4))
+        second = await caller.router.ListRuns(
+            router_pb2.ListRunsRequest(page_size=4, page_token=first.next_page_token)
+        )
+        assert [run.run_id for run in [*first.runs, *second.runs]] == await ids()
+        assert second.next_page_token == ""
+        bad = await failure(caller.router.ListRuns(router_pb2.ListRunsRequest(page_token="x")))
+        assert bad.reason is Reason.INVALID_PAGE_TOKEN
+        summary = (await caller.run("r3")).run
+        assert summary.agent_id == "odd"
+        assert summary.result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        assert summary.instance_id == sidecar.instance_id
+        assert summary.HasField("finished_at")
+        live.cancel()
+
+
+async def test_finished_runs_are_forgotten_by_number(folder: Path) -> None:
+    async with beside(folder, max_retained_runs=2) as (caller, _sidecar):
+        for number in range(4):
+            await caller.execute("fake", {"end": "SUCCEEDED"}, run_id=f"r{number}").rest()
+        assert (await caller.run("r3")).run.run_id == "r3"
+        assert (await failure(caller.run("r0"))).reason is Reason.RUN_NOT_FOUND
+
+
+async def test_methods_that_are_not_served_say_so(folder: Path) -> None:
+    async with beside(folder) as (caller, _sidecar):
+        error = await failure(caller.router.ListSessions(router_pb2.ListSessionsRequest()))
+        assert error.code is grpc.StatusCode.UNIMPLEMENTED
+        assert error.reason is Reason.NOT_IMPLEMENTED
+
+
+def test_the_configuration_is_complete_without_a_word() -> None:
+    assert RouterConfig().listen == ("127.0.0.1:7777",)
