@@ -1,0 +1,174 @@
+"""Following one run to its end: showing its events, asking its questions, obeying Ctrl-C."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dragoman.cli._ask import Asker
+from dragoman.cli._failures import as_text, complaint
+from dragoman.cli._handles import store
+from dragoman.cli._screen import Screen
+from dragoman.cli._style import Style
+from dragoman.cli._summary import EXIT_CANCELLED, EXIT_FAILED, exit_code, processes
+from dragoman.cli._terminal import LineReader
+from dragoman.client import DragomanError, Reason, RunStream
+from dragoman.v1 import event_pb2 as pb
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LAST_CANCEL_S = 60.0
+"""How long the end of a run is waited for whose output nobody reads."""
+_RESPONDER = "dragoman command line"
+
+
+def is_interactive() -> bool:
+    """Tell whether somebody sits at a terminal to answer questions."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Drive:
+    """One run at a terminal.
+
+    Args:
+        stream: the run; this opens and closes it.
+        screen: where it is shown; open.
+        interactive: whether questions are asked on standard input.
+        session_file: where to keep the session handle; ``None`` for nowhere.
+        owned: whether the run is ours, so that Ctrl-C ends it; somebody else's is only left.
+    """
+
+    def __init__(
+        self,
+        stream: RunStream,
+        screen: Screen,
+        *,
+        interactive: bool = False,
+        session_file: Path | None = None,
+        owned: bool = True,
+    ) -> None:
+        self._stream = stream
+        self._screen = screen
+        self._session_file = session_file
+        self._owned = owned
+        self._asker = Asker(LineReader(sys.stdin.fileno()), self._answer) if interactive else None
+        self._interrupts = 0
+        self._main: asyncio.Task[int] | None = None
+        self._cancels: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Follow the run and return the exit code.
+
+        Raises:
+            DragomanError: the call was refused, or its stream was lost for good.
+        """
+        self._main = asyncio.ensure_future(self._follow())
+        with self._signals():
+            try:
+                return await self._main
+            except asyncio.CancelledError:
+                if not self._interrupts:
+                    raise
+                await self._screen.say(f"left {self._stream.run_id}; it was not seen to end")
+                return EXIT_CANCELLED
+            except OSError as error:
+                # Whoever read our output is gone, and so is the one who asked for the run.
+                return await self._nobody_reads(error)
+            finally:
+                await self._tidy()
+
+    async def _follow(self) -> int:
+        async with self._stream as run:
+            async for event in run:
+                await self._take(event)
+        result = run.result
+        return EXIT_FAILED if result is None else exit_code(result)
+
+    async def _take(self, event: pb.AgentEvent) -> None:
+        kind = event.WhichOneof("body")
+        await self._screen.show(event)
+        if kind == "input_request" and self._asker is not None:
+            await self._screen.end_line()
+            self._asker.ask(event.input_request)
+        elif kind == "input_resolved" and self._asker is not None:
+            self._asker.drop(event.input_resolved.id)
+        elif kind == "result":
+            await self._end(event.result)
+
+    async def _end(self, result: pb.Result) -> None:
+        if self._asker is not None:
+            await self._asker.close()
+        dubious = result.HasField("tree_confirmed_dead") and not result.tree_confirmed_dead
+        if self._interrupts or dubious or result.outcome in {pb.OUTCOME_CANCELLED, pb.OUTCOME_LOST}:
+            await self._screen.say(f"{self._stream.run_id}: {processes(result)}")
+        if self._session_file is not None:
+            await self._keep_session(self._session_file, result.session)
+        await self._screen.finish(result, self._stream.run_id)
+
+    async def _keep_session(self, path: Path, update: pb.SessionUpdate) -> None:
+        try:
+            store(path, update)
+        except OSError as error:
+            await self._screen.say(f"the session could not be kept in {path}: {error.strerror}", Style.ERROR)
+
+    async def _answer(self, request_id: str, answer: pb.InputAnswer) -> str:
+        try:
+            await self._stream.respond(request_id, answer, responder=_RESPONDER)
+        except DragomanError as error:
+            if error.reason is Reason.INVALID_ANSWER:
+                return str(error)
+            await self._screen.say(as_text(complaint(error)).rstrip("\n"), Style.ERROR)
+        return ""
+
+    # Ctrl-C.
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._interrupt)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self) -> None:
+        """First ask the run to end, then kill it, then leave without it."""
+        if self._asker is not None and self._asker.is_editing:
+            return
+        self._interrupts += 1
+        if self._owned and self._interrupts <= 2:
+            task = asyncio.ensure_future(self._cancel(kill=self._interrupts == 2))
+            self._cancels.add(task)
+            task.add_done_callback(self._cancels.discard)
+        elif self._main is not None:
+            self._main.cancel()
+
+    async def _cancel(self, *, kill: bool) -> None:
+        run_id = self._stream.run_id
+        doing = f"killing {run_id}; Ctrl-C again leaves it" if kill else f"cancelling {run_id}; Ctrl-C again kills it"
+        await self._screen.say(doing)
+        try:
+            await self._stream.cancel(grace_s=0.0 if kill else None, reason="Ctrl-C")
+        except DragomanError as error:
+            if error.reason is Reason.RUN_NOT_FOUND and not self._stream.is_accepted and self._main is not None:
+                self._main.cancel()
+                return
+            await self._screen.say(as_text(complaint(error)).rstrip("\n"), Style.ERROR)
+
+    async def _nobody_reads(self, error: OSError) -> int:
+        with contextlib.suppress(DragomanError, TimeoutError):
+            cancelling = self._stream.cancel(reason="nobody reads the output any more")
+            await asyncio.wait_for(cancelling, _LAST_CANCEL_S)
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
+        return EXIT_FAILED
+
+    async def _tidy(self) -> None:
+        if self._asker is not None:
+            await self._asker.close()
+        for task in self._cancels:
+            task.cancel()
+        await asyncio.gather(*self._cancels, return_exceptions=True)

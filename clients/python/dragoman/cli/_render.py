@@ -1,0 +1,198 @@
+"""Events as styled text: one renderer for the runs of all agents. No I/O.
+
+Text, thinking and tool output flow as they come; everything else takes lines of its own. The renderer keeps what
+it needs to go on in the middle of a line and to show no piece twice: where each item stands, and which tools were
+named. Everything an agent, a tool or an adapter wrote is made neutral before it is styled.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from dragoman.cli._phrases import PHRASES, Line, tool_result, tool_subject
+from dragoman.cli._style import Segment, Style
+from dragoman.cli._text import count, neutral, one_line, word
+from dragoman.v1 import event_pb2 as pb
+
+_NEWLINE = Segment("\n")
+_SUBJECT = 160
+_AGENT_FEATURES = frozenset(
+    {pb.FEATURE_TEXT_DELTAS, pb.FEATURE_TOOL_START, pb.FEATURE_RESUME, pb.FEATURE_MODEL_CHOICE}
+)
+"""What only adapters have that understand their agent's output. The lines of any other are its answer."""
+_OPEN_ITEMS = 64
+"""Items come one after the other; one that so many others have followed is over."""
+
+
+@dataclass
+class _Item:
+    """What was shown of one item: up to which byte, and a digest, so that a whole can be compared."""
+
+    length: int = 0
+    digest: "hashlib.blake2b" = field(default_factory=hashlib.blake2b)
+    holed: bool = False
+
+    def add(self, text: bytes) -> None:
+        self.length += len(text)
+        self.digest.update(text)
+
+    def skip_to(self, offset: int) -> None:
+        """Note that what lies before ``offset`` was not seen."""
+        self.length = offset
+        self.holed = True
+
+    def begins(self, whole: bytes) -> bool:
+        """Whether what was shown is the beginning of ``whole``."""
+        return not self.holed and hashlib.blake2b(whole[: self.length]).digest() == self.digest.digest()
+
+
+@dataclass
+class _Tool:
+    name: str = ""
+    told: str = ""
+    streamed: bool = False
+
+
+class Renderer:
+    """Turns a run's events, in order, into styled text.
+
+    Args:
+        debug: show everything, unrecognised lines in grey.
+    """
+
+    def __init__(self, *, debug: bool = False) -> None:
+        self._debug = debug
+        self._flow: object = None
+        self._fresh_line = True
+        self._items: dict[tuple[str, str], _Item] = {}
+        self._tools: dict[str, _Tool] = {}
+        self._shows_lines = debug
+        self.hidden_lines = 0
+        """Unrecognised lines that were not shown."""
+
+    @property
+    def is_mid_line(self) -> bool:
+        """Whether the next line would begin in the middle of one."""
+        return not self._fresh_line
+
+    def render(self, event: pb.AgentEvent) -> list[Segment]:
+        """Return what ``event`` adds to the screen; nothing if people need not see it."""
+        kind = event.WhichOneof("body")
+        if kind == "text":
+            return self._piece("text", event.text, Style.ASSISTANT, event)
+        if kind == "thinking":
+            return self._piece("thinking", event.thinking, Style.FAINT, event)
+        if kind == "tool_output":
+            return self._tool_output(event)
+        if kind == "log":
+            return self._log(event)
+        return self._lines(self._block(kind, event), event)
+
+    def break_line(self) -> list[Segment]:
+        """Return what ends a line that is still open."""
+        self._flow = None
+        if self._fresh_line:
+            return []
+        self._fresh_line = True
+        return [_NEWLINE]
+
+    def _block(self, kind: str | None, event: pb.AgentEvent) -> list[Line]:
+        if kind == "batch":
+            raise ValueError("a batch is unrolled before it is shown")
+        if kind == "tool_call":
+            return self._tool_call(event.tool_call)
+        if kind == "tool_result":
+            tool = self._tools.pop(event.tool_result.tool_call_id, _Tool())
+            return tool_result(event, self._debug, name=tool.name, streamed=tool.streamed)
+        if kind == "started":
+            features = {item.feature for item in event.started.capabilities.items}
+            self._shows_lines = self._debug or not features & _AGENT_FEATURES
+        if kind in PHRASES:
+            return PHRASES[kind](event, self._debug)
+        if not self._debug:
+            return []
+        return [[Segment(f"… an event of a later revision, sequence {event.sequence}", Style.FAINT)]]
+
+    def _lines(self, lines: list[Line], event: pb.AgentEvent) -> list[Segment]:
+        if not lines:
+            return []
+        who = _who(event)
+        out = self.break_line()
+        for line in lines:
+            if who:
+                out.append(Segment(who, Style.FAINT))
+            out.extend(line)
+            out.append(_NEWLINE)
+        return out
+
+    def _piece(self, kind: str, body: pb.Text | pb.Thinking, style: Style, event: pb.AgentEvent) -> list[Segment]:
+        key = (kind, body.item_id)
+        item = self._items.pop(key, _Item())
+        missing, offset = "", body.offset
+        if body.WhichOneof("content") == "whole":
+            new, offset = body.whole.encode(), 0
+            if not item.begins(new):
+                # The agent says it anew: what was shown is void, and cannot be taken back.
+                item = _Item()
+                self._flow = None
+        else:
+            new = body.delta.encode()
+            if offset > item.length:
+                item.skip_to(offset)
+                missing = "…"
+        new = new[item.length - offset :]
+        item.add(new)
+        self._items[key] = item
+        if len(self._items) > _OPEN_ITEMS:
+            del self._items[next(iter(self._items))]
+        if not new:
+            return []
+        return self._flowing(key, missing + new.decode(errors="replace"), style, _who(event))
+
+    def _tool_output(self, event: pb.AgentEvent) -> list[Segment]:
+        body = event.tool_output
+        self._tools.setdefault(body.tool_call_id, _Tool()).streamed = True
+        key = ("output", body.tool_call_id, body.stream)
+        return self._flowing(key, body.text, Style.TOOL, f"{_who(event)}  │ ")
+
+    def _log(self, event: pb.AgentEvent) -> list[Segment]:
+        if not self._shows_lines:
+            self.hidden_lines += 1
+            return []
+        body = event.log
+        row = neutral(body.text).replace("\n", "␊")
+        cut = f" … {count(body.truncated_bytes)} bytes cut" if body.truncated_bytes else ""
+        if body.stream == pb.OUTPUT_STREAM_STDOUT and not self._debug:
+            return [*self.break_line(), Segment(f"{_who(event)}{row}{cut}", Style.ASSISTANT), _NEWLINE]
+        stream = word(pb.OutputStream.DESCRIPTOR, body.stream, "OUTPUT_STREAM_")
+        return [*self.break_line(), Segment(f"{_who(event)}{stream} │ {row}{cut}", Style.FAINT), _NEWLINE]
+
+    def _tool_call(self, call: pb.ToolCall) -> list[Line]:
+        """Name a tool once it is known what it is called with, and again when that changes."""
+        tool = self._tools.setdefault(call.id, _Tool())
+        tool.name = one_line(call.name, 60) or tool.name
+        subject = tool_subject(call, 2000 if self._debug else _SUBJECT)
+        if not subject and call.status == pb.TOOL_STATUS_PENDING:
+            return []
+        text = f"● {tool.name} {subject}".rstrip()
+        if text == tool.told or (tool.told and not subject):
+            return []
+        tool.told = text
+        return [[Segment(text, Style.TOOL)]]
+
+    def _flowing(self, key: object, text: str, style: Style, prefix: str) -> list[Segment]:
+        out = self.break_line() if key != self._flow else []
+        self._flow = key
+        rows = neutral(text).split("\n")
+        for index, row in enumerate(rows):
+            if index:
+                out.append(_NEWLINE)
+                self._fresh_line = True
+            if row:
+                lead = prefix if self._fresh_line else ""
+                out.append(Segment(lead + row, style))
+                self._fresh_line = False
+        return out
+
+
+def _who(event: pb.AgentEvent) -> str:
+    return f"[{one_line(event.lineage.subagent_id, 24)}] " if event.lineage.subagent_id else ""

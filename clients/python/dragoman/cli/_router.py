@@ -1,0 +1,56 @@
+"""Routers of our own: the one behind ``dragoman run``, and ``dragoman serve``.
+
+The only place of the command line that knows `dragoman.router`.
+"""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from dragoman.protocol.addresses import AddressError, parse_address
+from dragoman.protocol.logs import configure_logs
+from dragoman.router.app import Router, RouterConfig, run_router
+
+__all__ = ["RouterConfig", "embedded_router", "serve"]
+
+
+@contextlib.asynccontextmanager
+async def embedded_router(*, debug: bool = False) -> AsyncIterator[str]:
+    """Run a router in this process, on a private socket; yields its address.
+
+    Whatever it launched is gone when the block ends.
+
+    Args:
+        debug: show its log.
+    """
+    configure_logs("console", level="info" if debug else "critical")
+    with tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()) as folder:
+        config = RouterConfig(listen=(f"unix:{Path(folder) / 'router.sock'}",))
+        async with Router(config) as router:
+            yield router.addresses[0]
+
+
+def _short_directory() -> str | None:
+    """Return where temporary directories may be: the usual place, unless its path is too long for a socket."""
+    try:
+        parse_address(f"unix:{tempfile.gettempdir()}/dragoman-XXXXXXXX/router.sock")
+    except AddressError:
+        return "/tmp"  # noqa: S108 - a fresh directory of mode 0700 is made in it
+    return None
+
+
+def serve(config: RouterConfig) -> None:
+    """Run a router until SIGTERM or SIGINT, and say on standard output where it listens.
+
+    Raises:
+        AddressError: an address is taken, or would need TLS.
+        OSError: its directories cannot be made.
+    """
+    run_router(config, on_ready=_announce)
+
+
+def _announce(addresses: Sequence[str]) -> None:
+    sys.stdout.write("".join(f"listening on {address}\n" for address in addresses))
+    sys.stdout.flush()

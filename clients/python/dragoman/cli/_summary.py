@@ -1,0 +1,76 @@
+"""The last line of a run, and the exit code it stands for."""
+
+from typing import Literal
+
+from dragoman.cli._text import UNKNOWN, count, money, one_line, span, word
+from dragoman.v1 import event_pb2 as pb
+
+_Field = Literal["input", "output", "cache_read", "cache_write"]
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CANCELLED = 130
+"""What shells report for a program that Ctrl-C ended."""
+
+
+def exit_code(result: pb.Result) -> int:
+    """Return 0 only for a run that succeeded."""
+    if result.outcome == pb.OUTCOME_SUCCEEDED:
+        return EXIT_OK
+    return EXIT_CANCELLED if result.outcome == pb.OUTCOME_CANCELLED else EXIT_FAILED
+
+
+def last_line(result: pb.Result, run_id: str) -> str:
+    """Return outcome, duration, tokens, cost and run; what is not known is called unknown, never zero.
+
+    Example: ``succeeded in 3.2 s · 1,234 in / 56 out tokens · $0.0026 · run run-0a1b``.
+    """
+    outcome = word(pb.Outcome.DESCRIPTOR, result.outcome, "OUTCOME_")
+    duration = span(result.duration) if result.HasField("duration") else f"{UNKNOWN} time"
+    return f"{outcome} in {duration} · {_tokens(result)} · {_cost(result)} · run {one_line(run_id)}"
+
+
+def _tokens(result: pb.Result) -> str:
+    totals = _totals(result.usage)
+    if totals is None:
+        return f"tokens {UNKNOWN}"
+    cached = totals.cache_read + totals.cache_write
+    more = f" + {count(cached)} cached" if cached else ""
+    return f"{_amount(totals, 'input')} in{more} / {_amount(totals, 'output')} out tokens"
+
+
+def _amount(tokens: pb.TokenCounts, field: _Field) -> str:
+    return count(getattr(tokens, field)) if tokens.HasField(field) else UNKNOWN
+
+
+def _totals(usage: pb.Usage) -> pb.TokenCounts | None:
+    if usage.HasField("tokens"):
+        return usage.tokens
+    counted = [model.tokens for model in usage.models if model.HasField("tokens")]
+    if not counted:
+        return None
+    totals = pb.TokenCounts()
+    fields: tuple[_Field, ...] = ("input", "output", "cache_read", "cache_write")
+    for field in fields:
+        # A sum with an unknown part is unknown.
+        if all(tokens.HasField(field) for tokens in counted):
+            setattr(totals, field, sum(getattr(tokens, field) for tokens in counted))
+    return totals
+
+
+def _cost(result: pb.Result) -> str:
+    usage = result.usage
+    if usage.HasField("cost"):
+        amount = money(usage.cost)
+        return amount if amount != UNKNOWN else f"cost {UNKNOWN}"
+    return f"cost {UNKNOWN}"
+
+
+def processes(result: pb.Result) -> str:
+    """Say whether every process of the run is proven gone."""
+    if not result.HasField("tree_confirmed_dead"):
+        return "its adapter tells of no process"
+    if result.tree_confirmed_dead:
+        return "every process of the run is proven gone"
+    return "its processes are NOT proven gone; look for them"

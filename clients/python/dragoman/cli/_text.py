@@ -1,0 +1,85 @@
+"""Text for people: neutral, short, and with numbers that read well."""
+
+import re
+from decimal import Decimal, InvalidOperation
+
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
+from google.protobuf.descriptor import EnumDescriptor
+
+UNKNOWN = "unknown"
+
+# C0 and C1 controls but for tab and newline; the characters that turn the direction of text around or hide
+# in it. An agent's output may carry any of them, and a terminal obeys some.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def neutral(text: str) -> str:
+    """Return ``text`` with everything that could steer a terminal made visible instead.
+
+    Newlines and tabs stay; a carriage return before a newline goes.
+    """
+    return _STEERING.sub(_visible, text.replace("\r\n", "\n"))
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x20:
+        return chr(0x2400 + code)  # the control's own picture, e.g. ␛
+    return "\u2421" if code == 0x7F else f"<U+{code:04X}>"
+
+
+def one_line(text: str, limit: int = 160) -> str:
+    """Return ``text`` neutral, on one line, of at most ``limit`` characters."""
+    # A huge text is cut before it is worked on.
+    line = " ".join(neutral(text[: limit * 8]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def word(names: EnumDescriptor, value: int, prefix: str) -> str:
+    """Return an enum's value in words, e.g. ``timed out``; values of later revisions by their number."""
+    name = names.values_by_number.get(value)
+    if name is None:
+        return f"kind {value}"
+    return name.name.removeprefix(prefix).lower().replace("_", " ")
+
+
+def count(number: int) -> str:
+    """Return a number with thousands set apart."""
+    return f"{number:,}"
+
+
+def seconds(value: float) -> str:
+    """Return a duration, e.g. ``340 ms``, ``3.2 s``, ``4 min 05 s`` or ``2 h 10 min``."""
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 99.95:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def span(message: duration_pb2.Duration) -> str:
+    """Return a protobuf duration, as `seconds` does."""
+    return seconds(message.ToNanoseconds() / 1e9)
+
+
+def money(cost: pb.Cost) -> str:
+    """Return an amount of money, e.g. ``$0.0026``; computed ones are marked with ``~``."""
+    try:
+        amount = Decimal(cost.amount)
+        if not amount.is_finite():
+            return UNKNOWN
+    except InvalidOperation:
+        return UNKNOWN
+    digits = 2 if amount == 0 or abs(amount) >= 1 else max(4, 1 - amount.adjusted())
+    text = f"{amount:,.{min(digits, 12)}f}"
+    about = "~" if cost.basis == pb.COST_BASIS_COMPUTED else ""
+    if cost.currency in {"USD", ""}:
+        return f"{about}${text}"
+    return f"{about}{text} {one_line(cost.currency, 8)}"

@@ -1,0 +1,103 @@
+"""What is given on the command line, as values: ``--config k=v``, ``--env K=V``, ``--label k=v``."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+
+def config(pairs: Iterable[str], schema_json: str = "") -> dict[str, Any]:
+    """Read ``key=value`` settings: JSON where it is JSON, text otherwise; dots in keys nest.
+
+    Args:
+        pairs: as they were typed.
+        schema_json: the settings' JSON Schema, if it is known: what must be text there is text, whatever it
+            looks like.
+
+    Example: ``["maxTurns=5", "command=make test", "limits.deep=true"]`` gives
+    ``{"maxTurns": 5, "command": "make test", "limits": {"deep": True}}``.
+
+    Raises:
+        click.BadParameter: a pair has no key, or two of them contradict each other.
+    """
+    texts = _text_keys(schema_json)
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        path = key.split(".")
+        if not separator or not all(path):
+            raise click.BadParameter(f"{pair!r} is not key=value, e.g. maxTurns=5", param_hint="--config")
+        _put(settings, path, text if key in texts and not _is_quoted(text) else json_or_text(text), key)
+    return settings
+
+
+def _text_keys(schema_json: str) -> set[str]:
+    try:
+        schema = json.loads(schema_json)
+    except ValueError:
+        schema = None
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return set()
+    return {key for key, about in properties.items() if isinstance(about, dict) and about.get("type") == "string"}
+
+
+def _is_quoted(text: str) -> bool:
+    return isinstance(json_or_text(text), str)
+
+
+def _put(settings: dict[str, Any], path: list[str], value: object, key: str) -> None:
+    for part in path[:-1]:
+        settings = settings.setdefault(part, {})
+        if not isinstance(settings, dict):
+            raise click.BadParameter(f"{key}: {part} already has a value", param_hint="--config")
+    if path[-1] in settings:
+        raise click.BadParameter(f"{key} is given twice", param_hint="--config")
+    settings[path[-1]] = value
+
+
+def json_or_text(text: str) -> Any:
+    """Return what ``text`` says as JSON, or ``text`` itself; to force text, quote it as JSON does."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        return text
+
+
+def _no_constant(name: str) -> None:
+    # Python reads NaN and Infinity, which JSON has not.
+    raise ValueError(name)
+
+
+def variables(pairs: Iterable[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Read ``K=V``, or ``K`` to copy it from the environment.
+
+    Raises:
+        click.BadParameter: a pair has no name, or the variable is not set.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not name:
+            raise click.BadParameter(f"{pair!r} is not NAME=value or NAME", param_hint="--env")
+        if not separator and name not in environ:
+            raise click.BadParameter(f"{name} is not set here; give it as {name}=value", param_hint="--env")
+        found[name] = value if separator else environ[name]
+    return found
+
+
+def labels(pairs: Iterable[str]) -> dict[str, str]:
+    """Read ``key=value`` marks.
+
+    Raises:
+        click.BadParameter: a pair has no key.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise click.BadParameter(f"{pair!r} is not key=value", param_hint="--label")
+        found[key] = value
+    return found

@@ -1,0 +1,61 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+ROUTER_VARIABLE = "DRAGOMAN_ROUTER"
+
+
+def router_option(*, required: bool = False) -> Callable[[_F], _F]:
+    """Return ``--router ADDR``.
+
+    Args:
+        required: whether there is no use in a router of our own, as it would know no run.
+    """
+    own = "" if required else " Without it a router is run inside this program."
+    return click.option(
+        "--router",
+        metavar="ADDR",
+        envvar=ROUTER_VARIABLE,
+        show_envvar=True,
+        required=required,
+        help=f"Where the router, or an adapter, listens: unix:/path or host:port.{own}",
+    )
+
+
+def json_option(what: str) -> Callable[[_F], _F]:
+    """Return ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help=what)
+
+
+def config_option() -> Callable[[_F], _F]:
+    """Return ``--config key=value``."""
+    return click.option(
+        "--config",
+        "config_pairs",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of the adapter; JSON or text, dots nest. May be repeated.",
+    )
+
+
+def env_option() -> Callable[[_F], _F]:
+    """Return ``--env K=V``."""
+    return click.option(
+        "--env",
+        "env_pairs",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        help="A variable for the agent; without a value, copied from here. The place for secrets. May be repeated.",
+    )
+
+
+def cwd_option() -> Callable[[_F], _F]:
+    """Return ``--cwd DIR``."""
+    return click.option(
+        "--cwd", type=click.Path(), metavar="DIR", help="Where the agent works. Default: the current directory."
+    )

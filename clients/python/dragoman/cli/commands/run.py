@@ -1,0 +1,208 @@
+"""``dragoman run`` and ``dragoman attach``."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from dragoman.cli import _handles, _values
+from dragoman.cli._connect import run_connected
+from dragoman.cli._drive import Drive, is_interactive
+from dragoman.cli._screen import Screen
+from dragoman.cli.commands._options import config_option, cwd_option, env_option, json_option, router_option
+from dragoman.client import Client, execute_request
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+
+_ASKING = frozenset({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATURE_INPUT_REQUESTS})
+_EXAMPLES = """\b
+Examples:
+  dragoman run claude_code "Fix the failing test." --cwd ~/project
+  dragoman run claude_code - --session .session.json < task.md
+  dragoman run process --config command=make --config 'args=["test"]'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line says about a run."""
+
+    adapter: str
+    prompt: str | None = None
+    template: bool = False
+    cwd: str | None = None
+    model: str = ""
+    config: dict[str, Any] | None = None
+    env: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    timeout_s: float | None = None
+    run_id: str = ""
+    allow: Sequence[str] = ()
+    deny: Sequence[str] = ()
+    permission_mode: str = ""
+    allow_all: bool = False
+    session: event_pb2.SessionHandle | None = None
+
+
+def request_for(wishes: Wishes, described: pb.DescribeResponse, *, interactive: bool) -> pb.ExecuteRequest:
+    """Return the request for one run.
+
+    What was not said is left out, but for a directory to work in and somebody to ask, where the adapter has a
+    use for them: a field it has none for would be refused.
+
+    Args:
+        wishes: what was said.
+        described: the adapter.
+        interactive: whether somebody is there to ask.
+
+    Raises:
+        DragomanError: a setting has no JSON form.
+    """
+    features = {item.feature for item in described.capabilities.items}
+    cwd = wishes.cwd
+    if cwd is None and event_pb2.FEATURE_WORKSPACE in features and "cwd" not in (wishes.config or {}):
+        cwd = str(Path.cwd())
+    request = execute_request(
+        wishes.adapter,
+        None if wishes.template else wishes.prompt,
+        cwd=cwd,
+        model=wishes.model,
+        config=wishes.config,
+        env=wishes.env,
+        timeout_s=wishes.timeout_s,
+        labels=wishes.labels,
+        run_id=wishes.run_id,
+    )
+    if wishes.template and wishes.prompt is not None:
+        request.prompt_template = wishes.prompt
+    if wishes.session is not None:
+        request.session.handle.CopyFrom(wishes.session)
+    permissions = _permissions(wishes)
+    permissions.interactive = interactive and bool(features & _ASKING)
+    if permissions.ListFields():
+        request.permissions.CopyFrom(permissions)
+    return request
+
+
+def _permissions(wishes: Wishes) -> event_pb2.Permissions:
+    # The first rule that matches decides, and what is denied stays denied.
+    rules = [
+        event_pb2.PermissionRule(decision=decision, tool_name=tool)
+        for decision, tools in (
+            (event_pb2.PERMISSION_DECISION_DENY, wishes.deny),
+            (event_pb2.PERMISSION_DECISION_ALLOW, wishes.allow),
+        )
+        for tool in tools
+    ]
+    return event_pb2.Permissions(rules=rules, native_mode=wishes.permission_mode, auto_approve=wishes.allow_all)
+
+
+@click.command("run", epilog=_EXAMPLES)
+@click.argument("adapter")
+@click.argument("prompt", required=False)
+@cwd_option()
+@click.option("--model", default="", metavar="NAME", help="The model. Default: the agent's.")
+@config_option()
+@env_option()
+@click.option("--template", is_flag=True, help="PROMPT is a template with {{path.to.value}}.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="The longest the run may take.")
+@click.option(
+    "--session",
+    "session_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Go on with the conversation kept in FILE, and keep it there.",
+)
+@click.option("--allow", multiple=True, metavar="TOOL", help="Allow this tool. May be repeated.")
+@click.option("--deny", multiple=True, metavar="TOOL", help="Refuse this tool; goes before --allow. May be repeated.")
+@click.option("--permission-mode", default="", metavar="MODE", help="The agent's own mode, e.g. acceptEdits.")
+@click.option("--dangerously-allow-all", is_flag=True, help="Allow everything without asking. Dangerous.")
+@click.option("--label", "label_pairs", multiple=True, metavar="KEY=VALUE", help="A mark of yours. May be repeated.")
+@click.option("--run-id", default="", metavar="ID", help="Your id for the run. Default: a new one.")
+@click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
+@json_option("Print one line of JSON per event.")
+@router_option()
+def run_command(
+    adapter: str,
+    prompt: str | None,
+    cwd: str | None,
+    model: str,
+    config_pairs: tuple[str, ...],
+    env_pairs: tuple[str, ...],
+    template: bool,
+    timeout: float | None,
+    session_file: Path | None,
+    allow: tuple[str, ...],
+    deny: tuple[str, ...],
+    permission_mode: str,
+    dangerously_allow_all: bool,
+    label_pairs: tuple[str, ...],
+    run_id: str,
+    debug: bool,
+    as_json: bool,
+    router: str | None,
+) -> int:
+    """Run ADAPTER's agent on PROMPT and show what it does; '-' reads PROMPT from standard input.
+
+    Ctrl-C cancels the run, a second one kills it. At a terminal the agent's questions are asked. Exit code: 0 the
+    run succeeded, 1 it failed, 2 the call was wrong, 130 it was cancelled.
+    """
+    wishes = Wishes(
+        adapter=adapter,
+        prompt=_standard_input() if prompt == "-" else prompt,
+        template=template,
+        cwd=None if cwd is None else str(Path(cwd).absolute()),
+        model=model,
+        config=_values.config(config_pairs),
+        env=_values.variables(env_pairs),
+        labels=_values.labels(label_pairs),
+        timeout_s=timeout,
+        run_id=run_id,
+        allow=allow,
+        deny=deny,
+        permission_mode=permission_mode,
+        allow_all=dangerously_allow_all,
+        session=_handles.load(session_file) if session_file else None,
+    )
+
+    async def work(client: Client) -> int:
+        described = await client.describe(adapter)
+        settings = _values.config(config_pairs, described.config_schema_json)
+        request = request_for(replace(wishes, config=settings), described, interactive=is_interactive())
+        async with Screen(as_json=as_json, debug=debug) as screen:
+            drive = Drive(
+                client.execute(request),
+                screen,
+                interactive=request.permissions.interactive,
+                session_file=session_file,
+            )
+            return await drive.run()
+
+    return run_connected(router, work, debug=debug)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="PROMPT") from error
+
+
+@click.command("attach")
+@click.argument("run_id", metavar="RUN")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only events after sequence N.")
+@click.option("--hold", is_flag=True, help="Keep the run alive while this follows it.")
+@click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
+@json_option("Print one line of JSON per event.")
+@router_option(required=True)
+def attach_command(run_id: str, after: int, hold: bool, debug: bool, as_json: bool, router: str) -> int:
+    """Follow RUN: what is stored, then live. Ctrl-C leaves it; 'dragoman cancel' ends it."""
+
+    async def work(client: Client) -> int:
+        async with Screen(as_json=as_json, debug=debug) as screen:
+            stream = client.attach(run_id, after_sequence=after, hold=hold)
+            return await Drive(stream, screen, interactive=is_interactive(), owned=False).run()
+
+    return run_connected(router, work, debug=debug)

@@ -1,0 +1,128 @@
+"""The entry point ``dragoman``.
+
+Nothing heavy is imported here: a command's module is loaded when the command is used, so that ``dragoman --help``
+and a mistyped name answer at once.
+"""
+
+import difflib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+from dragoman.cli._problem import ProblemError
+
+
+class _Lazy(NamedTuple):
+    module: str
+    help: str
+
+
+COMMANDS: dict[str, _Lazy] = {
+    "run": _Lazy("dragoman.cli.commands.run", "Run an agent and show what it does."),
+    "attach": _Lazy("dragoman.cli.commands.run", "Follow a run that is under way."),
+    "cancel": _Lazy("dragoman.cli.commands.steer", "Stop a run."),
+    "respond": _Lazy("dragoman.cli.commands.steer", "Answer a question of a run."),
+    "runs": _Lazy("dragoman.cli.commands.steer", "List a router's runs."),
+    "detect": _Lazy("dragoman.cli.commands.look", "Look which agents are installed and logged in."),
+    "adapters": _Lazy("dragoman.cli.commands.look", "List a router's adapters."),
+    "describe": _Lazy("dragoman.cli.commands.look", "Show how an adapter is configured."),
+    "test": _Lazy("dragoman.cli.commands.look", "Check whether a set-up can work."),
+    "serve": _Lazy("dragoman.cli.commands.serve", "Run a router."),
+    "adapter": _Lazy("dragoman.cli.commands.serve", "Serve one adapter."),
+}
+"""Every command, with its module and its line in the help."""
+
+
+class _LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    # click's signatures have a context that is not needed here.
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), f"{cmd_name}_command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else " 'dragoman --help' lists the commands."
+            raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dragoman", prog_name="dragoman")
+def cli() -> None:
+    """Run any coding agent through one contract.
+
+    Exit code: 0 the run succeeded, 1 it failed, 2 the call was wrong, 130 it was cancelled.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code.
+
+    Args:
+        argv: the arguments; absent, the process's own.
+    """
+    # gRPC's fork handlers kill children of a process that launches many; its own log is for its developers.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        outcome = cli.main(arguments, prog_name="dragoman", standalone_mode=False)
+    except ProblemError as problem:
+        return _complain(problem, arguments)
+    except click.ClickException as error:
+        return _usage(error, arguments)
+    except (click.Abort, KeyboardInterrupt):
+        sys.stderr.write("interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output is gone; nothing is left to be said, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _complain(problem: ProblemError, arguments: Sequence[str]) -> int:
+    # Whoever raised the problem has loaded this already.
+    from dragoman.cli._failures import as_json, as_text  # noqa: PLC0415
+
+    told = problem.complaint
+    sys.stderr.write(as_json(told) if "--json" in arguments else as_text(told))
+    return told.exit_code
+
+
+def _usage(error: click.ClickException, arguments: Sequence[str]) -> int:
+    if "--json" in arguments:
+        sys.stderr.write(json.dumps({"error": {"message": error.format_message(), "reason": "USAGE"}}) + "\n")
+    else:
+        error.show()
+    return error.exit_code
+
+
+def script() -> None:
+    """Run as a program: like `main`, but end the process."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    script()

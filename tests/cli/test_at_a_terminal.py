@@ -1,0 +1,132 @@
+"""What differs at a terminal: colours, and the agent's questions."""
+
+import asyncio
+import contextlib
+import os
+import pty
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller, Until
+from dragoman.v1 import event_pb2 as pb
+
+from tests.cli.program import DESCRIBED, routed, start
+
+REQUEST = pb.InputRequest(
+    id="q1",
+    kind=pb.INPUT_KIND_PERMISSION,
+    title="May I delete it?",
+    options=[
+        pb.InputOption(id="yes", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE, label="Allow"),
+        pb.InputOption(id="no", kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="Deny"),
+    ],
+)
+
+
+@dataclass
+class Terminal:
+    """A person at a terminal in front of the program."""
+
+    process: asyncio.subprocess.Process
+    descriptor: int
+    screen: str = ""
+
+    async def see(self, text: str) -> None:
+        """Look until ``text`` is on the screen."""
+        while text not in self.screen:
+            await self._more()
+
+    async def _more(self) -> None:
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.descriptor, ready.set)
+        try:
+            await ready.wait()
+            data = os.read(self.descriptor, 65536)
+        finally:
+            loop.remove_reader(self.descriptor)
+        self.screen += data.decode().replace("\r\n", "\n")
+
+    def type(self, text: str) -> None:
+        """Type."""
+        os.write(self.descriptor, text.encode())
+
+    async def end(self) -> int:
+        """Look until the program has ended, and return its exit code."""
+        with contextlib.suppress(OSError):  # a terminal whose program is gone answers EIO
+            while True:
+                await self._more()
+        return await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def at_a_terminal(*arguments: str, env: Mapping[str, str]) -> AsyncIterator[Terminal]:
+    person, program = pty.openpty()
+    try:
+        process = await start(*arguments, env=env, stdin=program, stdout=program, stderr=program)
+    finally:
+        os.close(program)
+    try:
+        yield Terminal(process, person)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(person)
+
+
+def fake_of(*script: Action) -> FakeAdapter:
+    return FakeAdapter(script, answers={"Describe": DESCRIBED})
+
+
+async def test_a_question_is_asked_and_answered() -> None:
+    tell = Teller()
+    answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED)
+    asked = tell.started(), tell.event(input_request=REQUEST)
+    fake = fake_of(*asked, Until("respond"), tell.event(input_resolved=answered), tell.succeeded())
+    async with routed(fake) as env, at_a_terminal("run", "fake", env=env) as terminal:
+        await terminal.see("May I delete it? [1-2] > ")
+        assert "  1) Allow\x1b[0m\n" in terminal.screen
+        terminal.type("2 too dangerous\n")
+        assert await terminal.end() == 0
+    assert fake.requests("Execute")[0].permissions.interactive
+    [sent] = fake.requests("Respond")
+    assert sent.request_id == "q1"
+    assert sent.answer == pb.InputAnswer(option_ids=["no"], message="too dangerous")
+    assert sent.responder == "dragoman command line"
+
+
+async def test_a_question_that_somebody_else_answers_is_not_waited_for() -> None:
+    tell = Teller()
+    answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED, responder="somebody")
+    asked = tell.started(), tell.event(input_request=REQUEST)
+    fake = fake_of(*asked, Until("elsewhere"), tell.event(input_resolved=answered), tell.succeeded())
+    async with routed(fake) as env, at_a_terminal("run", "fake", env=env) as terminal:
+        await terminal.see("[1-2] > ")
+        fake.open("elsewhere")
+        assert await terminal.end() == 0
+    assert "answered by somebody" in terminal.screen
+    assert "Respond" not in fake.names
+
+
+async def test_ctrl_c_at_the_terminal_cancels_while_a_question_is_open() -> None:
+    tell = Teller()
+    fake = fake_of(
+        tell.started(), tell.event(input_request=REQUEST), Until("cancel"), tell.result(pb.OUTCOME_CANCELLED)
+    )
+    async with routed(fake) as env, at_a_terminal("run", "fake", env=env) as terminal:
+        await terminal.see("[1-2] > ")
+        terminal.process.send_signal(2)
+        assert await terminal.end() == 130
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+async def test_colours_at_a_terminal_unless_not_wanted(no_color: str, coloured: bool) -> None:
+    tell = Teller()
+    fake = fake_of(tell.started(), tell.text("hello"), tell.succeeded())
+    async with routed(fake) as env, at_a_terminal("run", "fake", env={**env, "NO_COLOR": no_color}) as terminal:
+        assert await terminal.end() == 0
+    assert ("\x1b[32mhello\x1b[0m" in terminal.screen) is coloured
+    assert bool(re.search("\x1b", terminal.screen)) is coloured

@@ -1,0 +1,191 @@
+"""The commands that look and steer, as a program, against a scripted server."""
+
+import json
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.testkit.fake_adapter import FakeAdapter
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
+from google.protobuf import duration_pb2, json_format, timestamp_pb2
+
+from tests.cli.program import DESCRIBED, dragoman, routed
+
+FOUND = api.DetectResponse(
+    detections=[
+        api.Detection(adapter="a", available=True, version="1.0", auth=api.AUTH_STATE_OK),
+        api.Detection(adapter="b", confidence=api.DETECTION_CONFIDENCE_ABSENT, hint="install it"),
+    ]
+)
+
+
+async def test_detect() -> None:
+    fake = FakeAdapter(answers={"Detect": FOUND})
+    async with routed(fake) as env:
+        text = await dragoman("detect", env=env)
+        machine = await dragoman("detect", "--refresh", "--json", env=env)
+    assert text.code == 0
+    assert text.out == "✓ a v1.0 (auth: ok)\n✗ b (not installed; install it)\n1 of 2 agents available\n"
+    assert json_format.Parse(machine.out, api.DetectResponse()) == FOUND
+    assert [request.refresh for request in fake.requests("Detect")] == [False, True]
+
+
+@pytest.mark.parametrize(("number", "code"), [(0, 0), (1, 1)])
+async def test_detecting_one_agent_says_by_the_exit_code_whether_it_can_be_used(number: int, code: int) -> None:
+    fake = FakeAdapter(answers={"Detect": api.DetectResponse(detections=[FOUND.detections[number]])})
+    async with routed(fake) as env:
+        assert (await dragoman("detect", "x", env=env)).code == code
+
+
+async def test_adapters() -> None:
+    response = router_pb2.ListAdaptersResponse(
+        adapters=[
+            router_pb2.AdapterEntry(
+                adapter="fake",
+                state=router_pb2.ADAPTER_STATE_READY,
+                source=router_pb2.ADAPTER_SOURCE_ENTRY_POINT,
+                description=api.DescribeResponse(label="Fake", version="1.2", aliases=["fake_local"]),
+                pid=7,
+                live_runs=2,
+            ),
+            router_pb2.AdapterEntry(
+                adapter="odd",
+                state=router_pb2.ADAPTER_STATE_REFUSED,
+                source=router_pb2.ADAPTER_SOURCE_MANIFEST,
+                reason="its alias is taken",
+            ),
+        ],
+        router_pid=1,
+    )
+    fake = FakeAdapter(answers={"ListAdapters": response})
+    async with routed(fake) as env:
+        text = await dragoman("adapters", env=env)
+        machine = await dragoman("adapters", "--json", "--describe", env=env)
+    assert text.out == (
+        "fake  Fake 1.2, ready, entry point, also fake_local, pid 7, 2 live runs\n"
+        "odd  refused, manifest\n    its alias is taken\n"
+    )
+    assert json_format.Parse(machine.out, router_pb2.ListAdaptersResponse()) == response
+    assert [request.describe for request in fake.requests("ListAdapters")] == [False, True]
+
+
+async def test_describe() -> None:
+    described = api.DescribeResponse()
+    described.CopyFrom(DESCRIBED)
+    described.configuration_doc = "# Fake\n\x1b[2JUse when testing.\n"
+    described.models.add(id="m1", is_default=True)
+    fake = FakeAdapter(answers={"Describe": described})
+    async with routed(fake) as env:
+        text = await dragoman("describe", "fake", env=env)
+        machine = await dragoman("describe", "fake", "--json", env=env)
+    assert text.out == (
+        "Fake\nnames     fake\nversion   1 (protocol revision 1)\ncan       workspace, permission requests\n"
+        "models    m1 (default)\nsettings  command\n\n# Fake\n␛[2JUse when testing.\n"
+    )
+    assert json.loads(machine.out)["configSchemaJson"] == described.config_schema_json
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(api.TEST_STATUS_PASS, 0), (api.TEST_STATUS_WARN, 0), (api.TEST_STATUS_FAIL, 1)]
+)
+async def test_test(status: api.TestStatus.ValueType, code: int) -> None:
+    checks = [
+        api.EnvironmentCheck(code="cwd_usable", level=pb.SEVERITY_INFO, message="fine"),
+        api.EnvironmentCheck(code="api_key", level=pb.SEVERITY_WARNING, message="a key", hint="unset it"),
+        api.EnvironmentCheck(
+            code="slow",
+            level=pb.SEVERITY_ERROR,
+            message="bad",
+            detail="x\ny",
+            duration=duration_pb2.Duration(seconds=2),
+        ),
+    ]
+    answer = api.TestEnvironmentResponse(adapter="fake", status=status, checks=checks)
+    fake = FakeAdapter(answers={"Describe": DESCRIBED, "TestEnvironment": answer})
+    async with routed(fake) as env:
+        done = await dragoman(
+            "test", "fake", "--live", "--cwd", "/x", "--model", "m", "--config", "command=1", "--env", "A=1", env=env
+        )
+    assert done.code == code
+    assert done.out.startswith(
+        "✓ fine [cwd_usable]\n! a key [api_key]\n    unset it\n✗ bad [slow] (2.0 s)\n    x\n    y\nfake: "
+    )
+    sent = json_format.MessageToDict(fake.requests("TestEnvironment")[0])
+    assert sent == {
+        "adapter": "fake",
+        "mode": "TEST_MODE_LIVE",
+        "config": {"command": "1"},
+        "env": {"A": "1"},
+        "workspace": {"cwd": "/x"},
+        "model": "m",
+        "timeout": "60s",
+    }
+
+
+@pytest.mark.parametrize(("proven", "code"), [(True, 0), (False, 1), (None, 0)])
+async def test_cancel(proven: bool | None, code: int) -> None:
+    answer = api.CancelResponse(outcome=pb.OUTCOME_CANCELLED, tree_confirmed_dead=proven)
+    fake = FakeAdapter(answers={"Cancel": answer})
+    async with routed(fake) as env:
+        done = await dragoman("cancel", "run-1", "--grace", "0", "--reason", "why", env=env)
+    assert done.code == code
+    assert done.out.startswith("run-1: cancelled; ")
+    assert json_format.MessageToDict(fake.requests("Cancel")[0]) == {"runId": "run-1", "grace": "0s", "reason": "why"}
+
+
+async def test_cancelling_what_is_not_known() -> None:
+    error = DragomanError(Reason.RUN_NOT_FOUND, "no run 'run-1' here")
+    async with routed(FakeAdapter(answers={"Cancel": error})) as env:
+        done = await dragoman("cancel", "run-1", env=env)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "error: no run 'run-1' here\n"
+        "  it is over and forgotten, or never was; 'dragoman runs' lists those that are known\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--option", "a", "--option", "b", "--message", "m"], {"optionIds": ["a", "b"], "message": "m"}),
+        (["--option", "a", "--input", '{"x": 1}'], {"optionIds": ["a"], "updatedInputJson": '{"x": 1}'}),
+        (["--text", "words"], {"text": "words"}),
+        (["--value", "5"], {"valueJson": "5"}),
+    ],
+)
+async def test_respond(arguments: list[str], answer: dict[str, object]) -> None:
+    fake = FakeAdapter(answers={"Respond": api.RespondResponse(sequence=9)})
+    async with routed(fake) as env:
+        done = await dragoman("respond", "run-1", "r1", *arguments, env=env)
+    assert (done.code, done.out) == (0, "answered; recorded as event 9\n")
+    sent = json_format.MessageToDict(fake.requests("Respond")[0])
+    assert (sent["runId"], sent["requestId"], sent["answer"]) == ("run-1", "r1", answer)
+
+
+async def test_runs() -> None:
+    runs = [
+        router_pb2.RunSummary(
+            run_id="run-2",
+            adapter="fake",
+            phase=pb.RUN_PHASE_RUNNING,
+            last_sequence=4,
+            accepted_at=timestamp_pb2.Timestamp(seconds=0),
+        ),
+        router_pb2.RunSummary(run_id="run-1", adapter="fake", result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)),
+    ]
+    fake = FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse(runs=runs)})
+    async with routed(fake) as env:
+        text = await dragoman("runs", "--live", "--adapter", "fake", "--limit", "2", env=env)
+        machine = await dragoman("runs", "--json", env=env)
+    assert text.out == ("run-2  running, fake, 1970-01-01 00:00:00 UTC, 4 events\nrun-1  succeeded, fake, 0 events\n")
+    assert len(json.loads(machine.out)["runs"]) == 2
+    first = fake.requests("ListRuns")[0]
+    assert (first.live_only, first.adapter, first.page_size) == (True, "fake", 2)
+
+
+async def test_an_unserved_method_is_told_as_that() -> None:
+    async with routed(FakeAdapter()) as env:
+        done = await dragoman("runs", env=env)
+    assert done.code == 1
+    assert done.err.startswith("error: what answers there does not serve this\n")

@@ -1,0 +1,92 @@
+"""What was detected, in the manner of the first-run output people know."""
+
+import pytest
+from dragoman.cli import _detected
+from dragoman.cli._style import plain
+from dragoman.v1 import adapter_pb2 as pb
+
+OK = pb.Detection(
+    adapter="claude_code",
+    available=True,
+    version="2.1.330",
+    auth=pb.AUTH_STATE_OK,
+    skills_dir="/u/skills",
+    confidence=pb.DETECTION_CONFIDENCE_CONFIDENT,
+)
+ABSENT = pb.Detection(adapter="codex", confidence=pb.DETECTION_CONFIDENCE_ABSENT)
+
+
+def lines(*found: pb.Detection) -> list[str]:
+    return [plain(line) for line in _detected.lines(found)]
+
+
+def changed(found: pb.Detection, **fields: object) -> pb.Detection:
+    copy = pb.Detection()
+    copy.CopyFrom(found)
+    copy.MergeFrom(pb.Detection(**fields))  # type: ignore[arg-type] # fields are the test's own
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (OK, "✓ claude_code v2.1.330 (auth: ok, skills dir /u/skills)"),
+        (
+            changed(OK, auth_method="api key"),
+            "✓ claude_code v2.1.330 (auth: ok, api key, skills dir /u/skills)",
+        ),
+        (ABSENT, "✗ codex (not installed)"),
+        (changed(ABSENT, hint="npm install -g codex"), "✗ codex (not installed; npm install -g codex)"),
+        (
+            changed(OK, auth=pb.AUTH_STATE_MISSING, hint="run `claude auth login`"),
+            "✗ claude_code v2.1.330 (installed but not authenticated; run `claude auth login`)",
+        ),
+        (changed(OK, auth=pb.AUTH_STATE_EXPIRED), "✗ claude_code v2.1.330 (installed but its login has expired)"),
+        (
+            changed(OK, auth=pb.AUTH_STATE_UNKNOWN),
+            "✓ claude_code v2.1.330 (auth: unknown, skills dir /u/skills)",
+        ),
+        (
+            pb.Detection(adapter="a", confidence=pb.DETECTION_CONFIDENCE_CONFIG_ONLY, config_dir="/home/u/.a"),
+            "✗ a (not on PATH, though /home/u/.a exists)",
+        ),
+        (
+            pb.Detection(
+                adapter="a",
+                available=True,
+                auth=pb.AUTH_STATE_UNKNOWN,
+                confidence=pb.DETECTION_CONFIDENCE_EXECUTABLE_ONLY,
+            ),
+            "✓ a (auth: unknown, no config dir yet)",
+        ),
+        (
+            pb.Detection(adapter="process", available=True, auth=pb.AUTH_STATE_NOT_NEEDED),
+            "✓ process (no login needed)",
+        ),
+        (pb.Detection(adapter="a", message="It does not start.", hint="See."), "✗ a (It does not start; See)"),
+        (pb.Detection(adapter="a\x1b[2J", available=True, version="\x1b]0;x"), "✓ a␛[2J ␛]0;x (available)"),
+    ],
+)
+def test_one_line_per_agent(found: pb.Detection, line: str) -> None:
+    assert lines(found) == [line]
+
+
+def test_problems_come_below_with_what_to_do() -> None:
+    found = changed(OK)
+    found.problems.add(code="version_timeout", message="--version is slow", hint="see whether it asks")
+    found.problems.add(code="odd", message="two of them on PATH")
+    assert lines(found)[1:] == [
+        "    ! --version is slow; see whether it asks",
+        "    ! two of them on PATH",
+    ]
+
+
+def test_the_count() -> None:
+    assert _detected.counted([OK, ABSENT, changed(OK, auth=pb.AUTH_STATE_EXPIRED)]) == "1 of 3 agents available"
+    assert _detected.counted([OK]) == "1 of 1 agent available"
+
+
+def test_what_to_type_next() -> None:
+    assert _detected.next_command(OK) == 'dragoman run claude_code "Say hello in one sentence."'
+    generic = pb.Detection(adapter="process", confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE)
+    assert _detected.next_command(generic) == "dragoman describe process"

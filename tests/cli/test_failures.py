@@ -1,0 +1,68 @@
+"""Errors told for people and for programs."""
+
+import json
+
+import grpc
+import pytest
+from dragoman.cli._failures import as_json, as_text, complaint
+from dragoman.protocol.errors import STATUS_BY_REASON, DragomanError, FieldViolation, Reason, invalid_fields
+
+WRONG = invalid_fields(
+    [FieldViolation("config.maxTurns", "must be a number"), FieldViolation("workspace.cwd", "is relative")]
+)
+
+
+def test_what_where_and_what_to_do() -> None:
+    assert as_text(complaint(WRONG)) == ("error: config.maxTurns: must be a number\n  workspace.cwd: is relative\n")
+
+
+def test_near_names() -> None:
+    error = DragomanError(Reason.ADAPTER_NOT_FOUND, "no adapter 'claud'", {"did_you_mean": "claude_code, process"})
+    assert as_text(complaint(error)) == (
+        "error: no adapter 'claud'\n  did you mean claude_code or process?\n"
+        "  'dragoman adapters' lists the adapters there are\n"
+    )
+
+
+def test_nobody_there() -> None:
+    error = DragomanError(None, "failed to connect to all addresses; …", status=grpc.StatusCode.UNAVAILABLE)
+    text = as_text(complaint(error, address="127.0.0.1:9"))
+    assert text.startswith("error: nothing answers at 127.0.0.1:9\n  start a router")
+
+
+def test_when_to_try_again() -> None:
+    error = DragomanError(Reason.DRAINING, "going down", retry_after_s=2)
+    assert "  try again in 2.0 s\n" in as_text(complaint(error))
+
+
+def test_hostile_texts_are_neutral() -> None:
+    error = DragomanError(
+        Reason.INVALID_REQUEST, "\x1b[2J", {"did_you_mean": "\x1b]0;x\x07"}, [FieldViolation("\x1b", "\x9b")]
+    )
+    assert not set(as_text(complaint(error))) & {"\x1b", "\x9b", "\x07"}
+    assert "\x1b" not in as_json(complaint(error))
+
+
+def test_for_programs() -> None:
+    error = DragomanError(Reason.INVALID_REQUEST, "bad", {"did_you_mean": "a"}, WRONG.violations, 1.5)
+    assert json.loads(as_json(complaint(error))) == {
+        "error": {
+            "message": "bad",
+            "reason": "INVALID_REQUEST",
+            "status": "INVALID_ARGUMENT",
+            "near": ["a"],
+            "fields": [
+                {"path": "config.maxTurns", "description": "must be a number"},
+                {"path": "workspace.cwd", "description": "is relative"},
+            ],
+            "retryAfterS": 1.5,
+        }
+    }
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_exit_codes(reason: Reason) -> None:
+    """Who calls wrongly gets 2; whatever else goes wrong is 1."""
+    wrong_call = {"INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "OUT_OF_RANGE"}
+    expected = 2 if STATUS_BY_REASON[reason].name in wrong_call else 1
+    assert complaint(DragomanError(reason, "x")).exit_code == expected

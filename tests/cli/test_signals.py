@@ -1,0 +1,193 @@
+"""Ctrl-C, once, twice and three times; and readers that stop or go away."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.testkit.fake_adapter import Action, FakeAdapter, Silence, Teller, Until
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.cli.program import DESCRIBED, finish, routed, start
+
+
+def fake_of(*script: Action) -> FakeAdapter:
+    return FakeAdapter(script, answers={"Describe": DESCRIBED})
+
+
+async def test_once_cancels_and_says_that_everything_is_gone() -> None:
+    tell = Teller()
+    begun = tell.started(), tell.text("work")
+    fake = fake_of(*begun, Until("cancel"), tell.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=True))
+    async with routed(fake) as env:
+        process = await start("run", "fake", "--run-id", "r1", env=env)
+        await fake.gate("called Execute").wait()
+        process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert done.code == 130
+    assert done.err == "cancelling r1; Ctrl-C again kills it\nr1: every process of the run is proven gone\n"
+    assert done.last_line.startswith("cancelled in ")
+    [request] = fake.requests("Cancel")
+    assert request.run_id == "r1"
+    assert not request.HasField("grace"), "the run has its own grace"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_other_requests_to_end_cancel_too(number: signal.Signals) -> None:
+    tell = Teller()
+    fake = fake_of(tell.started(), Until("cancel"), tell.result(pb.OUTCOME_CANCELLED))
+    async with routed(fake) as env:
+        process = await start("run", "fake", env=env)
+        await fake.gate("called Execute").wait()
+        process.send_signal(number)
+        assert (await finish(process)).code == 130
+
+
+async def test_twice_kills_and_says_what_is_not_proven() -> None:
+    tell = Teller()
+    started = tell.started()
+    fake = fake_of(started, Until("kill"), tell.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=False))
+    async with routed(fake) as env:
+        process = await start("run", "fake", "--run-id", "r1", env=env)
+        for gate in ("called Execute", "cancel"):
+            await fake.gate(gate).wait()
+            process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert done.code == 130
+    assert done.err == (
+        "cancelling r1; Ctrl-C again kills it\nkilling r1; Ctrl-C again leaves it\n"
+        "r1: its processes are NOT proven gone; look for them\n"
+    )
+    assert fake.requests("Cancel")[1].grace.ToNanoseconds() == 0
+    assert fake.requests("Cancel")[1].HasField("grace")
+
+
+async def test_three_times_leaves() -> None:
+    fake = fake_of(Teller().started(), Until("never"))
+    async with routed(fake) as env:
+        process = await start("run", "fake", "--run-id", "r1", env=env)
+        for gate in ("called Execute", "cancel", "kill"):
+            await fake.gate(gate).wait()
+            process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert done.code == 130
+    assert done.err.endswith("left r1; it was not seen to end\n")
+
+
+async def test_a_run_that_ends_well_while_it_is_cancelled_has_succeeded() -> None:
+    tell = Teller()
+    fake = fake_of(tell.started(), Until("cancel"), tell.succeeded(tree_confirmed_dead=True))
+    async with routed(fake) as env:
+        process = await start("run", "fake", env=env)
+        await fake.gate("called Execute").wait()
+        process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert done.code == 0
+    assert done.last_line.startswith("succeeded in ")
+
+
+async def test_before_the_run_is_accepted_there_is_nothing_to_cancel() -> None:
+    unknown = DragomanError(Reason.RUN_NOT_FOUND, "no such run")
+    fake = FakeAdapter([Silence(), Until("never")], answers={"Describe": DESCRIBED, "Cancel": unknown})
+    async with routed(fake) as env:
+        process = await start("run", "fake", env=env)
+        await fake.gate("called Execute").wait()
+        process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert done.code == 130
+    assert "Traceback" not in done.err
+
+
+async def test_before_anything_was_asked_for_it_just_ends() -> None:
+    class Hanging(FakeAdapter):
+        async def _answer(self, name: str, request: object) -> pb.Result:
+            await self.gate("never").wait()
+            raise AssertionError
+
+    hanging = Hanging()
+    async with routed(hanging) as env:
+        process = await start("run", "fake", env=env)
+        await hanging.gate("called Describe").wait()
+        process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert (done.code, done.out, done.err) == (130, "", "\ninterrupted\n")
+
+
+async def test_attach_only_leaves() -> None:
+    fake = FakeAdapter([Teller().started(), Until("never")])
+    async with routed(fake) as env:
+        process = await start("attach", "run-1", env=env)
+        assert process.stdout is not None
+        await process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert done.code == 130
+    assert done.err == "left run-1; it was not seen to end\n"
+    assert "Cancel" not in fake.names
+
+
+async def test_the_reason_why_cancelling_failed_is_told() -> None:
+    tell = Teller()
+    error = DragomanError(Reason.INTERNAL, "internal error")
+    fake = FakeAdapter(
+        [tell.started(), Until("called Cancel"), tell.succeeded()], answers={"Describe": DESCRIBED, "Cancel": error}
+    )
+    async with routed(fake) as env:
+        process = await start("run", "fake", env=env)
+        await fake.gate("called Execute").wait()
+        process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert "error: internal error\n" in done.err
+
+
+@contextlib.asynccontextmanager
+async def piped(env: dict[str, str]) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """Run with standard output in a pipe; yields the program and the end that is to be read."""
+    ours, theirs = os.pipe()
+    try:
+        process = await start("run", "fake", env=env, stdout=theirs)
+    finally:
+        os.close(theirs)
+    yield process, ours
+    with contextlib.suppress(OSError):
+        os.close(ours)
+
+
+async def test_a_reader_that_goes_away_cancels_the_run() -> None:
+    tell = Teller()
+    script: list[Action] = [tell.started(), *(tell.text("x" * 1000 + "\n") for _ in range(200)), Until("never")]
+    cancelled = api.CancelResponse(outcome=pb.OUTCOME_CANCELLED)
+    fake = FakeAdapter(script, answers={"Describe": DESCRIBED, "Cancel": cancelled})
+    async with routed(fake) as env, piped(env) as (process, ours):
+        await fake.gate("called Execute").wait()
+        os.close(ours)
+        done = await finish(process)
+    assert (done.code, done.err) == (1, "")
+    assert len(fake.requests("Cancel")) == 1
+
+
+async def test_a_reader_that_stops_does_not_keep_ctrl_c_from_working() -> None:
+    tell = Teller()
+    fake = fake_of(tell.started(), *(tell.text("x" * 100_000 + "\n") for _ in range(20)), Until("never"))
+    async with routed(fake) as env, piped(env) as (process, _ours):  # nobody reads, as with `less` at its first page
+        for gate in ("called Execute", "cancel", "kill"):
+            await fake.gate(gate).wait()
+            process.send_signal(signal.SIGINT)
+        assert (await asyncio.wait_for(finish(process), 20)).code == 130
+
+
+async def test_json_lines_come_at_once() -> None:
+    tell = Teller()
+    fake = fake_of(tell.started(), Until("read"), tell.succeeded())
+    async with routed(fake) as env:
+        process = await start("run", "fake", "--json", env=env)
+        assert process.stdout is not None
+        first = json.loads(await process.stdout.readline())
+        assert "started" in first
+        fake.open("read")
+        assert (await finish(process)).code == 0

@@ -1,0 +1,91 @@
+"""Text for people: neutral, short, readable numbers."""
+
+import pytest
+from dragoman.cli import _text
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("text", "neutral"),
+    [
+        ("plain ✓ text\twith\nlines", "plain ✓ text\twith\nlines"),
+        ("\x1b[31mred\x1b[0m", "␛[31mred␛[0m"),
+        ("\x1b]52;c;ZXZpbA==\x07", "␛]52;c;ZXZpbA==␇"),
+        ("\x9b31m", "<U+009B>31m"),
+        ("a\r\nb", "a\nb"),
+        ("progress\rover", "progress␍over"),
+        ("back\x08space \x7f \x00", "back␈space ␡ ␀"),
+        ("\u202eevil\u2066 \u200b \ufeff", "<U+202E>evil<U+2066> <U+200B> <U+FEFF>"),
+        ("👩\u200d💻", "👩\u200d💻"),
+    ],
+)
+def test_what_steers_a_terminal_is_made_visible(text: str, neutral: str) -> None:
+    assert _text.neutral(text) == neutral
+
+
+@given(st.text())
+def test_nothing_but_newlines_and_tabs_steers(text: str) -> None:
+    codes = {ord(character) for character in _text.neutral(text)} - {9, 10}
+    assert not [code for code in codes if code < 0x20 or 0x7F <= code < 0xA0]
+
+
+@given(st.lists(st.text()))
+def test_pieces_are_as_neutral_as_the_whole(pieces: list[str]) -> None:
+    """A sequence that is cut in two must not come together again on the screen."""
+    assert "\x1b" not in "".join(map(_text.neutral, pieces))
+
+
+def test_one_line() -> None:
+    assert _text.one_line("  a\n\n b\tc \x1b ") == "a b c ␛"
+    assert _text.one_line("x" * 50, 10) == "xxxxxxxxx…"
+    assert len(_text.one_line("long " * 10_000_000, 20)) == 20
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 ms"),
+        (0.3401, "340 ms"),
+        (0.9999, "1.0 s"),
+        (3.24, "3.2 s"),
+        (99.96, "1 min 40 s"),
+        (245, "4 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (7800, "2 h 10 min"),
+    ],
+)
+def test_durations(value: float, text: str) -> None:
+    assert _text.seconds(value) == text
+    assert _text.span(duration_pb2.Duration(nanos=340_000_000)) == "340 ms"
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        ("0", "$0.00"),
+        ("0.0026", "$0.0026"),
+        ("0.12345", "$0.1234"),
+        ("0.0000031", "$0.0000031"),
+        ("1.5", "$1.50"),
+        ("1234.5", "$1,234.50"),
+        ("", "unknown"),
+        ("a lot", "unknown"),
+        ("NaN", "unknown"),
+        ("1e-30", "$0.000000000000"),
+    ],
+)
+def test_money(amount: str, text: str) -> None:
+    assert _text.money(pb.Cost(amount=amount, currency="USD")) == text
+
+
+def test_money_in_other_currencies_and_computed() -> None:
+    assert _text.money(pb.Cost(amount="1", currency="EUR")) == "1.00 EUR"
+    assert _text.money(pb.Cost(amount="1", currency="USD", basis=pb.COST_BASIS_COMPUTED)) == "~$1.00"
+
+
+def test_words_for_enums_of_this_and_later_revisions() -> None:
+    assert _text.word(pb.Outcome.DESCRIPTOR, pb.OUTCOME_TIMED_OUT, "OUTCOME_") == "timed out"
+    assert _text.word(pb.Outcome.DESCRIPTOR, 99, "OUTCOME_") == "kind 99"

@@ -1,0 +1,128 @@
+"""The command line over the real thing: a router in it, its sidecars, and children of theirs."""
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import json_format
+
+from tests.cli.program import Done, dragoman, environment, finish, start
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """An environment with a home of its own."""
+    for name in ("home", "state", "cache", "config", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run").mkdir(mode=0o700)
+    folders = {f"XDG_{name.upper()}_HOME": str(tmp_path / name) for name in ("state", "cache", "config")}
+    return {**folders, "HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+
+
+def python(program: str) -> list[str]:
+    """Return the options that make the process adapter run a Python program."""
+    return ["--config", f"command={sys.executable}", "--config", f"args={json.dumps(['-u', '-c', program])}"]
+
+
+async def test_a_run_through_a_router_of_its_own(home: dict[str, str], tmp_path: Path) -> None:
+    program = "import os; print(input(), os.getcwd())"
+    done = await dragoman("run", "process", "hello", *python(program), env=home, cwd=tmp_path / "work")
+    assert (done.code, done.err) == (0, "")
+    started, answer, last = done.out.splitlines()
+    assert started == f"▶ process in {tmp_path / 'work'}"
+    assert answer == f"hello {tmp_path / 'work'}"
+    assert re.fullmatch(r"succeeded in .+ · tokens unknown · cost unknown · run run-[0-9a-f]+", last)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+async def test_a_failing_run_and_a_wrong_one(home: dict[str, str]) -> None:
+    done = await dragoman("run", "process", *python("import sys; sys.exit(3)"), env=home)
+    assert done.code == 1
+    assert "exit code 3" in done.out
+    done = await dragoman("run", "proces", env=home)
+    assert done.code == 2
+    assert "did you mean process?" in done.err
+
+
+async def test_ctrl_c_ends_every_process_and_says_so(home: dict[str, str]) -> None:
+    grandchild = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid); time.sleep(600)"
+    process = await start("run", "process", "--json", *python(grandchild), env=home)
+    assert process.stdout is not None
+    pids: list[int] = []
+    async for line in process.stdout:
+        event = json_format.Parse(line, pb.AgentEvent())
+        if event.state.pid:
+            pids.append(event.state.pid)
+        if event.HasField("log"):
+            pids.append(int(event.log.text))
+            break
+    process.send_signal(signal.SIGINT)
+    done = await finish(process)
+    assert done.code == 130
+    assert "every process of the run is proven gone" in done.err
+    assert len(pids) == 2
+    assert not any(map(psutil.pid_exists, pids))
+
+
+async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'run' / 'd.sock'}"
+    server = await start("serve", "--listen", address, env=home)
+    assert server.stdout is not None
+    assert await server.stdout.readline() == f"listening on {address}\n".encode()
+    env = {**home, "DRAGOMAN_ROUTER": address}
+    try:
+        ran = await dragoman("run", "process", "hi", "--run-id", "r1", *python("print(input())"), env=env)
+        attached = await dragoman("attach", "r1", env=env)
+        runs = await dragoman("runs", env=env)
+        adapters = await dragoman("adapters", "--json", env=env)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        ended = await finish(server)
+    assert (ran.code, attached.code, attached.out) == (0, 0, ran.out)
+    assert runs.out.startswith("r1  succeeded, process, ")
+    entries = {entry["adapter"]: entry for entry in json.loads(adapters.out)["adapters"]}
+    assert entries["process"]["state"] == "ADAPTER_STATE_READY"
+    assert ended.code == 0
+    assert not psutil.pid_exists(int(entries["process"]["pid"]))
+    assert not psutil.pid_exists(int(entries["process"]["guardPid"]))
+
+
+async def tour(env: dict[str, str]) -> Done:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dragoman.cli.tour"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(env),
+    )
+    return await finish(process)
+
+
+async def test_the_tour_shows_a_run_and_who_its_processes_are(home: dict[str, str]) -> None:
+    done = await tour({**home, "AGENT": "", "PROMPT": ""})
+    assert (done.code, done.err) == (0, "")
+    assert "[dragoman] ✓ process (no login needed)\n" in done.out
+    found = re.search(
+        r"processes: router \(this process\) (\d+), guard (\d+), sidecar (\d+), child (\d+)\n", done.out
+    )
+    assert found is not None
+    assert len(set(found.groups())) == 4
+    assert not any(psutil.pid_exists(int(pid)) for pid in found.groups())
+    assert f"I am process {found.group(4)}; my task: " in done.out
+    assert "stderr │ a remark on standard error, after step 5\n" in done.out
+    assert re.search(r"\nsucceeded in .+ · run run-[0-9a-f]+\n\[dragoman\] type next", done.out)
+
+
+async def test_the_tour_runs_what_was_asked_for_and_nothing_half_asked(home: dict[str, str]) -> None:
+    done = await tour({**home, "AGENT": "process", "PROMPT": ""})
+    assert done.code == 2
+    assert "AGENT and PROMPT go together" in done.err
+    done = await tour({**home, "AGENT": "process", "PROMPT": "hi"})
+    assert done.code == 2
+    assert "config.command: is required" in done.err
