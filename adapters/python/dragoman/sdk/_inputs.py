@@ -49,6 +49,7 @@ class _Open:
     """Whether something is redacted in the input that may be edited."""
     future: asyncio.Future[Resolution]
     timer: asyncio.TimerHandle
+    lineage: pb.Lineage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Inputs:
         """Return the open questions as ephemeral events, for somebody who joins."""
         copies = []
         for entry in self._open.values():
-            event = pb.AgentEvent(input_request=entry.request, run_id=self._run.run_id)
+            event = pb.AgentEvent(input_request=entry.request, lineage=entry.lineage, run_id=self._run.run_id)
             event.attempt = self._run.attempt
             event.origin = pb.EVENT_ORIGIN_ADAPTER
             copies.append(event.SerializeToString())
@@ -97,8 +98,12 @@ class Inputs:
         finally:
             self.withdraw(request.id)
 
-    def open(self, request: pb.InputRequest) -> asyncio.Future[Resolution]:
+    def open(self, request: pb.InputRequest, lineage: pb.Lineage | None = None) -> asyncio.Future[Resolution]:
         """Ask, and return what will hold the end of the question.
+
+        Args:
+            request: the question.
+            lineage: the nested agent that asks; None for the main one.
 
         Raises:
             ValueError: the id is not unique.
@@ -109,13 +114,13 @@ class Inputs:
         if not request.HasField("default_answer"):
             request.default_answer.CopyFrom(default_answer(request))
         request.expires_at.FromNanoseconds(time.time_ns() + int(timeout_s * 1e9))
-        event = pb.AgentEvent(input_request=request, origin=pb.EVENT_ORIGIN_AGENT)
+        event = pb.AgentEvent(input_request=request, lineage=lineage, origin=pb.EVENT_ORIGIN_AGENT)
         self._run.emit(event)
         loop = asyncio.get_running_loop()
         shown = event.input_request
         hides_input = shown.editable_input_json != request.editable_input_json
         timer = loop.call_later(timeout_s, self._expire, request.id)
-        entry = _Open(shown, hides_input, loop.create_future(), timer)
+        entry = _Open(shown, hides_input, loop.create_future(), timer, lineage)
         self._open[request.id] = entry
         if len(self._open) == 1:
             self._run.state(pb.RUN_PHASE_WAITING_FOR_INPUT)

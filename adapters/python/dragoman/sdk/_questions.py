@@ -1,7 +1,9 @@
 """An agent's questions: decided by policy, or put to the caller, and the answers in the agent's own form."""
 
+import contextlib
 from collections.abc import Callable
 
+from dragoman.protocol.order import OrderError
 from dragoman.sdk._inputs import Resolution
 from dragoman.sdk._job import Job
 from dragoman.sdk._parser import Answer, Ask
@@ -38,16 +40,15 @@ class Questions:
         decision = self._decide(ask.request, is_ending=is_ending)
         if decision == pb.PERMISSION_DECISION_ASK:
             # Now, not in a task: what the agent says next may already withdraw it.
-            answered = self._run.inputs.open(ask.request)
+            self._tell_call(ask, pb.TOOL_STATUS_AWAITING_PERMISSION)
+            answered = self._run.inputs.open(ask.request, ask.lineage)
             answered.add_done_callback(lambda done: self._answered(ask, done.result()))
             self._on_change()
             return
         allowed = decision == pb.PERMISSION_DECISION_ALLOW
         if not allowed:
             self._tell_denied(ask.request)
-        option = next((item for item in ask.request.options if (item.kind in _ALLOWING) == allowed), None)
-        message = "" if allowed else "Not allowed by this run's permission policy."
-        self._write(ask.encode(Answer(allowed=allowed, option=option, message=message)))
+        self._write(ask.encode(_policy_answer(ask.request, allowed=allowed)))
 
     def _decide(self, request: pb.InputRequest, *, is_ending: bool) -> pb.PermissionDecision.ValueType:
         if request.kind == pb.INPUT_KIND_PERMISSION:
@@ -72,16 +73,45 @@ class Questions:
         self._on_change()
         if resolution.how == pb.INPUT_RESOLUTION_DROPPED:
             return
-        answer, option = resolution.answer, resolution.option(ask.request)
-        self._write(
-            ask.encode(
-                Answer(
-                    allowed=option is not None and option.kind in _ALLOWING,
-                    option=option,
-                    updated_input_json=answer.updated_input_json,
-                    text=answer.text,
-                    value_json=answer.value_json,
-                    message=answer.message,
-                )
-            )
-        )
+        answer = _given_answer(ask.request, resolution)
+        if answer.allowed:
+            self._tell_call(ask, pb.TOOL_STATUS_RUNNING, answer.updated_input_json)
+        self._write(ask.encode(answer))
+
+    def _tell_call(self, ask: Ask, status: pb.ToolStatus.ValueType, input_json: str = "") -> None:
+        """Tell that a tool call waits for its permission, or goes on with it; only the run loop knows both."""
+        subject = ask.request.subject
+        if ask.request.kind != pb.INPUT_KIND_PERMISSION or not subject.tool_call_id:
+            return
+        call = pb.ToolCall(id=subject.tool_call_id, name=subject.tool_name, kind=subject.tool_kind)
+        call.status, call.input_json = status, input_json
+        event = pb.AgentEvent(tool_call=call, origin=pb.EVENT_ORIGIN_ADAPTER)
+        if ask.lineage is not None:
+            event.lineage.CopyFrom(ask.lineage)
+        with contextlib.suppress(OrderError):  # the attempt may be over by now
+            self._run.emit(event)
+
+
+def _policy_answer(request: pb.InputRequest, *, allowed: bool) -> Answer:
+    if request.kind != pb.INPUT_KIND_PERMISSION:
+        return Answer(allowed=False)  # policy knows no answers, only refusals
+    option = next((item for item in request.options if (item.kind in _ALLOWING) == allowed), None)
+    message = "" if allowed else "Not allowed by this run's permission policy."
+    return Answer(allowed=allowed, option=option, chosen=(option,) if option else (), message=message)
+
+
+def _given_answer(request: pb.InputRequest, resolution: Resolution) -> Answer:
+    answer, option = resolution.answer, resolution.option(request)
+    if request.kind == pb.INPUT_KIND_PERMISSION:
+        allowed = option is not None and option.kind in _ALLOWING
+    else:
+        allowed = bool(answer.option_ids or answer.text or answer.value_json)
+    return Answer(
+        allowed=allowed,
+        option=option,
+        chosen=tuple(item for item in request.options if item.id in answer.option_ids),
+        updated_input_json=answer.updated_input_json,
+        text=answer.text,
+        value_json=answer.value_json,
+        message=answer.message,
+    )

@@ -131,6 +131,8 @@ class Run:
         if kind in KINDS:
             self._pieces.take(event, kind)
             return
+        if kind == "state" and self.cancel_wish.is_asked:
+            return  # the agent may still be trying its model again; the run is being cancelled
         if kind == "tool_result":
             self._pieces.end_output(event.tool_result.tool_call_id)
         self._count(event, kind)
