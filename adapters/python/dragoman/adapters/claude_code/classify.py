@@ -1,0 +1,257 @@
+"""What went wrong: from Claude Code's own words, the most precise first.
+
+Order, as measured: ``terminal_reason``, then the subtype of ``result``, a refusal, ``api_error``, the ``error`` of
+the last message, and the HTTP status. Before there is a session, there is only a line on standard error.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+from dragoman.adapters.claude_code.fields import Fields, count, inner, moment, text
+from dragoman.sdk import FailureInfo, classify_text, unknown_session
+from dragoman.v1 import event_pb2 as pb
+
+LOGIN_HINT: Final = "Run `claude auth login` as the adapter's user, or set ANTHROPIC_API_KEY in env."
+_NOISE: Final = "[ede_diagnostic]"
+"""Claude Code's notes to its makers; not for people."""
+
+Kind: TypeAlias = pb.FailureKind.ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    kind: Kind
+    code: str
+    message: str
+    """What to do, or what happened where the agent's own text does not say."""
+
+
+_BY_TERMINAL_REASON: Final[Mapping[str, _Rule]] = {
+    "max_turns": _Rule(
+        pb.FAILURE_KIND_MAX_TURNS, "claude_max_turns", "Raise config.maxTurnsPerRun, or go on in this session."
+    ),
+    "budget_exhausted": _Rule(
+        pb.FAILURE_KIND_MAX_TURNS, "claude_max_budget_usd", "Raise config.maxBudgetUsd, or go on in this session."
+    ),
+    "prompt_too_long": _Rule(
+        pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_prompt_too_long", "Begin a new session, or give less at once."
+    ),
+}
+_BY_SUBTYPE: Final[Mapping[str, _Rule]] = {
+    "error_max_turns": _BY_TERMINAL_REASON["max_turns"],
+    "error_max_budget_usd": _BY_TERMINAL_REASON["budget_exhausted"],
+    "error_max_structured_output_retries": _Rule(
+        pb.FAILURE_KIND_UNPARSEABLE_OUTPUT,
+        "claude_max_structured_output_retries",
+        "The model did not manage an answer that fits the JSON Schema.",
+    ),
+}
+_REFUSED: Final = _Rule(
+    pb.FAILURE_KIND_MODEL_REFUSED,
+    "claude_refusal",
+    "Put the task otherwise, or ask another model.",
+)
+_CONTEXT_FULL: Final = _Rule(
+    pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_context_window_exceeded", "Begin a new session, or give less at once."
+)
+_BY_ERROR: Final[Mapping[str, _Rule]] = {
+    # result.api_error, or api_error of the last message
+    "usage_limit_reached": _Rule(
+        pb.FAILURE_KIND_QUOTA_EXCEEDED, "claude_usage_limit_reached", "Wait for the reset, or use an API key."
+    ),
+    "connection_failed": _Rule(
+        pb.FAILURE_KIND_NETWORK, "claude_connection_failed", "See whether the model's service can be reached."
+    ),
+    "max_output_tokens": _Rule(
+        pb.FAILURE_KIND_CONTEXT_OVERFLOW,
+        "claude_max_output_tokens",
+        "Ask for less at once, or set CLAUDE_CODE_MAX_OUTPUT_TOKENS in env.",
+    ),
+    # error of the last message
+    "authentication_failed": _Rule(pb.FAILURE_KIND_AUTH_REQUIRED, "claude_auth_required", LOGIN_HINT),
+    "oauth_org_not_allowed": _Rule(pb.FAILURE_KIND_AUTH_REQUIRED, "claude_auth_required", LOGIN_HINT),
+    "billing_error": _Rule(pb.FAILURE_KIND_QUOTA_EXCEEDED, "claude_billing_error", "Pay, or use another account."),
+    "model_not_found": _Rule(
+        pb.FAILURE_KIND_MODEL_NOT_FOUND, "claude_model_not_found", "Choose another model, or another account."
+    ),
+    "rate_limit": _Rule(pb.FAILURE_KIND_RATE_LIMITED, "claude_rate_limited", "Wait a while."),
+    "overloaded": _Rule(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_overloaded", "Wait a while."),
+    "server_error": _Rule(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_server_error", "Wait a while."),
+}
+_BY_STATUS: Final[Mapping[int, _Rule]] = {
+    401: _BY_ERROR["authentication_failed"],
+    402: _BY_ERROR["billing_error"],
+    403: _BY_ERROR["authentication_failed"],
+    404: _BY_ERROR["model_not_found"],
+    408: _BY_ERROR["server_error"],
+    413: _Rule(
+        pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_request_too_large", "Begin a new session, or give less at once."
+    ),
+    429: _BY_ERROR["rate_limit"],
+    529: _BY_ERROR["overloaded"],
+}
+_PRECISE: Final = frozenset({403, 413, 529})
+"""Statuses that say more than the word for them."""
+_API_ERROR: Final = _Rule(pb.FAILURE_KIND_UNSPECIFIED, "claude_api_error", "The service refused the request.")
+_STREAM_BROKE: Final = _Rule(
+    pb.FAILURE_KIND_NETWORK,
+    "claude_stream_broken",
+    "See what between here and the service cuts streams.",
+)
+_LOST: Final = _Rule(pb.FAILURE_KIND_SESSION_LOST, "claude_session_lost", "It is begun anew.")
+
+_BY_STDERR: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
+    (
+        re.compile(r"cannot be used with root/sudo privileges"),
+        _Rule(
+            pb.FAILURE_KIND_INVALID_CONFIG,
+            "claude_bypass_as_root",
+            "Do not set config.dangerouslySkipPermissions as root; permissions.auto_approve works as any user.",
+        ),
+    ),
+    (
+        re.compile(r"Session ID \S+ is already in use"),
+        _Rule(pb.FAILURE_KIND_INVALID_CONFIG, "claude_session_in_use", "Give another session id."),
+    ),
+    (
+        re.compile(r"(?m)^error: (?:unknown option|option .* is invalid|.*argument missing)|Invalid session ID"),
+        _Rule(
+            pb.FAILURE_KIND_INVALID_CONFIG,
+            "claude_bad_option",
+            "See config.extraArgs, or whether this version of Claude Code knows the option.",
+        ),
+    ),
+    (
+        re.compile(r"Invalid MCP configuration|Invalid settings|Error processing (?:settings|--settings)"),
+        _Rule(pb.FAILURE_KIND_INVALID_CONFIG, "claude_bad_configuration", "Correct the configuration it names."),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """What the frames before the last said about errors."""
+
+    error: str = ""
+    api_error: str = ""
+    status: int | None = None
+    cut: str = ""
+    """What an answer was cut by, e.g. "context_window"."""
+    text: str = ""
+    resets_at: datetime | None = None
+    refused: bool = False
+
+
+def read_error(frame: Fields, before: Wrong) -> Wrong:
+    """Take an ``assistant`` frame that stands for an error of the model's service."""
+    parameters = inner(frame, "api_error_params")
+    return replace(
+        before,
+        error=text(frame, "error"),
+        api_error=text(frame, "api_error"),
+        status=count(frame, "api_error_status"),
+        cut=text(parameters, "cut"),
+        resets_at=moment(inner(parameters, "rate_limit_info"), "resetsAt") or before.resets_at,
+        refused=before.refused or text(inner(frame, "message"), "stop_reason") == "refusal",
+    )
+
+
+def failure_of_result(result: Fields, wrong: Wrong, *, resumed: bool) -> FailureInfo:
+    """Say what a ``result`` that is no success means.
+
+    Args:
+        result: the frame.
+        wrong: what came before it.
+        resumed: whether a session was to go on; only then can it be lost.
+    """
+    errors = tuple(item for item in _texts(result) if not item.startswith(_NOISE))
+    said = text(result, "result") or "\n".join(errors) or wrong.text
+    status = count(result, "api_error_status") or wrong.status
+    rule = _rule(result, wrong, status, said, resumed=resumed)
+    if rule is None:
+        hint = classify_text(said, datetime.now(UTC)) if said else None
+        kind = pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") if hint else pb.FAILURE_KIND_UNSPECIFIED
+        subtype = text(result, "subtype").removeprefix("error_") or "failed"
+        rule = _Rule(kind, f"claude_{'error' if subtype == 'success' else subtype}", "")
+    return _failure(rule, said, errors, status, wrong)
+
+
+def _rule(result: Fields, wrong: Wrong, status: int | None, said: str, *, resumed: bool) -> _Rule | None:
+    reason = text(result, "terminal_reason")
+    if resumed and not reason and unknown_session(said):
+        return _LOST
+    bound = _BY_TERMINAL_REASON.get(reason) or _BY_SUBTYPE.get(text(result, "subtype"))
+    if bound is not None:
+        return bound
+    if text(result, "stop_reason") == "refusal" or wrong.refused:
+        return _REFUSED
+    api_error = text(result, "api_error") or wrong.api_error
+    if api_error == "max_output_tokens" and wrong.cut == "context_window":
+        return _CONTEXT_FULL
+    by_status = _BY_STATUS.get(status) if status is not None else None
+    found = (
+        _BY_ERROR.get(api_error)
+        or (by_status if status in _PRECISE else None)
+        or _BY_ERROR.get(wrong.error)
+        or by_status
+    )
+    if found is not None or reason != "api_error":
+        return found
+    if status is not None:
+        return _BY_ERROR["server_error"] if status >= 500 else _API_ERROR
+    return _STREAM_BROKE if wrong.error == "unknown" else _API_ERROR
+
+
+def failure_of_stderr(stderr: str, *, resumed: bool) -> FailureInfo | None:
+    """Say what a run means that ended before its session began; None if nothing is known about it."""
+    said = stderr.strip()
+    if not said:
+        return None
+    if resumed and unknown_session(said):
+        return _failure(_LOST, said, (), None, Wrong())
+    for pattern, rule in _BY_STDERR:
+        found = pattern.search(said)
+        if found is not None:
+            start = said.rfind("\n", 0, found.start()) + 1
+            return _failure(rule, said[start:].split("\n", 1)[0], (), None, Wrong())
+    return None
+
+
+def retry_cause(error: str, status: int | None) -> Kind:
+    """Say why Claude Code tries its model again."""
+    rule = (_BY_STATUS.get(status) if status is not None else None) or _BY_ERROR.get(error)
+    if rule is not None:
+        return rule.kind
+    if status is not None and status >= 500:
+        return pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+    return pb.FAILURE_KIND_NETWORK if status is None else pb.FAILURE_KIND_UNSPECIFIED
+
+
+def _failure(rule: _Rule, said: str, errors: tuple[str, ...], status: int | None, wrong: Wrong) -> FailureInfo:
+    waits = rule.kind in {pb.FAILURE_KIND_QUOTA_EXCEEDED, pb.FAILURE_KIND_RATE_LIMITED}
+    hint = classify_text(said, datetime.now(UTC)) if rule.kind == pb.FAILURE_KIND_AUTH_REQUIRED else None
+    return FailureInfo(
+        kind=rule.kind,
+        message=_sentence(said, rule.message),
+        code=rule.code,
+        errors=errors or ((said,) if said else ()),
+        retry_not_before=wrong.resets_at if waits else None,
+        login_url=(hint.login_url or "") if hint else "",
+        http_status=status if status is not None and 100 <= status <= 599 else None,
+    )
+
+
+def _sentence(said: str, advice: str) -> str:
+    first = said.strip().split("\n", 1)[0].removeprefix("API Error: ").removeprefix("Error: ")[:500]
+    if not first:
+        return f"Claude Code failed. {advice}".strip()
+    stop = "" if first[-1] in ".!?" else "."
+    return f"Claude Code: {first}{stop} {advice}".strip()
+
+
+def _texts(result: Fields) -> list[str]:
+    errors = result.get("errors")
+    return [item for item in errors if isinstance(item, str)] if isinstance(errors, list) else []

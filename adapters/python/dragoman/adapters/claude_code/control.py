@@ -1,0 +1,214 @@
+"""The control channel: Claude Code asks on standard output and is answered on standard input. Pure.
+
+Everything that Claude Code would ask a person comes here, and the run's policy or its caller decides. What is
+allowed "always" holds for this session only: where Claude Code suggests to write a settings file, which would
+change the workspace, the suggestion is bent to the session.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from dragoman.adapters.claude_code.fields import Fields, inner, objects, text
+from dragoman.adapters.claude_code.tools import subject, tool_title
+from dragoman.sdk import Answer, Ask, JsonValue, as_object, compact
+from dragoman.v1 import event_pb2 as pb
+
+ALLOW_ONCE: Final = "allow_once"
+REJECT_ONCE: Final = "reject_once"
+_ALWAYS: Final = "allow_always"
+_DENIED: Final = "The user does not allow this."
+_UNANSWERED: Final = "Nobody is there to answer. Decide by yourself, or end with the question as your answer."
+_BROADER_MODES: Final = frozenset({"bypassPermissions", "auto"})
+"""Modes that Claude Code may suggest and that no answer to one question turns on."""
+
+Told = Callable[[Answer], None]
+"""Hears the answer when it is on its way."""
+
+
+def user_message(prompt: str) -> bytes:
+    """Return the line by which the agent is told something."""
+    return _line({"type": "user", "message": {"role": "user", "content": prompt}})
+
+
+def interrupt(request_id: str) -> bytes:
+    """Return the line that asks the agent to stop what it does and to say how far it came."""
+    return _line({"type": "control_request", "request_id": request_id, "request": {"subtype": "interrupt"}})
+
+
+def refusal(request_id: str, subtype: str) -> bytes:
+    """Return the answer to a request that nobody here understands; without one the agent would wait."""
+    return _response(request_id, {"subtype": "error", "error": f"{subtype or 'this request'} is not supported"})
+
+
+def permission(request_id: str, request: Fields, cwd: str, told: Told) -> Ask:
+    """Return the question whether a tool may be used."""
+    name, tool_input, call_id = text(request, "tool_name"), inner(request, "input"), text(request, "tool_use_id")
+    reason = text(request, "decision_reason") or text(request, "blocked_path")
+    asked = pb.InputRequest(
+        id=request_id,
+        kind=pb.INPUT_KIND_PERMISSION,
+        title=tool_title(name, tool_input, cwd),
+        description=_description(request),
+        subject=subject(call_id, name, tool_input, reason),
+        editable_input_json=compact(tool_input),
+    )
+    asked.options.add(id=ALLOW_ONCE, kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE, label="Allow once")
+    for index, suggestion in enumerate(_suggestions(request)):
+        asked.options.add(
+            id=_ALWAYS if not index else f"{_ALWAYS}_{index + 1}",
+            kind=pb.INPUT_OPTION_KIND_ALLOW_ALWAYS,
+            label=_label(suggestion),
+            native_json=compact(suggestion),
+        )
+    asked.options.add(id=REJECT_ONCE, kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="Reject")
+
+    def encode(answer: Answer) -> bytes:
+        told(answer)
+        return _success(request_id, _permission_answer(answer, tool_input))
+
+    return Ask(asked, encode)
+
+
+def question(request_id: str, request: Fields, told: Told) -> Ask | None:
+    """Return what AskUserQuestion asks: a choice, or a form if it asks several things at once.
+
+    None if it asks nothing that can be answered.
+    """
+    tool_input = inner(request, "input")
+    questions = [item for item in objects(tool_input, "questions") if text(item, "question")]
+    if not questions or len({text(item, "question") for item in questions}) != len(questions):
+        return None
+    asked = pb.InputRequest(id=request_id, subject=subject(text(request, "tool_use_id"), "AskUserQuestion", {}, ""))
+    if len(questions) == 1 and objects(questions[0], "options"):
+        _choice(asked, questions[0])
+    else:
+        _form(asked, questions)
+
+    def encode(answer: Answer) -> bytes:
+        told(answer)
+        answers = _answers(asked, questions, answer)
+        if answers is None:
+            return _success(request_id, {"behavior": "deny", "message": answer.message or _UNANSWERED})
+        updated = {**tool_input, "answers": answers}
+        return _success(request_id, {"behavior": "allow", "updatedInput": updated})
+
+    return Ask(asked, encode)
+
+
+def _choice(asked: pb.InputRequest, item: Fields) -> None:
+    asked.kind = pb.INPUT_KIND_CHOICE
+    asked.title = text(item, "question")
+    asked.multiple = item.get("multiSelect") is True
+    asked.description = "\n".join(
+        f"{text(option, 'label')}: {text(option, 'description')}"
+        for option in objects(item, "options")
+        if text(option, "description")
+    )
+    for index, option in enumerate(objects(item, "options")):
+        asked.options.add(id=f"option_{index + 1}", label=text(option, "label"))
+
+
+def _form(asked: pb.InputRequest, questions: list[Fields]) -> None:
+    asked.kind = pb.INPUT_KIND_SCHEMA
+    asked.title = " / ".join(text(item, "question") for item in questions)
+    properties: dict[str, JsonValue] = {text(item, "question"): _property(item) for item in questions}
+    asked.schema_json = compact(
+        {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+    )
+
+
+def _property(item: Fields) -> JsonValue:
+    labels: list[JsonValue] = [text(option, "label") for option in objects(item, "options")]
+    one: dict[str, JsonValue] = {"type": "string"}
+    if labels:
+        one["examples"] = labels  # examples, not an enum: Claude Code takes other answers too
+    several = item.get("multiSelect") is True
+    return {"type": "array", "items": one, "minItems": 1} if several else one
+
+
+def _answers(asked: pb.InputRequest, questions: list[Fields], answer: Answer) -> dict[str, str] | None:
+    if asked.kind == pb.INPUT_KIND_CHOICE:
+        chosen = [option.label for option in answer.chosen]
+        return {text(questions[0], "question"): ", ".join(chosen)} if chosen else None
+    try:
+        values = as_object(json.loads(answer.value_json), {}) if answer.value_json else {}
+    except ValueError:
+        return None
+    return {key: _spoken(value) for key, value in values.items()} or None
+
+
+def _spoken(value: JsonValue) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _permission_answer(answer: Answer, tool_input: Fields) -> dict[str, JsonValue]:
+    if not answer.allowed:
+        return {"behavior": "deny", "message": answer.message or _DENIED}
+    response: dict[str, JsonValue] = {"behavior": "allow"}
+    if answer.updated_input_json:
+        response["updatedInput"] = dict(_parse(answer.updated_input_json) or tool_input)
+    suggestion = _parse(answer.option.native_json) if answer.option and answer.option.native_json else None
+    if suggestion:
+        response["updatedPermissions"] = [dict(suggestion)]
+    return response
+
+
+def _suggestions(request: Fields) -> list[Fields]:
+    return [
+        {**item, "destination": "session"}
+        for item in objects(request, "permission_suggestions")
+        if text(item, "behavior") in {"", "allow"} and text(item, "mode") not in _BROADER_MODES
+    ]
+
+
+def _label(suggestion: Fields) -> str:
+    kind = text(suggestion, "type")
+    if kind == "addRules":
+        rules = [
+            f"{text(rule, 'toolName')}({text(rule, 'ruleContent')})"
+            if text(rule, "ruleContent")
+            else text(rule, "toolName")
+            for rule in objects(suggestion, "rules")
+        ]
+        return f"Allow {', '.join(rules)} for this session"
+    if kind == "addDirectories":
+        listed = suggestion.get("directories")
+        names = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
+        return f"Allow work in {', '.join(names)} for this session"
+    if kind == "setMode":
+        return f"Switch to mode {text(suggestion, 'mode')} for this session"
+    return f"Apply {kind or 'the suggestion'} for this session"
+
+
+def _description(request: Fields) -> str:
+    said = [text(request, "decision_reason"), text(request, "description")]
+    if text(request, "blocked_path"):
+        said.append(f"It is about {text(request, 'blocked_path')}.")
+    return "\n".join(item for item in said if item)
+
+
+def _parse(data: str) -> Fields | None:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _success(request_id: str, response: Mapping[str, object]) -> bytes:
+    return _response(request_id, {"subtype": "success", "response": response})
+
+
+def _response(request_id: str, response: Mapping[str, object]) -> bytes:
+    return _line({"type": "control_response", "response": {**response, "request_id": request_id}})
+
+
+def _line(frame: Mapping[str, object]) -> bytes:
+    # ASCII only: no character of a prompt can end the line, or be half of a pair.
+    return json.dumps(frame).encode() + b"\n"

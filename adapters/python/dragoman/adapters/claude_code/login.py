@@ -1,0 +1,100 @@
+"""Whether Claude Code is logged in: one question to itself, and one look at when its login expires.
+
+``claude auth status`` knows every way to log in, but not that a login has expired; the file has the times. Asking
+writes a first settings file where Claude Code was never used, and looking must change nothing: there, the file and
+the environment are all there is to see.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dragoman.adapters.claude_code.fields import Fields, count, inner, text
+from dragoman.sdk import AuthFinding, parse_json_object, probe
+from dragoman.v1 import adapter_pb2 as pb
+
+STATUS_LIMIT_S: Final = 6.0
+CONFIG_DIR: Final = ".claude"
+CONFIG_DIR_VARIABLE: Final = "CLAUDE_CONFIG_DIR"
+_STATE_FILE: Final = ".claude.json"
+_LOGIN_FILE: Final = ".credentials.json"
+_KEYS: Final = {
+    "ANTHROPIC_API_KEY": "api_key",
+    "ANTHROPIC_AUTH_TOKEN": "oauth_token",
+    "CLAUDE_CODE_OAUTH_TOKEN": "oauth_token",
+}
+_CLOUDS: Final = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+_SUBSCRIPTION: Final = "claude.ai"
+_MOST_BYTES: Final = 256 * 1024
+
+
+async def find_login(executable: str, env: Mapping[str, str]) -> AuthFinding:
+    """Return whether Claude Code is logged in, as it would see it with this environment."""
+    stored = _stored_login(env)
+    status: Fields | None = None
+    if _state_file(env).is_file():
+        answer = await probe([executable, "auth", "status"], env, STATUS_LIMIT_S)
+        status = parse_json_object(answer.stdout.encode()) if not answer.timed_out else None
+        if status is None:
+            return AuthFinding(pb.AUTH_STATE_UNKNOWN, message="`claude auth status` gave no answer.")
+    return judge(status, stored, env, now_ms=int(time.time() * 1000))
+
+
+def judge(status: Fields | None, stored: Fields, env: Mapping[str, str], *, now_ms: int) -> AuthFinding:
+    """Sum up what was seen. Pure.
+
+    Args:
+        status: what ``claude auth status`` said; None if it was not asked.
+        stored: the login file's part about claude.ai; empty if there is none.
+        env: the environment of the run.
+        now_ms: the present, in Unix milliseconds.
+    """
+    method = text(status, "authMethod") if status is not None else _method(stored, env)
+    is_in = status.get("loggedIn") is True if status is not None else bool(method)
+    if not is_in or method in {"", "none"}:
+        return AuthFinding(pb.AUTH_STATE_MISSING)
+    if method == _SUBSCRIPTION and _has_expired(stored, now_ms):
+        return AuthFinding(pb.AUTH_STATE_EXPIRED, method)
+    return AuthFinding(pb.AUTH_STATE_OK, method)
+
+
+def _method(stored: Fields, env: Mapping[str, str]) -> str:
+    """Return how one would be logged in, in the words of ``claude auth status``; empty if not."""
+    if any(env.get(name) for name in _CLOUDS):
+        return "third_party"
+    for name, method in _KEYS.items():
+        if env.get(name):
+            return method
+    return _SUBSCRIPTION if text(stored, "accessToken") else ""
+
+
+def _has_expired(stored: Fields, now_ms: int) -> bool:
+    expires_at = count(stored, "expiresAt")
+    if expires_at is None or expires_at > now_ms:
+        return False  # on macOS the key ring has it, and nobody can tell
+    renewable_until = count(stored, "refreshTokenExpiresAt")
+    can_renew = bool(text(stored, "refreshToken")) and (renewable_until is None or renewable_until > now_ms)
+    return not can_renew
+
+
+def _config_dir(env: Mapping[str, str]) -> Path:
+    return Path(env.get(CONFIG_DIR_VARIABLE) or _home(env) / CONFIG_DIR)
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    return Path(env["HOME"]) if env.get("HOME") else Path.home()
+
+
+def _state_file(env: Mapping[str, str]) -> Path:
+    return (_config_dir(env) if env.get(CONFIG_DIR_VARIABLE) else _home(env)) / _STATE_FILE
+
+
+def _stored_login(env: Mapping[str, str]) -> Fields:
+    try:
+        with (_config_dir(env) / _LOGIN_FILE).open("rb") as file:
+            content = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return inner(content, "claudeAiOauth") if isinstance(content, dict) else {}

@@ -1,0 +1,220 @@
+"""What the model writes, as it writes it: items of text and reasoning, and tool calls. Pure.
+
+The same words come several times: as deltas, then whole in an ``assistant`` frame, and at the end in ``result``.
+Deltas win; a whole is told only where the deltas did not give it. An item's id is its message's id and the place
+of its block in the message.
+
+A try that breaks off is followed by another message that begins anew. Its items are closed where they stand, and
+what Claude Code itself gives up (``abandoned_blocks``) is taken back: replaced by nothing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from dragoman.adapters.claude_code.fields import Fields, count, inner, objects, text
+from dragoman.adapters.claude_code.tools import mcp_server, tool_kind
+from dragoman.adapters.claude_code.usage import call_usage
+from dragoman.sdk import JsonValue
+from dragoman.v1 import event_pb2 as pb
+
+CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+"""Blocks that call a tool."""
+_WORDS: Final = {"text": "text", "thinking": "thinking"}
+"""Blocks of words, and the key under which they have them."""
+_DELTAS: Final = {"text_delta": "text", "thinking_delta": "thinking"}
+_MOST_MESSAGES: Final = 8
+"""Messages that are remembered; a whole that comes later than that is told as if nothing of it were known."""
+
+
+@dataclass(slots=True)
+class _Block:
+    kind: str
+    item_id: str
+    parts: list[str] = field(default_factory=list)
+    is_open: bool = True
+    is_confirmed: bool = False
+    """Its whole has come."""
+
+
+@dataclass(slots=True)
+class _Message:
+    prefix: str
+    model: str
+    usage: dict[str, JsonValue] = field(default_factory=dict)
+    is_counted: bool = True
+    """Its usage has been told, or is not to be."""
+    blocks: dict[int, _Block] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBlock:
+    """A block of an ``assistant`` frame that is not words already told."""
+
+    content: Fields
+    events: tuple[pb.AgentEvent, ...] = ()
+
+
+class MessageStream:
+    """Follows the messages of one run."""
+
+    def __init__(self) -> None:
+        self._messages: OrderedDict[str, _Message] = OrderedDict()
+        self._current: dict[str, _Message] = {}
+        self._names: dict[str, int] = {}
+        self.context: pb.TokenCounts | None = None
+        """What the newest call of the main agent took and gave."""
+
+    def take(self, frame: Fields) -> Iterator[pb.AgentEvent]:
+        """Take a ``stream_event`` frame."""
+        event = inner(frame, "event")
+        parent = text(frame, "parent_tool_use_id")
+        kind = text(event, "type")
+        if kind == "message_start":
+            yield from self._start(parent, inner(event, "message"))
+            return
+        message = self._current.get(parent)
+        if message is None:
+            return  # the middle of a message whose beginning nobody saw; its whole will come
+        if kind == "content_block_delta":
+            yield from _delta(message, event)
+        elif kind == "content_block_start":
+            yield from _begin(message, event)
+        elif kind == "content_block_stop":
+            yield from _close(message.blocks.get(_place(event)))
+        elif kind == "message_delta":
+            message.usage.update(inner(event, "usage"))
+            yield from self._count(parent, message)
+        elif kind == "message_stop":
+            yield from self._end(parent, message, frame)
+
+    def whole(self, frame: Fields) -> Iterator[WholeBlock]:
+        """Take an ``assistant`` frame: yield each of its blocks, with the events for words not told yet."""
+        body = inner(frame, "message")
+        message = self._messages.get(text(body, "id")) or self._remember(body)
+        for content in objects(body, "content"):
+            kind = text(content, "type")
+            if kind in _WORDS:
+                yield WholeBlock(content, tuple(_whole(message, kind, text(content, _WORDS[kind]))))
+            else:
+                yield WholeBlock(content)
+
+    def _start(self, parent: str, body: Fields) -> Iterator[pb.AgentEvent]:
+        before = self._current.get(parent)
+        if before is not None:
+            yield from self._leave(parent, before)
+        message = self._remember(body)
+        message.usage.update(inner(body, "usage"))
+        message.is_counted = not message.usage
+        self._current[parent] = message
+
+    def _remember(self, body: Fields) -> _Message:
+        name = text(body, "id") or "message"
+        self._names[name] = number = self._names.get(name, 0) + 1
+        message = _Message(prefix=name if number == 1 else f"{name}-{number}", model=text(body, "model"))
+        self._messages[name] = message
+        self._messages.move_to_end(name)
+        if len(self._messages) > _MOST_MESSAGES:
+            self._messages.popitem(last=False)
+        return message
+
+    def _end(self, parent: str, message: _Message, frame: Fields) -> Iterator[pb.AgentEvent]:
+        abandoned = count(inner(frame, "abandoned_blocks"), "from_block_index")
+        for place, block in message.blocks.items():
+            yield from _close(block)
+            if abandoned is not None and place >= abandoned:
+                yield from _take_back(block)
+        yield from self._leave(parent, message)
+        self._current.pop(parent, None)
+
+    def _leave(self, parent: str, message: _Message) -> Iterator[pb.AgentEvent]:
+        for block in message.blocks.values():
+            yield from _close(block)
+        yield from self._count(parent, message)
+
+    def _count(self, parent: str, message: _Message) -> Iterator[pb.AgentEvent]:
+        if message.is_counted:
+            return
+        message.is_counted = True
+        usage = call_usage(message.usage, message.model)
+        if not parent:
+            self.context = usage.tokens
+        yield pb.AgentEvent(usage=usage)
+
+
+def _begin(message: _Message, event: Fields) -> Iterator[pb.AgentEvent]:
+    place, content = _place(event), inner(event, "content_block")
+    kind = text(content, "type")
+    if kind in CALLS and text(content, "id"):
+        name = text(content, "name")
+        message.blocks[place] = _Block(kind, text(content, "id"))
+        call = pb.ToolCall(id=text(content, "id"), name=name, kind=tool_kind(name), mcp_server=mcp_server(name))
+        call.status = pb.TOOL_STATUS_PENDING
+        yield pb.AgentEvent(tool_call=call)
+    elif kind in _WORDS:
+        block = message.blocks[place] = _Block(kind, f"{message.prefix}:{place}")
+        yield from _words(block, text(content, _WORDS[kind]))
+
+
+def _delta(message: _Message, event: Fields) -> Iterator[pb.AgentEvent]:
+    block = message.blocks.get(_place(event))
+    delta = inner(event, "delta")
+    key = _DELTAS.get(text(delta, "type"))
+    if block is not None and block.is_open and key == block.kind:
+        yield from _words(block, text(delta, key))
+
+
+def _words(block: _Block, words: str) -> Iterator[pb.AgentEvent]:
+    if words:
+        block.parts.append(words)
+        yield _piece(block, delta=words)
+
+
+def _whole(message: _Message, kind: str, words: str) -> Iterator[pb.AgentEvent]:
+    """Match a whole with the oldest streamed block that waits for one; tell it if they differ."""
+    waiting = (block for block in message.blocks.values() if block.kind == kind and not block.is_confirmed)
+    block = next(waiting, None)
+    if block is None:
+        place = max(message.blocks, default=-1) + 1
+        block = message.blocks[place] = _Block(kind, f"{message.prefix}:{place}", is_open=False)
+        is_told = not words
+    else:
+        is_told = "".join(block.parts) == words
+    block.is_confirmed = True
+    block.parts.clear()
+    if not is_told:
+        yield _piece(block, whole=words)
+        if not block.is_open:
+            yield _piece(block)
+
+
+def _close(block: _Block | None) -> Iterator[pb.AgentEvent]:
+    if block is not None and block.is_open:
+        block.is_open = False
+        if block.kind in _WORDS:
+            yield _piece(block)
+
+
+def _take_back(block: _Block) -> Iterator[pb.AgentEvent]:
+    if block.kind in CALLS:
+        yield pb.AgentEvent(tool_call=pb.ToolCall(id=block.item_id, status=pb.TOOL_STATUS_CANCELLED))
+    elif block.parts:
+        block.parts.clear()
+        yield _piece(block, whole="")
+        yield _piece(block)
+
+
+def _piece(block: _Block, *, delta: str | None = None, whole: str | None = None) -> pb.AgentEvent:
+    event = pb.AgentEvent()
+    piece = event.thinking if block.kind == "thinking" else event.text
+    piece.item_id = block.item_id
+    if delta is not None:
+        piece.delta = delta
+    elif whole is not None:
+        piece.whole = whole
+    return event
+
+
+def _place(event: Fields) -> int:
+    return count(event, "index") or 0

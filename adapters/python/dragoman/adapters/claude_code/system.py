@@ -1,0 +1,225 @@
+"""What Claude Code tells about itself: its session, retries, nested agents, compaction, notices. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from dragoman.adapters.claude_code.classify import retry_cause
+from dragoman.adapters.claude_code.fields import Fields, count, duration, inner, objects, text
+from dragoman.sdk import JsonValue, as_string_list
+from dragoman.v1 import event_pb2 as pb
+
+TESTED_VERSION: Final = "2.1.330"
+"""The version whose frames this adapter was written for and is tested with."""
+
+_NESTED: Final = "local_agent"
+"""The ``task_type`` of a nested agent; a long shell command is a task too."""
+
+_SUBAGENT_ENDS: Final[Mapping[str, pb.SubagentStatus.ValueType]] = {
+    "completed": pb.SUBAGENT_STATUS_COMPLETED,
+    "failed": pb.SUBAGENT_STATUS_FAILED,
+    "stopped": pb.SUBAGENT_STATUS_CANCELLED,
+    "killed": pb.SUBAGENT_STATUS_CANCELLED,
+}
+_LEVELS: Final[Mapping[str, pb.Severity.ValueType]] = {
+    "warning": pb.SEVERITY_WARNING,
+    "warn": pb.SEVERITY_WARNING,
+    "error": pb.SEVERITY_ERROR,
+}
+_SILENT: Final = frozenset({"thinking_tokens", "task_updated", "background_tasks_changed", "hook_progress"})
+"""Frames that say nothing which another frame does not say better."""
+
+Events = Iterable[pb.AgentEvent]
+
+
+class SystemFrames:
+    """Follows the ``system`` frames of one run."""
+
+    def __init__(self) -> None:
+        self.session = pb.Session()
+        self.cwd = ""
+        self.api_key_source = ""
+        self.is_retrying = False
+        self.denied: set[str] = set()
+        """Tool calls that were denied without a question."""
+        self.background: set[str] = set()
+        """Tasks that go on after the agent's answer; each brings a further turn."""
+        self._agents: dict[str, str] = {}
+        self._handlers: dict[str, Callable[[Fields], Events]] = {
+            "init": self._init,
+            "status": self._status,
+            "api_retry": self._retry,
+            "permission_denied": self._denied,
+            "task_started": self._task_started,
+            "task_progress": self._task_progress,
+            "task_notification": self._task_ended,
+            "compact_boundary": _compacted,
+            "session_title_changed": self._titled,
+            "model_refusal_no_fallback": _refused,
+            "model_refusal_fallback": _refused,
+        }
+
+    def take(self, frame: Fields) -> Events | None:
+        """Return the events of a frame; None if it is of no known kind."""
+        subtype = text(frame, "subtype")
+        if subtype == "background_tasks_changed":
+            self.background = {text(task, "task_id") for task in objects(frame, "tasks")}
+        if subtype in _SILENT:
+            return ()
+        handler = self._handlers.get(subtype)
+        if handler is not None:
+            return handler(frame)
+        return _notice(subtype, frame) if text(frame, "content") or text(frame, "message") else None
+
+    def resume(self) -> Events:
+        """The model answers: if it was being tried again, that is over."""
+        if self.is_retrying:
+            self.is_retrying = False
+            yield pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RUNNING))
+
+    def lineage(self, frame: Fields) -> pb.Lineage | None:
+        """Say which nested agent a frame is from; None for the main one."""
+        call_id = text(frame, "parent_tool_use_id")
+        agent_id = text(frame, "agent_id") or self._agents.get(call_id, "")
+        if not call_id and agent_id:
+            call_id = next((call for call, agent in self._agents.items() if agent == agent_id), "")
+        if not call_id and not agent_id:
+            return None
+        return pb.Lineage(subagent_id=agent_id or call_id, parent_tool_call_id=call_id)
+
+    def _init(self, frame: Fields) -> Events:
+        self.cwd, self.api_key_source = text(frame, "cwd"), text(frame, "apiKeySource")
+        session = pb.Session(
+            native_id=text(frame, "session_id"),
+            model=text(frame, "model"),
+            tools=_strings(frame, "tools"),
+            mcp_servers=[
+                pb.McpServerStatus(name=text(server, "name"), status=text(server, "status"))
+                for server in objects(frame, "mcp_servers")
+            ],
+            mode=text(frame, "permissionMode"),
+            commands=_strings(frame, "slash_commands"),
+            title=self.session.title,
+            skills=_strings(frame, "skills"),
+            agent_version=text(frame, "claude_code_version"),
+        )
+        is_first = not self.session.native_id
+        yield from self._tell(session)
+        if is_first:
+            yield from _version_notice(session.agent_version)
+
+    def _tell(self, session: pb.Session) -> Iterator[pb.AgentEvent]:
+        if session != self.session:
+            self.session = session
+            yield pb.AgentEvent(session=session)
+
+    def _changed(self, **fields: str) -> Iterator[pb.AgentEvent]:
+        session = pb.Session()
+        session.CopyFrom(self.session)
+        for name, value in fields.items():
+            setattr(session, name, value)
+        yield from self._tell(session)
+
+    def _status(self, frame: Fields) -> Events:
+        mode = text(frame, "permissionMode")
+        if mode:
+            yield from self._changed(mode=mode)
+        if text(frame, "status") == "compacting":
+            yield pb.AgentEvent(compaction=pb.Compaction(finished=False))
+        if text(frame, "compact_result") == "failed":
+            message = text(frame, "compact_error") or "The agent could not shorten its context."
+            yield pb.AgentEvent(compaction=pb.Compaction(finished=True))
+            yield _notice_event(pb.SEVERITY_WARNING, "claude_compaction_failed", message)
+
+    def _titled(self, frame: Fields) -> Events:
+        return self._changed(title=text(frame, "title") or text(frame, "content"))
+
+    def _retry(self, frame: Fields) -> Events:
+        self.is_retrying = True
+        error, status = text(frame, "error"), count(frame, "error_status")
+        state = pb.State(
+            phase=pb.RUN_PHASE_RETRYING,
+            retry_attempt=_small(frame, "attempt"),
+            max_retries=_small(frame, "max_retries"),
+            retry_delay=duration(frame, "retry_delay_ms"),
+            reason=f"{error or 'error'} (HTTP status {status})" if status is not None else error,
+            retry_cause=retry_cause(error, status),
+        )
+        yield pb.AgentEvent(state=state)
+
+    def _denied(self, frame: Fields) -> Events:
+        self.denied.add(text(frame, "tool_use_id"))
+        name = text(frame, "tool_name") or "A tool"
+        why = text(frame, "decision_reason") or text(frame, "decision_reason_type") or "its own rules"
+        message = f"{name} was denied by Claude Code ({why})."
+        yield _notice_event(pb.SEVERITY_WARNING, "permission_denied", message)
+
+    def _task_started(self, frame: Fields) -> Events:
+        if text(frame, "task_type") not in {_NESTED, ""}:
+            return
+        self._agents[text(frame, "tool_use_id")] = text(frame, "task_id")
+        yield self._subagent(frame, pb.SUBAGENT_STATUS_STARTED, text(frame, "description"))
+
+    def _task_progress(self, frame: Fields) -> Events:
+        if text(frame, "task_id") in self._agents.values():
+            yield self._subagent(frame, pb.SUBAGENT_STATUS_RUNNING, text(frame, "description"))
+
+    def _task_ended(self, frame: Fields) -> Events:
+        if text(frame, "task_id") in self._agents.values():
+            status = _SUBAGENT_ENDS.get(text(frame, "status"), pb.SUBAGENT_STATUS_COMPLETED)
+            yield self._subagent(frame, status, text(frame, "summary"))
+
+    def _subagent(self, frame: Fields, status: pb.SubagentStatus.ValueType, words: str) -> pb.AgentEvent:
+        subagent = pb.Subagent(
+            id=text(frame, "task_id"),
+            type=text(frame, "subagent_type"),
+            status=status,
+            description=words,
+            tool_call_id=text(frame, "tool_use_id"),
+        )
+        return pb.AgentEvent(subagent=subagent)
+
+
+def _version_notice(version: str) -> Events:
+    if version != TESTED_VERSION:
+        message = (
+            f"Claude Code {version or 'of an unknown version'} is not the version this adapter is tested with"
+            f" ({TESTED_VERSION})."
+        )
+        hint = "What it prints that is not understood is shown as log lines; the run goes on."
+        yield _notice_event(pb.SEVERITY_WARNING, "version_untested", message, hint)
+
+
+def _compacted(frame: Fields) -> Events:
+    facts = inner(frame, "compact_metadata")
+    compaction = pb.Compaction(
+        trigger=text(facts, "trigger"),
+        tokens_before=count(facts, "pre_tokens"),
+        tokens_after=count(facts, "post_tokens"),
+        finished=True,
+    )
+    yield pb.AgentEvent(compaction=compaction)
+
+
+def _notice(subtype: str, frame: Fields) -> Events:
+    severity = _LEVELS.get(text(frame, "level"), pb.SEVERITY_INFO)
+    yield _notice_event(severity, f"claude_{subtype}", text(frame, "content") or text(frame, "message"))
+
+
+def _refused(frame: Fields) -> Events:
+    why = text(frame, "api_refusal_explanation") or text(frame, "api_refusal_category") or text(frame, "content")
+    message = f"{text(frame, 'original_model') or 'The model'} refused{f': {why}' if why else '.'}"
+    yield _notice_event(pb.SEVERITY_WARNING, f"claude_{text(frame, 'subtype')}", message)
+
+
+def _notice_event(severity: pb.Severity.ValueType, code: str, message: str, hint: str = "") -> pb.AgentEvent:
+    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=code, message=message, hint=hint))
+
+
+def _strings(frame: Fields, key: str) -> list[str]:
+    value: JsonValue = frame.get(key)
+    return as_string_list(value, [])
+
+
+def _small(frame: Fields, key: str) -> int | None:
+    number = count(frame, key)
+    return number if number is not None and number < 2**32 else None

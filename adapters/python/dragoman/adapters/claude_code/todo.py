@@ -1,0 +1,57 @@
+"""The agent's to-do list, from either set of tools that keep one: TodoWrite, or TaskCreate and TaskUpdate. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from dragoman.adapters.claude_code.fields import Fields, inner, objects, text
+from dragoman.v1 import event_pb2 as pb
+
+_STATUSES: Final[Mapping[str, pb.PlanEntryStatus.ValueType]] = {
+    "pending": pb.PLAN_ENTRY_STATUS_PENDING,
+    "in_progress": pb.PLAN_ENTRY_STATUS_IN_PROGRESS,
+    "completed": pb.PLAN_ENTRY_STATUS_COMPLETED,
+    "cancelled": pb.PLAN_ENTRY_STATUS_CANCELLED,
+}
+
+
+class TodoList:
+    """Follows the list through successful calls of its tools."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, pb.PlanEntry] = {}
+
+    def after(self, tool: str, tool_input: Fields, structured: Fields) -> pb.Plan | None:
+        """Return the whole plan after a call that went well; None if the call did not touch it."""
+        if tool == "TodoWrite":
+            return pb.Plan(entries=[_entry(item) for item in objects(tool_input, "todos")])
+        if tool == "TaskCreate":
+            task_id = text(inner(structured, "task"), "id")
+            if not task_id:
+                return None
+            self._tasks[task_id] = pb.PlanEntry(
+                id=task_id, content=text(tool_input, "subject"), status=pb.PLAN_ENTRY_STATUS_PENDING
+            )
+        elif tool != "TaskUpdate" or not self._update(tool_input):
+            return None
+        return pb.Plan(entries=self._tasks.values())
+
+    def _update(self, tool_input: Fields) -> bool:
+        task_id = text(tool_input, "taskId")
+        entry = self._tasks.get(task_id)
+        if entry is None:
+            return False  # of an earlier run of this session; what it says is not known here
+        if text(tool_input, "status") == "deleted":
+            del self._tasks[task_id]
+            return True
+        entry.content = text(tool_input, "subject") or entry.content
+        entry.status = _STATUSES.get(text(tool_input, "status"), entry.status)
+        return True
+
+
+def _entry(item: Fields) -> pb.PlanEntry:
+    return pb.PlanEntry(
+        id=text(item, "id"),
+        content=text(item, "content"),
+        status=_STATUSES.get(text(item, "status"), pb.PLAN_ENTRY_STATUS_UNSPECIFIED),
+        priority=text(item, "priority"),
+    )
