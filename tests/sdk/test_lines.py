@@ -4,7 +4,15 @@ import itertools
 import time
 
 import pytest
-from dragoman.sdk._lines import HeadTail, Line, LineSplitter, Utf8Decoder, cut_text, well_formed
+from dragoman.sdk._lines import (
+    HeadTail,
+    Line,
+    LineSplitter,
+    Utf8Decoder,
+    cut_text,
+    well_formed,
+    without_terminal_orders,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -220,3 +228,16 @@ def test_well_formed_text_can_be_encoded_and_is_left_alone(text: str) -> None:
     once = well_formed(text)
     once.encode()
     assert well_formed(once) is once
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain [0m text", "plain [0m text"),
+        ("\x1b[91m\x1b[1mError: \x1b[0mno", "Error: no"),
+        ("\x1b]8;;https://x\x07link\x1b]8;;\x1b\\!", "link!"),
+        ("\x1b[2K\x1b[?25lx\x1b", "x\x1b"),
+    ],
+)
+def test_orders_to_a_terminal_are_no_text(text: str, expected: str) -> None:
+    assert without_terminal_orders(text) == expected

@@ -23,7 +23,7 @@ from dragoman.sdk._failure_rules import (
     TRANSIENT,
     UNKNOWN_SESSION,
 )
-from dragoman.sdk._lines import cut_text
+from dragoman.sdk._lines import cut_text, without_terminal_orders
 from dragoman.sdk._reset_times import parse_reset_time, parse_retry_headers
 
 _MOST_CHARACTERS: Final = 16 * 1024  # of a text that are looked at, at either end
@@ -31,7 +31,6 @@ _LONGEST_MESSAGE: Final = 500  # bytes of UTF-8
 _LONGEST_URL: Final = 2048
 _WAITABLE: Final = frozenset({"QUOTA_EXCEEDED", "RATE_LIMITED", "UPSTREAM_UNAVAILABLE"})
 
-_TERMINAL_ORDER: Final = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _URL: Final = re.compile(r"https://[^\s\"'<>`\\\x00-\x1f\x7f|^{}]+")
 _LOGIN_PART: Final = re.compile(
     r"log-?in|sign-?in|oauth|\bauth(?:enticate|entication|orize)?\b|/device|activate|\bverify|\bsso\b", re.IGNORECASE
@@ -180,4 +179,4 @@ def _clean(text: str) -> str:
     """Return both ends of ``text``, without colours and other orders to a terminal."""
     if len(text) > 2 * _MOST_CHARACTERS:
         text = f"{text[:_MOST_CHARACTERS]}\n{text[-_MOST_CHARACTERS:]}"
-    return _TERMINAL_ORDER.sub("", text)
+    return without_terminal_orders(text)

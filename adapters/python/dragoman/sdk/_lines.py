@@ -8,12 +8,14 @@ which Codex and Gemini print raw inside JSON.
 """
 
 import codecs
+import re
 from typing import Final, NamedTuple
 
 DEFAULT_MAX_LINE: Final = 16 * 1024 * 1024
 """Bytes of one line that are kept when nobody says otherwise."""
 
 _CARRIAGE_RETURN: Final = 0x0D
+_TERMINAL_ORDER: Final = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 
 class Line(NamedTuple):
@@ -235,3 +237,8 @@ def cut_text(text: str, max_bytes: int) -> tuple[str, int]:
         return text, 0
     kept = data[: max(0, max_bytes)].decode("utf-8", "ignore")
     return kept, len(data) - len(kept.encode())
+
+
+def without_terminal_orders(text: str) -> str:
+    """Return ``text`` without colours, links, and other orders to a terminal."""
+    return _TERMINAL_ORDER.sub("", text) if "\x1b" in text else text
