@@ -69,8 +69,9 @@ def redact_written(event: pb.AgentEvent, redactor: Redactor, *, exact: bool) -> 
 
 def _redact_native(native: pb.NativeFrame, walk: "_Redaction") -> None:
     shown = redact_json(native.text, walk.redactor)
-    if shown != native.text:
-        walk.changed = True
+    walk.changed |= shown != native.text
+    native.ClearField("text")
+    walk.message(native)
     native.text, cut = cut_text(shown, MAX_NATIVE_BYTES)
     native.truncated_bytes += cut
 
@@ -147,7 +148,7 @@ class _Redaction:
     def _struct(self, struct: struct_pb2.Struct) -> None:
         try:
             value = json_format.MessageToDict(struct)
-        except json_format.Error:  # it holds a number that JSON lacks, and nobody put it there on purpose
+        except ValueError:  # it holds a number that JSON lacks, and nobody put it there on purpose
             struct.Clear()
             self.changed = True
             return
@@ -195,10 +196,11 @@ def fit_event(event: pb.AgentEvent) -> int:
         return 0
     if kind == "log":
         return _count(event, _fit_log(event.log))
+    cut_bytes = 0
     if kind == "input_request":
         # Half an input is none that could be changed and sent back.
+        cut_bytes = len(event.input_request.editable_input_json.encode())
         event.input_request.ClearField("editable_input_json")
-    cut_bytes = 0
     for name in _LARGE_FIELDS.get(kind, ()):
         cut_bytes += _cut_field(getattr(event, kind), name, excess - cut_bytes)
     while (excess := event.ByteSize() - (MAX_EVENT_BYTES - _SPARE_BYTES)) > 0:

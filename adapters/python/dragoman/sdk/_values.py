@@ -1,7 +1,7 @@
 """Protobuf's well-known types as plain Python values."""
 
 from dragoman.protocol.errors import invalid
-from dragoman.sdk._config import ConfigValueError, normalise
+from dragoman.sdk._config import normalise
 from dragoman.sdk._json import JsonValue
 from google.protobuf import duration_pb2, json_format, struct_pb2
 
@@ -14,7 +14,7 @@ def struct_to_dict(struct: struct_pb2.Struct, path: str = "config") -> dict[str,
     """
     try:
         value = normalise(json_format.MessageToDict(struct))
-    except (json_format.Error, ConfigValueError) as error:
+    except ValueError as error:
         raise invalid(path, "holds a number that is infinite or not a number, or is nested too deeply") from error
     assert isinstance(value, dict)
     return value
