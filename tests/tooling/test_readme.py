@@ -1,5 +1,6 @@
 """What can be checked of the README without running it; ``scripts/check-readme`` runs the rest."""
 
+import re
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -75,3 +76,13 @@ def test_blocks_run_in_one_shell_and_must_print_what_is_shown(
     assert checker.main([str(shown)]) == 0
     shown.write_text(SHOWN.replace('echo "$GREETING again"', "false"), encoding="utf-8")
     assert checker.main([str(shown)]) == 1
+
+
+def test_the_files_it_shows_are_the_files_it_runs() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(shown) >= 3
+    for name, body in shown:
+        file = (ROOT / name).read_text(encoding="utf-8")
+        # The file has a docstring before what is shown.
+        assert file.endswith(body), name

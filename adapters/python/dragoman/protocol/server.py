@@ -27,20 +27,18 @@ from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.fanout import Reader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import failure_fields
+from dragoman.protocol.reflection import reflection_handlers
 from dragoman.v1 import event_pb2
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha._async import ReflectionServicer
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """The context of one RPC; responses may be messages or serialized bytes."""
 
 _HEALTH = "grpc.health.v1.Health"
-_REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 _log = structlog.get_logger("dragoman.rpc")
 
@@ -270,23 +268,9 @@ class DragomanServer:
         self._held = contextlib.ExitStack()
         self._server.add_generic_rpc_handlers(tuple(services.values()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._add_reflection()
+        self._server.add_generic_rpc_handlers(reflection_handlers([*self._names, _HEALTH]))
         self.addresses: list[str] = []
         """Where it listens, once started."""
-
-    def _add_reflection(self) -> None:
-        servicer = ReflectionServicer([*self._names, _HEALTH, *_REFLECTION])
-        handler = grpc.stream_stream_rpc_method_handler(
-            servicer.ServerReflectionInfo,
-            reflection_pb2.ServerReflectionRequest.FromString,
-            reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
-        # grpcio-reflection registers v1alpha only; v1 has the same messages under another name.
-        self._server.add_generic_rpc_handlers(
-            tuple(
-                grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler}) for name in _REFLECTION
-            )
-        )
 
     async def start(self) -> None:
         """Listen, and say NOT_SERVING until ``set_serving``.

@@ -6,7 +6,7 @@ imported here.
 A **manifest** names any command, in any language. TOML or JSON::
 
     type = "my_agent"                      # [a-z][a-z0-9_]*, what callers ask for
-    command = ["./bin/my-agent", "serve"]  # a path with a slash is meant from the manifest's folder
+    command = ["./bin/my-agent", "serve"]  # paths like ./x are meant from the manifest's folder
     aliases = ["my-agent"]                 # optional; Describe may add more
     env = { MY_AGENT_MODE = "quiet" }      # optional; over the router's own
 
@@ -116,9 +116,11 @@ def _command(content: dict[str, Any], folder: Path) -> tuple[str, ...]:
     command = _strings(content, "command")
     if not command:
         raise _ManifestError('command must be a list of strings, e.g. ["my-agent", "serve"]')
-    program = command[0]
-    # A bare name is looked up in PATH; a path is absolute once it is joined to the folder.
-    return (str(folder.absolute() / program), *command[1:]) if "/" in program else command
+    # A bare program is looked up in PATH; a path is absolute once it is joined to the folder.
+    return tuple(
+        str(folder.absolute() / word) if word.startswith(("./", "../")) or (number == 0 and "/" in word) else word
+        for number, word in enumerate(command)
+    )
 
 
 def _env(content: dict[str, Any]) -> dict[str, str]:
