@@ -48,7 +48,7 @@ def test_other_absolute_paths_will_not(places: Path, name: str, code: str) -> No
     problem = check_cwd(f"{places}/{name}")
     assert problem is not None
     assert problem.code == code
-    assert problem.message.endswith(".")
+    assert not problem.message.endswith(".")
     assert problem.hint.endswith(".")
 
 

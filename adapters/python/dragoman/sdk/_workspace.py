@@ -24,7 +24,7 @@ class CwdProblem:
     """Stable: one of the ``CWD_*`` constants."""
 
     message: str
-    """What is wrong, as a sentence."""
+    """What is wrong: a sentence without its full stop, so that the hint may follow."""
 
     hint: str
     """How to mend it, as a sentence."""
@@ -38,22 +38,22 @@ def check_cwd(path: str | None) -> CwdProblem | None:
     """
     if not path:
         return CwdProblem(
-            CWD_MISSING, "A working directory is required.", "Give the absolute path of an existing directory."
+            CWD_MISSING, "A working directory is required", "Give the absolute path of an existing directory."
         )
     shown = repr(path[:_LONGEST_SHOWN])
     if "\0" in path:
-        return CwdProblem(CWD_INVALID, f"{shown} contains a zero byte.", "No path does; correct it.")
+        return CwdProblem(CWD_INVALID, f"{shown} contains a zero byte", "No path does; correct it.")
     if not Path(path).is_absolute():
         hint = "Nothing expands ~ here; give the path from / on." if path[0] == "~" else "Give the path from / on."
-        return CwdProblem(CWD_RELATIVE, f"{shown} is not an absolute path.", hint)
+        return CwdProblem(CWD_RELATIVE, f"{shown} is not an absolute path", hint)
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
         return _unreachable(shown, error)
     if not stat.S_ISDIR(mode):
-        return CwdProblem(CWD_NO_DIRECTORY, f"{shown} is no directory.", "Give the directory that holds it.")
+        return CwdProblem(CWD_NO_DIRECTORY, f"{shown} is no directory", "Give the directory that holds it.")
     if not os.access(path, os.R_OK | os.X_OK):
-        return CwdProblem(CWD_FORBIDDEN, f"{shown} may not be entered.", "Give the adapter's user access to it.")
+        return CwdProblem(CWD_FORBIDDEN, f"{shown} may not be entered", "Give the adapter's user access to it.")
     return None
 
 
@@ -61,13 +61,13 @@ def _unreachable(shown: str, error: OSError) -> CwdProblem:
     match error:
         case FileNotFoundError():
             return CwdProblem(
-                CWD_ABSENT, f"{shown} does not exist on the adapter's machine.", "Create it, or correct the path."
+                CWD_ABSENT, f"{shown} does not exist on the adapter's machine", "Create it, or correct the path."
             )
         case NotADirectoryError():
-            return CwdProblem(CWD_NO_DIRECTORY, f"A part of {shown} is no directory.", "Correct the path.")
+            return CwdProblem(CWD_NO_DIRECTORY, f"A part of {shown} is no directory", "Correct the path.")
         case PermissionError():
             return CwdProblem(
-                CWD_FORBIDDEN, f"A part of {shown} may not be entered.", "Give the adapter's user access to it."
+                CWD_FORBIDDEN, f"A part of {shown} may not be entered", "Give the adapter's user access to it."
             )
         case _:  # too long, or links in a circle
-            return CwdProblem(CWD_INVALID, f"{shown} cannot be used: {error.strerror}.", "Correct the path.")
+            return CwdProblem(CWD_INVALID, f"{shown} cannot be used: {error.strerror}", "Correct the path.")
