@@ -60,6 +60,11 @@ def hold_places(state_dir: Path | None) -> Iterator[Places]:
         yield Places(runtime, logs, state / "detections.json")
 
 
+def _users_runtime() -> list[Path]:
+    # Where there is none of the user's own, platformdirs warns and names one below /tmp, which anybody may make first.
+    return [platformdirs.user_runtime_path("dragoman")] if os.environ.get("XDG_RUNTIME_DIR") else []
+
+
 @contextlib.contextmanager
 def _runtime(shared: Path | None) -> Iterator[Path]:
     """Own a runtime directory, held by a lock that ends with the process."""
@@ -83,7 +88,7 @@ def _shared_runtime(state_dir: Path | None) -> Path | None:
     if state_dir is not None:
         candidates = [state_dir / "run"]
     else:
-        candidates = [platformdirs.user_runtime_path("dragoman"), platformdirs.user_state_path("dragoman") / "run"]
+        candidates = [*_users_runtime(), platformdirs.user_state_path("dragoman") / "run"]
     for path in candidates:
         if len(os.fsencode(path)) + _ROOM > _SOCKET_LIMIT:
             continue
