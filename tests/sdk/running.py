@@ -64,6 +64,7 @@ class TravelLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.now = 1000.0
         super().__init__(_InstantSelector(self))
+        self._clock_resolution = 1e-6  # far from zero a float has no nanoseconds
 
     def time(self) -> float:
         return self.now

@@ -255,6 +255,8 @@ def _check_value(request: pb.InputRequest, answer: pb.InputAnswer) -> None:
     value = _parse(path, answer.value_json)
     try:
         schema = json.loads(request.schema_json)
+        if not isinstance(schema, dict | bool):
+            return
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         kind.check_schema(schema)
         # An empty registry: an agent's schema must not make us fetch what it refers to.
