@@ -1,5 +1,7 @@
 """Errors as real agents and services word them, and texts that only resemble one."""
 
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -364,3 +366,8 @@ def test_no_text_makes_it_slow(piece: str) -> None:
     classify_text(text, NOW)
     classify_text(text.replace(" ", "\n"), NOW)
     assert time.process_time() - start < 5
+
+
+def test_importing_costs_no_patterns() -> None:
+    code = "import sys, dragoman.sdk; sys.exit('dragoman.sdk._failure_rules' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
