@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dragoman.router._rpc.link import Link
 from dragoman.v1 import adapter_pb2
@@ -26,6 +26,7 @@ class Endpoint:
         self.gone = asyncio.Event()
         """Set once this process is known not to answer ever again."""
         self.gone_because = ""
+        self._on_gone: set[Callable[[], object]] = set()
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -36,6 +37,19 @@ class Endpoint:
             self.gone_because = because
             self.serving.clear()
             self.gone.set()
+            for call in tuple(self._on_gone):
+                call()
+
+    @contextlib.contextmanager
+    def when_gone(self, call: Callable[[], object]) -> Iterator[None]:
+        """Have this called should the process go while the block runs, or be gone already."""
+        if self.gone.is_set():
+            call()
+        self._on_gone.add(call)
+        try:
+            yield
+        finally:
+            self._on_gone.discard(call)
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:

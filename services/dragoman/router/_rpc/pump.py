@@ -13,7 +13,6 @@ was.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -159,7 +158,9 @@ class Pump:
         call = self._call = endpoint.link.stream(method, request)
         listening = asyncio.ensure_future(self._note_acceptance(call))
         try:
-            with _ended_with(call, endpoint):
+            # Should the stream not end with its process, it is ended; what was on its way may still come.
+            loop = asyncio.get_running_loop()
+            with endpoint.when_gone(lambda: loop.call_later(_LAST_WORDS_S, call.cancel)):
                 message = await self._first(call, patience)
                 patience.restore()
                 await self._read(call, message)
@@ -244,22 +245,6 @@ async def _let_end(call: StreamCall) -> None:
     with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError):
         async with asyncio.timeout(_LAST_WORDS_S):
             await call.read()
-
-
-@contextlib.contextmanager
-def _ended_with(call: StreamCall, endpoint: Endpoint) -> Iterator[None]:
-    """End the stream when its process is known to be gone, should it not end by itself."""
-
-    async def end() -> None:
-        await endpoint.gone.wait()
-        await asyncio.sleep(_LAST_WORDS_S)
-        call.cancel()
-
-    watcher = asyncio.ensure_future(end())
-    try:
-        yield
-    finally:
-        watcher.cancel()
 
 
 async def _call_off(run: Run, endpoint: Endpoint) -> None:

@@ -32,9 +32,10 @@ class Run:
         record: what is kept of it.
         host: the place of its adapter.
         clock: the time.
+        on_over: called once it is over.
     """
 
-    def __init__(self, record: RunRecord, host: Host, clock: Clock) -> None:
+    def __init__(self, record: RunRecord, host: Host, clock: Clock, on_over: "Callable[[Run], None]") -> None:
         self.record = record
         self.host = host
         self.fanout = Fanout(record.run_id)
@@ -53,6 +54,7 @@ class Run:
         self.refusal: DragomanError | None = None
         """The status that it ended with instead of a result."""
         self._clock = clock
+        self._on_over = on_over
         self._holders: Holders | None = None
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
 
@@ -165,3 +167,4 @@ class Run:
         self.accepted.set()
         if self._holders is not None:
             self._holders.close()
+        self._on_over(self)

@@ -66,7 +66,7 @@ class Runs:
         record.digest = self._digests.digest(request)
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, dict(request.labels)
-        run = Run(record, host, self._scene.clock)
+        run = Run(record, host, self._scene.clock, self._over)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
@@ -75,7 +75,7 @@ class Runs:
 
     def adopt(self, run_id: str, host: Host, *, hold: bool) -> Run:
         """Take up a run that an adapter may know and this router does not."""
-        run = Run(self._record(run_id, host), host, self._scene.clock)
+        run = Run(self._record(run_id, host), host, self._scene.clock, self._over)
         pump = Pump(run, self._scene, hold=hold)
         # Who started it said for how long it may be without a holder, and the adapter knows; so no longer holding
         # it there is all there is to do.
@@ -96,11 +96,9 @@ class Runs:
         self._runs[run.run_id] = run
         work = pump.attach() if request is None else pump.execute(request)
         self._scene.tasks.start(work, f"run {run.run_id}")
-        self._scene.tasks.start(self._see_to_end(run), f"end of run {run.run_id}")
         run.log.info("run accepted" if request is not None else "run asked for")
 
-    async def _see_to_end(self, run: Run) -> None:
-        await run.over.wait()
+    def _over(self, run: Run) -> None:
         if run.refusal is not None:
             self._forget(run)
             return
