@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(), VALUES))
 def test_every_event_is_one_line_of_json(message: dict[str, object]) -> None:
     line = encode(message)

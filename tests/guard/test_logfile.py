@@ -70,7 +70,7 @@ def test_output_that_cannot_be_written_is_counted(tmp_path: Path, monkeypatch: p
     assert contents(tmp_path / "log") == [b"dragoman-guard: 7 bytes of output could not be logged\nback\n"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.text("ab\n", max_size=9).map(str.encode), max_size=9), st.integers(1, 12))
 def test_nothing_is_lost_and_no_file_is_too_big(pieces: list[bytes], limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -104,8 +104,7 @@ def test_the_command_gets_default_signals(run: Run) -> None:
     guarded.gone()
 
 
-@pytest.mark.usefixtures("rude_launcher")
-def test_sigint_reaches_the_command_only(run: Run) -> None:
+def check_that_sigint_reaches_the_command_only(run: Run) -> None:
     guarded = run(("sh", "-c", "echo $$; read line"))
     guarded.event()
     os.kill(guarded.process.pid, signal.SIGINT)
@@ -115,6 +114,15 @@ def test_sigint_reaches_the_command_only(run: Run) -> None:
     guarded.order(signal="SIGINT")
     assert guarded.event()["signal"] == signal.SIGINT
     guarded.gone()
+
+
+def test_sigint_reaches_the_command_only(run: Run) -> None:
+    check_that_sigint_reaches_the_command_only(run)
+
+
+@pytest.mark.usefixtures("rude_launcher")
+def test_sigint_reaches_the_command_of_a_rude_launcher(run: Run) -> None:
+    check_that_sigint_reaches_the_command_only(run)
 
 
 def test_the_end_of_output_is_the_commands_own(run: Run) -> None:
