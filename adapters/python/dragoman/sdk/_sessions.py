@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import json_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +64,12 @@ def plan_session(
 
 def read_handle(handle: pb.SessionHandle) -> tuple[str, str]:
     """Return native id and cwd of a handle; the seeds' ``{sessionId, cwd}`` in ``params`` will do."""
-    params = json_format.MessageToDict(handle.params) if handle.HasField("params") else {}
-    native_id = handle.native_id or _text(params.get("sessionId")) or _text(params.get("session_id"))
-    return native_id, handle.cwd or _text(params.get("cwd"))
+    native_id = handle.native_id or _param(handle, "sessionId") or _param(handle, "session_id")
+    return native_id, handle.cwd or _param(handle, "cwd")
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+def _param(handle: pb.SessionHandle, name: str) -> str:
+    return handle.params.fields[name].string_value if name in handle.params.fields else ""
 
 
 def _refused(reason: str) -> SessionPlan:
