@@ -98,17 +98,20 @@ async def test_a_question_is_asked_and_answered() -> None:
     assert sent.responder == "dragoman command line"
 
 
-async def test_a_question_that_somebody_else_answers_is_not_waited_for() -> None:
+async def test_a_question_that_somebody_else_answers_gives_way_to_the_next() -> None:
     tell = Teller()
     answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED, responder="somebody")
     asked = tell.started(), tell.event(input_request=REQUEST)
-    fake = fake_of(*asked, Until("elsewhere"), tell.event(input_resolved=answered), tell.succeeded())
+    then = tell.event(input_resolved=answered), tell.event(input_request=pb.InputRequest(id="q2", title="And how?"))
+    fake = fake_of(*asked, Until("elsewhere"), *then, Until("respond"), tell.succeeded())
     async with routed(fake) as env, at_a_terminal("run", "fake", env=env) as terminal:
         await terminal.see("[1-2] > ")
         fake.open("elsewhere")
+        await terminal.see("And how? [your answer] > ")
+        terminal.type("slowly\n")
         assert await terminal.end() == 0
     assert "answered by somebody" in terminal.screen
-    assert "Respond" not in fake.names
+    assert [(sent.request_id, sent.answer.text) for sent in fake.requests("Respond")] == [("q2", "slowly")]
 
 
 async def test_ctrl_c_at_the_terminal_cancels_while_a_question_is_open() -> None:

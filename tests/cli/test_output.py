@@ -4,21 +4,22 @@ import asyncio
 import io
 import os
 from collections.abc import Iterator
-from typing import BinaryIO, TextIO
+from io import BufferedReader
+from typing import TextIO
 
 import pytest
 from dragoman.cli._output import Output
 
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[BinaryIO, TextIO]]:
+def pipe() -> Iterator[tuple[BufferedReader, TextIO]]:
     """A pipe: what is read, and what is written."""
     ours, theirs = os.pipe()
     with open(ours, "rb") as reading, open(theirs, "w", encoding="utf-8") as writing:
         yield reading, writing
 
 
-async def test_what_is_written_arrives_in_order_at_a_descriptor(pipe: tuple[BinaryIO, TextIO]) -> None:
+async def test_what_is_written_arrives_in_order_at_a_descriptor(pipe: tuple[BufferedReader, TextIO]) -> None:
     reading, writing = pipe
     output = Output(writing)
     for number in range(100):
@@ -28,6 +29,19 @@ async def test_what_is_written_arrives_in_order_at_a_descriptor(pipe: tuple[Bina
     output.close()
     writing.close()
     assert reading.read().decode() == "".join(f"{number}✓ " for number in range(100))
+
+
+async def test_a_write_that_takes_only_a_part_goes_on(
+    pipe: tuple[BufferedReader, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = pipe
+    write = os.write
+    monkeypatch.setattr("dragoman.cli._output.os.write", lambda descriptor, data: write(descriptor, data[:3]))
+    output = Output(writing)
+    await output.write("a longer text")
+    await output.flush()
+    output.close()
+    assert reading.read1() == b"a longer text"
 
 
 async def test_a_stream_without_a_descriptor_will_do() -> None:
@@ -40,7 +54,7 @@ async def test_a_stream_without_a_descriptor_will_do() -> None:
     assert stream.read() == "a\\u2713"
 
 
-async def test_a_full_pipe_stops_the_writer_and_not_the_loop(pipe: tuple[BinaryIO, TextIO]) -> None:
+async def test_a_full_pipe_stops_the_writer_and_not_the_loop(pipe: tuple[BufferedReader, TextIO]) -> None:
     reading, writing = pipe
     output = Output(writing)
     await output.write("x" * 200_000)  # more than a pipe holds, less than may be pending
@@ -52,7 +66,7 @@ async def test_a_full_pipe_stops_the_writer_and_not_the_loop(pipe: tuple[BinaryI
     output.close()
 
 
-async def test_a_reader_that_is_gone_is_an_error(pipe: tuple[BinaryIO, TextIO]) -> None:
+async def test_a_reader_that_is_gone_is_an_error(pipe: tuple[BufferedReader, TextIO]) -> None:
     reading, writing = pipe
     reading.close()
     output = Output(writing)

@@ -297,7 +297,7 @@ def test_another_item_begins_a_new_line() -> None:
         ([text("hello"), whole("hell")], "hello\nhell\n"),
         ([text("hello"), text("lo you", 3)], "hello you\n"),
         ([text("hello"), text("el", 1)], "hello\n"),
-        ([text("a"), text("z", 9)], "a…z\n"),
+        ([text("a"), text("z", 9), text("y", 10)], "a…zy\n"),
         ([text("middle", 9)], "…middle\n"),
         ([text("middle", 9), whole("beginning middle")], "…middle\nbeginning middle\n"),
         ([text("ä"), text("b", 2)], "äb\n"),
