@@ -169,6 +169,8 @@ class Sidecar:
         return pb.RespondResponse(sequence=run.sequence)
 
     def _note(self, name: str, request: Any) -> None:
+        if request.adapter not in {"", self.type, *self.aliases}:
+            raise DragomanError(Reason.ADAPTER_NOT_FOUND, f"this is {self.type}, not {request.adapter}")
         self.calls.append((name, request))
         self.open(f"called {name}")
 

@@ -224,7 +224,17 @@ async def test_manifests_start_commands_with_their_environment(folder: Path) -> 
         'type = "toml"\ncommand = ["./run.sh"]\naliases = ["tom"]\nenv = { SIDECAR_TYPE = "toml" }\n'
     )
     async with routing(config(folder, manifests=(folder,))) as (_, caller):
-        assert kinds(await caller.execute("tom", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+        # The alias is one that only the manifest knows.
+        stream = caller.execute("tom", {"ask": "q"}, {"gate": "g"}, run_id="r")
+        await stream.until("input_request")
+        respond = pb.RespondRequest(run_id="r", request_id="q", adapter="tom")
+        await caller.adapter.Respond(respond, timeout=PATIENCE_S)
+        cancelled = await caller.adapter.Cancel(pb.CancelRequest(run_id="r", adapter="tom"), timeout=PATIENCE_S)
+        assert cancelled.outcome == event_pb2.OUTCOME_CANCELLED
+        described = await caller.adapter.Describe(pb.DescribeRequest(adapter="tom"), timeout=PATIENCE_S)
+        assert described.adapter == "toml"
+        found = await caller.adapter.Detect(pb.DetectRequest(adapter="tom"), timeout=PATIENCE_S)
+        assert found.detections[0].adapter == "toml"
 
 
 async def test_sockets_are_private_and_other_addresses_refused(folder: Path) -> None:

@@ -28,6 +28,14 @@ def event(sequence: int, kind: str, run_id: str = "r") -> bytes:
 GATED = ("a", {"gate": "g"}, "b", {"end": "SUCCEEDED"})
 
 
+async def happens(event: asyncio.Event) -> bool:
+    """Tell whether this happens soon; what does not happen cannot be waited for in a better way."""
+    waiting = asyncio.ensure_future(event.wait())
+    done, _ = await asyncio.wait({waiting}, timeout=0.3)
+    waiting.cancel()
+    return bool(done)
+
+
 @contextlib.asynccontextmanager
 async def beside(
     folder: Path, sidecar: Sidecar | None = None, **fields: Any
@@ -174,15 +182,32 @@ async def test_a_status_before_the_first_event_is_passed_on_and_the_id_is_free_a
 
 
 async def test_the_text_of_an_exception_is_not_passed_on(folder: Path) -> None:
-    async def fail(_request: Any, _context: Any) -> None:
+    async def fail(_request: bytes, _context: Any) -> bytes:
         raise RuntimeError("sk-secret")
 
-    sidecar = Sidecar()
-    sidecar.ListModels = fail  # type: ignore[attr-defined] # the plain server of a stranger
-    async with beside(folder, sidecar) as (caller, _):
-        error = await failure(caller.adapter.ListModels(pb.ListModelsRequest(adapter="fake")))
+    async def describe(_request: bytes, _context: Any) -> bytes:
+        described = pb.DescribeResponse(adapter="plain", revision=1, instance_id="i")
+        return described.SerializeToString()
+
+    # A stranger's server, without our error boundary, and without health.
+    plain = grpc.aio.server()
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "ListModels": grpc.unary_unary_rpc_method_handler(fail),
+        "Describe": grpc.unary_unary_rpc_method_handler(describe),
+    }
+    plain.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("dragoman.v1.AdapterService", methods),))
+    address = f"unix:{folder}/a.sock"
+    plain.add_insecure_port(address)
+    await plain.start()
+    async with routing(config(folder, addresses=(address,))) as (_router, caller):
+        await caller.until("plain", router_pb2.ADAPTER_STATE_READY)
+        error = await failure(caller.adapter.ListModels(pb.ListModelsRequest(adapter="plain")))
         assert "sk-secret" not in error.message
         assert error.reason is Reason.INTERNAL
+        # What it says on purpose is.
+        unserved = await failure(caller.adapter.ListSkills(pb.ListSkillsRequest(adapter="plain")))
+        assert unserved.code is grpc.StatusCode.UNIMPLEMENTED
+    await plain.stop(0)
 
 
 async def test_the_same_request_joins_and_another_is_refused(folder: Path) -> None:
@@ -236,6 +261,7 @@ async def test_a_holder_keeps_the_run_and_without_a_wish_it_ends_at_once(folder:
         holder = caller.attach("r", hold=True)
         await holder.until("replay_done")
         stream.cancel()
+        assert not await happens(sidecar.gate("called Cancel"))
         sidecar.open("g")
         assert (await holder.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
 
@@ -365,7 +391,11 @@ async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
 
     async def slow(request: pb.CancelRequest, context: Any) -> pb.CancelResponse:
         sidecar.open("cancelling")
-        await answer.wait()
+        try:
+            await answer.wait()
+        except asyncio.CancelledError:
+            sidecar.open("given up")
+            raise
         return await original(request, context)
 
     sidecar.Cancel = slow  # type: ignore[assignment,method-assign] # the test decides when it ends
@@ -377,6 +407,7 @@ async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
         await sidecar.gate("cancelling").wait()
         call.cancel()
         await asyncio.gather(asking, return_exceptions=True)
+        assert not await happens(sidecar.gate("given up"))
         answer.set()
         assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
 

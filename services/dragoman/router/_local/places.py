@@ -61,7 +61,7 @@ def hold_places(state_dir: Path | None) -> Iterator[Places]:
 
 
 def _users_runtime() -> list[Path]:
-    # Where there is none of the user's own, platformdirs warns and names one below /tmp, which anybody may make first.
+    # Where there is none of the user's own, platformdirs warns and names one that anybody may make first.
     return [platformdirs.user_runtime_path("dragoman")] if os.environ.get("XDG_RUNTIME_DIR") else []
 
 

@@ -5,6 +5,7 @@ anew. So what a later revision adds passes through.
 """
 
 import contextlib
+from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
@@ -13,10 +14,20 @@ from dragoman.router._domain.requests import attach_objection, execute_objection
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
 from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.link import is_cut, unavailable
 from dragoman.router._rpc.run import Run
-from dragoman.router._rpc.serving import Holding, bind, read, refuse, remaining_s, stream_run
+from dragoman.router._rpc.serving import Holding, addressed, bind, read, refuse, remaining_s, stream_run
 from dragoman.router._rpc.steering import cancel, respond, unknown_run
 from dragoman.v1 import adapter_pb2 as pb
+
+_Named: TypeAlias = (
+    pb.DescribeRequest
+    | pb.TestEnvironmentRequest
+    | pb.ListModelsRequest
+    | pb.ListSkillsRequest
+    | pb.SyncSkillsRequest
+)
+"""Requests that are passed on and name an adapter."""
 
 
 class AdapterServicer:
@@ -33,7 +44,7 @@ class AdapterServicer:
 
     async def Describe(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Say what an adapter is."""
-        return await self._forward("Describe", read(pb.DescribeRequest, data).adapter, data, context)
+        return await self._forward("Describe", pb.DescribeRequest, data, context)
 
     async def Detect(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Look for an agent, or for all."""
@@ -47,19 +58,19 @@ class AdapterServicer:
 
     async def TestEnvironment(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Check a set-up."""
-        return await self._forward("TestEnvironment", read(pb.TestEnvironmentRequest, data).adapter, data, context)
+        return await self._forward("TestEnvironment", pb.TestEnvironmentRequest, data, context)
 
     async def ListModels(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """List models."""
-        return await self._forward("ListModels", read(pb.ListModelsRequest, data).adapter, data, context)
+        return await self._forward("ListModels", pb.ListModelsRequest, data, context)
 
     async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """List skills."""
-        return await self._forward("ListSkills", read(pb.ListSkillsRequest, data).adapter, data, context)
+        return await self._forward("ListSkills", pb.ListSkillsRequest, data, context)
 
     async def SyncSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Place skills."""
-        return await self._forward("SyncSkills", read(pb.SyncSkillsRequest, data).adapter, data, context)
+        return await self._forward("SyncSkills", pb.SyncSkillsRequest, data, context)
 
     async def Execute(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Accept a run, or join the one that this request started before; then stream it."""
@@ -103,25 +114,29 @@ class AdapterServicer:
         """End a run and say how it ended."""
         request = read(pb.CancelRequest, data)
         run = await self._find(request.run_id, request.adapter)
+        host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
+        bind(adapter=host.record.type, run_id=request.run_id)
+        data = addressed(pb.CancelRequest, data, request.adapter, host.record.type)
         if run is not None:
-            bind(adapter=run.record.adapter, run_id=run.run_id)
             return await cancel(run, data, self._core.scene)
-        host = await self._host_of_run(request.run_id, request.adapter)
         return await _pass(host, "Cancel", data, context)
 
     async def Respond(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Answer a question of a run."""
         request = read(pb.RespondRequest, data)
         run = await self._find(request.run_id, request.adapter)
+        host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
+        bind(adapter=host.record.type, run_id=request.run_id)
+        data = addressed(pb.RespondRequest, data, request.adapter, host.record.type)
         if run is not None:
-            bind(adapter=run.record.adapter, run_id=run.run_id)
             return await respond(run, data, request.request_id, remaining_s(context))
-        host = await self._host_of_run(request.run_id, request.adapter)
         return await _pass(host, "Respond", data, context)
 
-    async def _forward(self, method: str, adapter: str, data: bytes, context: Context) -> bytes:
+    async def _forward(self, method: str, kind: type[_Named], data: bytes, context: Context) -> bytes:
         self._core.refuse_new()
-        return await _pass(await self._core.host(adapter), method, data, context)
+        request = read(kind, data)
+        host = await self._core.host(request.adapter)
+        return await _pass(host, method, addressed(kind, data, request.adapter, host.record.type), context)
 
     async def _find(self, run_id: str, adapter: str) -> Run | None:
         """Return the run with this id at this adapter, which need not be named."""
@@ -148,4 +163,9 @@ class AdapterServicer:
 async def _pass(host: Host, method: str, data: bytes, context: Context) -> bytes:
     bind(adapter=host.record.type)
     async with host.use() as endpoint:
-        return await endpoint.link.answer(method, data, timeout_s=remaining_s(context))
+        try:
+            return await endpoint.link.answer(method, data, timeout_s=remaining_s(context))
+        except DragomanError as error:
+            if is_cut(error):
+                raise unavailable(f"the connection to the adapter {host.record.type!r} broke") from error
+            raise

@@ -8,6 +8,7 @@ from dragoman.router._domain.detection import CachedDetection, is_worth_keeping,
 from dragoman.router._ports import DetectionStore
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.serving import addressed
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
 
@@ -42,6 +43,7 @@ class Detecting:
         cached = self._from_cache(host, request)
         if cached is not None:
             return pb.DetectResponse(detections=[cached]).SerializeToString()
+        data = addressed(pb.DetectRequest, data, request.adapter, host.record.type)
         try:
             async with host.use() as endpoint:
                 answer = await endpoint.link.answer("Detect", data, timeout_s=timeout_s)

@@ -58,6 +58,7 @@ class LaunchedHost(Host):
         self._backoff = Backoff()
         self._has_died = False
         self._uses = 0
+        self._is_closed = False
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -84,7 +85,8 @@ class LaunchedHost(Host):
                 self._idle_timer = loop.call_later(self._scene.timing.idle_s, self._let_go)
 
     async def stop(self, grace_s: float) -> None:
-        """End its processes within ``grace_s`` seconds."""
+        """End its processes within ``grace_s`` seconds, and start none again."""
+        self._is_closed = True
         self._keep()
         await asyncio.gather(*(life.stop(grace_s) for life in self._lives))
 
@@ -106,6 +108,8 @@ class LaunchedHost(Host):
         return await asyncio.shield(self._life.ready)
 
     def _begin(self) -> None:
+        if self._is_closed:
+            raise self._unavailable("is not started any more: the router ends")
         now = self._scene.clock.monotonic()
         wait_s = self._backoff.wait_s(now)
         if wait_s > self._scene.timing.patience_s:

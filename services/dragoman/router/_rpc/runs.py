@@ -69,6 +69,7 @@ class Runs:
         run = Run(record, host, self._scene.clock, self._over)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
+        request.adapter = host.record.type
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
         self._begin(run, Pump(run, self._scene, hold=True), request.SerializeToString())
         return run
@@ -100,13 +101,16 @@ class Runs:
 
     def _over(self, run: Run) -> None:
         if run.refusal is not None:
-            self._forget(run)
+            self._forget(run.run_id, run.record.number)
             return
         finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if one.record.is_over]
         for run_id in self._retention.to_forget(finished, self._scene.clock.time()):
             self._runs.pop(run_id, None)
-        asyncio.get_running_loop().call_later(self._retention.seconds, self._forget, run)
+        # By id and number: a timer that held the run would keep what was forgotten for want of room.
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._retention.seconds, self._forget, run.run_id, run.record.number)
 
-    def _forget(self, run: Run) -> None:
-        if self._runs.get(run.run_id) is run:
-            del self._runs[run.run_id]
+    def _forget(self, run_id: str, number: int) -> None:
+        run = self._runs.get(run_id)
+        if run is not None and run.record.number == number:
+            del self._runs[run_id]

@@ -30,6 +30,22 @@ def read(kind: type[Request], data: bytes) -> Request:
         raise DragomanError(Reason.INVALID_REQUEST, f"the request is no {kind.DESCRIPTOR.name}") from error
 
 
+def addressed(kind: type[Message], data: bytes, given: str, adapter: str) -> bytes:
+    """Return the request with the adapter's type in place of a name that it may not know itself.
+
+    Not written anew: of a field that comes twice the last counts, so the type is put behind.
+
+    Args:
+        kind: the request's type, which has a field ``adapter``.
+        data: the request.
+        given: the name in it.
+        adapter: the type.
+    """
+    if given in {"", adapter}:
+        return data
+    return data + kind(adapter=adapter).SerializeToString()
+
+
 def refuse(objection: Objection | None) -> None:
     """Raise what is wrong with a request, if anything is."""
     if objection is not None:
