@@ -173,6 +173,13 @@ async def test_the_command_cannot_find_the_guards_socket(stage: Stage) -> None:
     assert witness.output["stdout"].split() == [b"0", b"1", b"2", b"3"], "3 is the folder that ls reads"
 
 
+async def test_guard_and_command_are_in_sessions_of_their_own(stage: Stage) -> None:
+    """A Ctrl-C in our terminal is for us alone."""
+    child, _ = await stage.start("cat")
+    guard = guard_pid(child)
+    assert (os.getsid(guard), os.getsid(child.pid or 0)) == (guard, child.pid)
+
+
 @pytest.mark.parametrize(
     ("argv", "cwd", "errno_name", "subject"),
     [

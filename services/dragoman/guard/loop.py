@@ -24,6 +24,7 @@ from dragoman.guard.lifecycle import Lifecycle, Phase
 from dragoman.guard.options import Options, UsageError, parse
 from dragoman.guard.process import Process
 from dragoman.guard.processes import original_environment, read
+from dragoman.guard.signals import FORWARDED, IGNORED, Signals
 from dragoman.guard.spawn import SpawnError, detach, spawn
 from dragoman.guard.tree import MARKER, Tree, become_subreaper
 
@@ -40,25 +41,6 @@ EXIT_NOT_FOUND = 127
 
 WATCH_S = (0.1, 2.0)
 """Seconds between snapshots where there is no subreaper: at first, and at most after doubling."""
-
-_FORWARDED = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-_IGNORED = (
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGTSTP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-)
 
 
 def main(words: Sequence[str]) -> int:
@@ -83,9 +65,9 @@ class Guard:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._signals = _Signals(_FORWARDED if options.is_forwarding else (signal.SIGTERM,))
+        self._signals = Signals(FORWARDED if options.is_forwarding else (signal.SIGTERM,))
         if not options.is_forwarding:
-            self._signals.ignore(_IGNORED)
+            self._signals.ignore(IGNORED)
         self._lifecycle = Lifecycle(linger=options.linger, grace=options.grace)
         marker = original_environment().get(MARKER.encode(), b"")
         self._tree = Tree(
@@ -315,43 +297,6 @@ class Guard:
         status = self._tree.leader_status
         code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
         return code if code >= 0 else 128 - code
-
-
-class _Signals:
-    """Signals as something to select on."""
-
-    def __init__(self, taken: Sequence[int]) -> None:
-        self.fd, writer = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(writer, False)
-        self._pending: list[int] = []
-        # What arrives is kept by the handlers; the descriptor only wakes, so it may well be full.
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        for signum in taken:
-            signal.signal(signum, self._keep)
-        # A launcher's thread may have blocked any of these, and a mask is inherited.
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-    def ignore(self, ignored: Sequence[int]) -> None:
-        """Ignore these signals; the guarded command gets them with their default action."""
-        for signum in ignored:
-            signal.signal(signum, signal.SIG_IGN)
-
-    def taken(self) -> list[int]:
-        """Return the signals that have arrived since the last call, in order."""
-        pending, self._pending = self._pending, []
-        return pending
-
-    def clear(self) -> None:
-        """Make the descriptor quiet again."""
-        try:
-            os.read(self.fd, 1 << 16)
-        except BlockingIOError:
-            return
-
-    def _keep(self, signum: int, _frame: object) -> None:
-        self._pending.append(signum)
 
 
 def _complain(text: str) -> None:
