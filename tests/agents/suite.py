@@ -1,0 +1,409 @@
+"""What every agent adapter must stand, with the real agent: subclass `AgentSuite` and name a `Recipe`."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from dragoman.client import Client
+from dragoman.sdk import AdapterServer
+from dragoman.testkit.model_server import ModelServer
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import SECRET, Bench, Recipe, answering, processes_until, when
+
+ALLOWED = pb.Permissions(auto_approve=True)
+ASKED = pb.Permissions(interactive=True)
+
+
+def is_kind(kind: str) -> Any:
+    return lambda event: event.WhichOneof("body") == kind
+
+
+def limits(**seconds: float) -> pb.Limits:
+    made = pb.Limits()
+    for name, value in seconds.items():
+        getattr(made, name).FromNanoseconds(int(value * 1e9))
+    return made
+
+
+def resuming(handle: pb.SessionHandle, *, fork: bool = False) -> api.SessionSelector:
+    return api.SessionSelector(handle=handle, fork=fork)
+
+
+class AgentSuite:
+    """The tests that all adapters share."""
+
+    recipe: ClassVar[Recipe]
+
+    @pytest.fixture
+    async def bench(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+        for name in self.recipe.unset:
+            monkeypatch.delenv(name, raising=False)
+        server = AdapterServer(self.recipe.make(), ["127.0.0.1:0"])
+        await server.start()
+        async with ModelServer() as model, Client(server.addresses[0]) as client:
+            yield Bench(self.recipe, client, model, tmp_path)
+        await server.stop(0)
+
+    # What it says and does.
+
+    async def test_text(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT")
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert seen.text == seen.result.summary == "Hello from the scripted model."
+        assert len([text for text in seen.of("text") if text.delta]) > 1
+        assert seen.result.usage.tokens.input
+        assert seen.result.usage.tokens.output
+        assert seen.result.exit_code == 0
+        assert seen.of("session")[0].native_id == seen.result.session.handle.native_id
+        assert seen.result.session.change == pb.SESSION_CHANGE_SET
+        assert seen.of("state")[1].pid
+
+    async def test_thinking(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_THINKING")
+        assert "".join(item.delta for item in seen.of("thinking")) == "The user wants a short answer."
+        assert seen.text == "A thought-out reply."
+
+    async def test_characters_beyond_ascii(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_UNICODE")
+        assert seen.text == "Grüße, 世界 \U0001f980 line\u2028separator \u00a0 end"
+
+    async def test_write(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ALLOWED, leaves=["notes.txt"])
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        (change,) = seen.of("file_change")
+        assert change.path == str(bench.workspace / "notes.txt")
+        assert change.operation == pb.FILE_OPERATION_CREATE
+        assert "+hello from the scripted model" in change.diff
+        statuses = seen.statuses(change.tool_call_id)
+        assert statuses == [pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_RUNNING, pb.TOOL_STATUS_COMPLETED]
+        call = next(call for call in seen.of("tool_call") if call.input_json)
+        assert call.kind == pb.TOOL_KIND_EDIT
+        assert "hello from the scripted model" in call.input_json
+
+    async def test_failing_tool(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TOOL_FAIL")
+        (failed,) = seen.of("tool_result")
+        assert failed.status == pb.TOOL_STATUS_FAILED
+        assert failed.is_error
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert seen.result.counters.failed_tool_calls == 1
+        assert seen.text.startswith("That failed: ")
+
+    async def test_failing_command(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_SHELL_FAIL", permissions=ALLOWED)
+        (failed,) = seen.of("tool_result")
+        assert (failed.status, failed.exit_code) == (pb.TOOL_STATUS_FAILED, 3)
+
+    async def test_parallel_tools(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_PARALLEL", permissions=ALLOWED)
+        results = {result.tool_call_id: result.content for result in seen.of("tool_result")}
+        assert sorted(results.values()) == ["first", "second"]
+        assert set(results) == {call.id for call in seen.of("tool_call")}
+        assert seen.text.endswith("Two results: first and second")
+
+    async def test_a_line_of_200_kb(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_LINE")
+        assert seen.text == "0123456789abcdef" * 12800
+
+    async def test_a_prompt_of_300_kb(self, bench: Bench) -> None:
+        prompt = "MOCK_ECHO " + "Grüße\u2028" * 34_000
+        seen = await bench.run(prompt)
+        assert f"sha256={hashlib.sha256(prompt.encode()).hexdigest()}" in seen.text
+        (started,) = seen.of("started")
+        assert started.prompt_bytes["prompt"] == len(prompt.encode()) > 300_000
+
+    async def test_instructions_and_system_prompt_reach_the_model(self, bench: Bench) -> None:
+        await bench.run("MOCK_TEXT", system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
+        system = bench.told().system
+        assert "You are Ada." in system
+        assert "Be brief." in system
+
+    async def test_a_skill_is_really_used(self, bench: Bench) -> None:
+        text = "---\nname: demo\ndescription: Knows a word.\n---\nThe secret word is heliotrope.\n"
+        skill = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": text.encode()}))
+        seen = await bench.run("MOCK_SKILL skill=demo", skills=[skill])
+        assert "The secret word is heliotrope." in seen.text
+        assert "demo" in seen.of("session")[0].skills
+
+    async def test_what_the_agent_is_given_under_the_callers_prefix(self, bench: Bench) -> None:
+        brand = api.Brand(name="Paperclip", env_prefix="PAPERCLIP")
+        seen = await bench.run(
+            'MOCK_SHELL command="echo $PAPERCLIP_TASK_ID-${#PAPERCLIP_API_KEY}"',
+            permissions=ALLOWED,
+            brand=brand,
+            context=api.Context(task_id="T-7"),
+            auth_token=SECRET,
+        )
+        assert seen.of("tool_result")[0].content == f"T-7-{len(SECRET)}"
+
+    # Secrets.
+
+    async def test_no_secret_reaches_an_event(self, bench: Bench) -> None:
+        seen = await bench.run(
+            "MOCK_SECRET_TOOL name=DEPLOY_TOKEN", permissions=ALLOWED, env={"DEPLOY_TOKEN": SECRET}
+        )
+        assert "[redacted]" in seen.of("tool_result")[0].content
+        assert "The variable holds [redacted]" in seen.text
+
+    async def test_no_secret_reaches_an_event_in_pieces(self, bench: Bench) -> None:
+        seen = await bench.run(f"MOCK_SECRET_TEXT secret={SECRET}", env={"DEPLOY_TOKEN": SECRET})
+        assert seen.text == "The value is [redacted], remember it."
+
+    # Permissions.
+
+    async def test_a_permission_is_asked_and_given(self, bench: Bench) -> None:
+        react = answering("allow_once")
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react, leaves=["notes.txt"])
+        (asked,) = seen.of("input_request")
+        assert asked.kind == pb.INPUT_KIND_PERMISSION
+        assert list(asked.subject.paths) == [str(bench.workspace / "notes.txt")]
+        assert asked.default_answer.option_ids
+        assert seen.statuses(asked.subject.tool_call_id)[-3:] == [
+            pb.TOOL_STATUS_AWAITING_PERMISSION,
+            pb.TOOL_STATUS_RUNNING,
+            pb.TOOL_STATUS_COMPLETED,
+        ]
+        assert pb.RUN_PHASE_WAITING_FOR_INPUT in seen.phases
+
+    async def test_a_permission_is_asked_and_refused(self, bench: Bench) -> None:
+        react = answering("reject_once", message="Not in this workspace.")
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react)
+        (refused,) = seen.of("tool_result")
+        assert refused.status == pb.TOOL_STATUS_DENIED
+        assert "Not in this workspace." in refused.content
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert seen.result.counters.denied_tool_calls == 1
+
+    async def test_a_permission_is_given_for_something_else(self, bench: Bench) -> None:
+        path = str(bench.workspace / "notes.txt")
+        edited = f'{{"file_path": "{path}", "content": "edited\\n"}}'
+        react = answering("allow_once", updated_input_json=edited)
+        await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react, leaves=["notes.txt"])
+        assert (bench.workspace / "notes.txt").read_text() == "edited\n"
+
+    async def test_nobody_there_is_a_refusal_and_a_notice(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=notes.txt")
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
+        assert "permission_denied" in seen.notices
+        assert seen.of("input_request") == []
+
+    async def test_a_rule_decides(self, bench: Bench) -> None:
+        allow = pb.PermissionRule(
+            decision=pb.PERMISSION_DECISION_ALLOW, tool_kind=pb.TOOL_KIND_EDIT, path_glob=f"{bench.workspace}/*.txt"
+        )
+        seen = await bench.run(
+            "MOCK_WRITE path=notes.txt", permissions=pb.Permissions(rules=[allow]), leaves=["notes.txt"]
+        )
+        assert seen.of("input_request") == []
+        seen = await bench.run(
+            "MOCK_WRITE path=notes.md", permissions=pb.Permissions(rules=[allow]), leaves=["notes.txt"]
+        )
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+
+    # Sessions.
+
+    async def test_a_session_goes_on(self, bench: Bench) -> None:
+        first = await bench.run("MOCK_TEXT word=plover")
+        handle = first.result.session.handle
+        second = await bench.run("MOCK_RECALL", session=resuming(handle))
+        assert "word=plover" in second.text
+        assert second.of("started")[0].session_disposition == pb.SESSION_DISPOSITION_RESUME
+        assert second.result.session.handle.native_id == handle.native_id
+        # What this run used, not what the session did.
+        assert second.result.usage.tokens.input == first.result.usage.tokens.input
+        assert second.result.usage.cost.amount == first.result.usage.cost.amount
+
+    async def test_a_session_is_copied(self, bench: Bench) -> None:
+        handle = (await bench.run("MOCK_TEXT word=plover")).result.session.handle
+        copied = await bench.run("MOCK_RECALL", session=resuming(handle, fork=True))
+        assert "word=plover" in copied.text
+        assert copied.of("started")[0].session_disposition == pb.SESSION_DISPOSITION_FORK
+        assert copied.result.session.handle.native_id != handle.native_id
+
+    async def test_a_lost_session_is_begun_anew(self, bench: Bench) -> None:
+        handle = pb.SessionHandle(adapter=bench.adapter, native_id=self.recipe.unknown_session)
+        seen = await bench.run("MOCK_RECALL", session=resuming(handle))
+        first, second = seen.of("started")
+        assert first.session_disposition == pb.SESSION_DISPOSITION_RESUME
+        assert second.session_disposition == pb.SESSION_DISPOSITION_RESUME_REFUSED
+        (ended,) = seen.of("attempt_ended")
+        assert ended.failure.kind == pb.FAILURE_KIND_SESSION_LOST
+        assert ended.session.change == pb.SESSION_CHANGE_CLEAR
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert seen.result.session.handle.native_id != self.recipe.unknown_session
+
+    async def test_a_lost_session_whose_fresh_start_fails_is_forgotten(self, bench: Bench) -> None:
+        handle = pb.SessionHandle(adapter=bench.adapter, native_id=self.recipe.unknown_session)
+        seen = await bench.run("MOCK_401", session=resuming(handle))
+        assert len(seen.of("started")) == 2
+        assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+        assert seen.result.session.change == pb.SESSION_CHANGE_CLEAR
+
+    async def test_a_session_of_another_directory_is_not_resumed(self, bench: Bench) -> None:
+        handle = (await bench.run("MOCK_TEXT word=plover")).result.session.handle
+        elsewhere = bench.make_workspace("elsewhere")
+        seen = await bench.run("MOCK_RECALL", session=resuming(handle), cwd=elsewhere)
+        (started,) = seen.of("started")
+        assert started.session_disposition == pb.SESSION_DISPOSITION_RESUME_REFUSED
+        assert str(bench.workspace) in started.session_reason
+        assert "word=unknown" in seen.text
+
+    # What goes wrong.
+
+    @pytest.fixture
+    def failing(self, scenario: str) -> Any:
+        return self.recipe.failures.get(scenario)
+
+    @pytest.mark.parametrize(
+        "scenario", ["401", "429", "529", "500", "CUT", "OVERFLOW", "NO_CREDIT", "NO_MODEL", "REFUSAL"]
+    )
+    async def test_a_failure_of_the_models_service(self, bench: Bench, scenario: str, failing: Any) -> None:
+        seen = await bench.run(f"MOCK_{scenario}", permissions=ALLOWED)
+        failure = seen.result.failure
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert (failure.kind, failure.code) == (failing.kind, failing.code)
+        assert (failure.http_status if failure.HasField("http_status") else None) == failing.http_status
+        assert failure.message
+        assert failure.errors
+        retries = [state for state in seen.of("state") if state.phase == pb.RUN_PHASE_RETRYING]
+        assert bool(retries) == failing.retries
+        assert all(state.retry_attempt and state.max_retries for state in retries)
+        assert seen.result.counters.retries == len(retries)
+
+    async def test_a_failure_that_passes(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_429_ONCE")
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        running, retrying = pb.RUN_PHASE_RUNNING, pb.RUN_PHASE_RETRYING
+        assert seen.phases == [pb.RUN_PHASE_STARTING, running, retrying, running]
+        (state,) = [state for state in seen.of("state") if state.phase == retrying]
+        assert state.retry_cause == pb.FAILURE_KIND_RATE_LIMITED
+        assert state.retry_delay.ToMilliseconds() >= 1000
+
+    async def test_a_cut_that_passes_leaves_one_answer(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_CUT_ONCE")
+        assert seen.text == seen.result.summary == "Recovered from the cut."
+
+    async def test_the_turn_limit(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_LOOP", permissions=ALLOWED, config=self.recipe.max_turns)
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert seen.result.failure.kind == pb.FAILURE_KIND_MAX_TURNS
+        assert len(seen.of("tool_result")) == 2
+        assert seen.result.usage.tokens.input
+
+    async def test_silence_ends_by_the_idle_limit(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_STALL_MID", limits=limits(idle=3, grace=8))
+        assert seen.result.outcome == pb.OUTCOME_TIMED_OUT
+        assert seen.result.failure.kind == pb.FAILURE_KIND_IDLE_TIMEOUT
+
+    async def test_a_run_that_takes_too_long(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_SLOW", limits=limits(wall=2.5, grace=8))
+        assert seen.result.outcome == pb.OUTCOME_TIMED_OUT
+        assert seen.result.failure.kind == pb.FAILURE_KIND_WALL_TIMEOUT
+
+    async def test_an_agent_that_is_not_installed(self, bench: Bench) -> None:
+        env = {"PATH": "/usr/bin:/bin"}
+        seen = await bench.run("MOCK_TEXT", env=env)
+        assert len(seen.of("started")) == 1
+        assert seen.result.failure.kind == pb.FAILURE_KIND_NOT_INSTALLED
+        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        assert not found.available
+        assert found.hint
+
+    # Stopping.
+
+    async def test_cancel_while_it_speaks(self, bench: Bench) -> None:
+        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10, reason="enough"))
+        seen = await bench.run("MOCK_STALL_MID", react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+        assert seen.result.tree_confirmed_dead
+        assert seen.result.usage.tokens.input, "what was used is lost"
+        assert seen.result.session.change == pb.SESSION_CHANGE_SET
+
+    async def test_cancel_before_its_first_word(self, bench: Bench) -> None:
+        async def act(stream: Any) -> None:
+            await bench.model.wait_held()
+            await stream.cancel(grace_s=10)
+
+        seen = await bench.run("MOCK_STALL", react=when(is_kind("session"), act))
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+
+    async def test_cancel_at_the_very_beginning(self, bench: Bench) -> None:
+        react = when(is_kind("started"), lambda stream: stream.cancel(grace_s=10))
+        seen = await bench.run("MOCK_TEXT", react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+
+    async def test_cancel_in_a_tool_leaves_no_process(self, bench: Bench) -> None:
+        async def act(stream: Any) -> None:
+            await processes_until(bench, lambda all_: any("sleep 300" in line for line in all_))
+            await stream.cancel(grace_s=10)
+
+        react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
+        seen = await bench.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_CANCELLED]
+
+    async def test_kill_in_a_tool_leaves_no_process(self, bench: Bench) -> None:
+        async def act(stream: Any) -> None:
+            await processes_until(bench, lambda all_: any("sleep 300" in line for line in all_))
+            await stream.cancel(grace_s=0)
+
+        react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
+        seen = await bench.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+        assert seen.result.signal == "SIGKILL"
+
+    async def test_cancel_while_it_waits_for_an_answer(self, bench: Bench) -> None:
+        react = when(is_kind("input_request"), lambda stream: stream.cancel(grace_s=10))
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+        assert [end.resolution for end in seen.of("input_resolved")] == [pb.INPUT_RESOLUTION_DROPPED]
+
+    async def test_a_program_that_a_tool_left_behind_is_gone_too(self, bench: Bench) -> None:
+        command = "setsid nohup sleep 301 >/dev/null 2>&1 & echo left"
+        seen = await bench.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    # Several.
+
+    async def test_two_runs_at_once(self, bench: Bench) -> None:
+        there = bench.make_workspace("second")
+        requests = [
+            bench.request("MOCK_SECRET_TEXT secret=one"),
+            bench.request("MOCK_SECRET_TEXT secret=two", cwd=there),
+        ]
+        first, second = await asyncio.gather(*(bench.follow(request) for request in requests))
+        assert ("one" in first.text, "two" in second.text) == (True, True)
+        assert first.result.session.handle.native_id != second.result.session.handle.native_id
+        assert bench.processes() == []
+
+    # Before a run.
+
+    async def test_detect(self, bench: Bench) -> None:
+        (found,) = await bench.client.detect(bench.adapter, env=bench.env)
+        assert found.available
+        assert found.version
+        assert found.confidence == api.DETECTION_CONFIDENCE_CONFIDENT
+        assert found.auth == api.AUTH_STATE_OK
+
+    async def test_a_quick_test_spends_nothing_and_changes_nothing(self, bench: Bench) -> None:
+        before = sorted(bench.isolation.home.rglob("*"))
+        tested = await bench.client.test_environment(bench.adapter, env=bench.env, cwd=str(bench.workspace))
+        assert tested.status == api.TEST_STATUS_WARN  # there is an API key in the environment
+        assert bench.model.requests == []
+        assert sorted(bench.isolation.home.rglob("*")) == before
+        assert bench.changed(bench.workspace) == []
+
+    async def test_a_live_test_echoes_its_nonce(self, bench: Bench) -> None:
+        tested = await bench.client.test_environment(
+            bench.adapter, live=True, env=bench.env, cwd=str(bench.workspace)
+        )
+        codes = {check.code: check.level for check in tested.checks}
+        assert codes["live_ok"] == pb.SEVERITY_INFO
+        assert "dragoman-" in bench.told().prompt
+        assert bench.changed(bench.workspace) == []
+        assert bench.processes() == []

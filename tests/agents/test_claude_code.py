@@ -1,0 +1,216 @@
+"""The real Claude Code through its adapter: what all agents must stand, and what only it does."""
+
+import json
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from dragoman.adapters.claude_code import adapter
+from dragoman.adapters.claude_code.adapter import INHERITED
+from dragoman.adapters.claude_code.system import TESTED_VERSION
+from dragoman.testkit.isolation import log_in
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import Bench, Failing, Recipe, answering
+from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
+
+pytestmark = pytest.mark.agents
+
+CLAUDE_CODE = Recipe(
+    make=adapter,
+    family="claude",
+    executable="claude",
+    unknown_session="00000000-0000-4000-8000-000000000000",
+    max_turns={"maxTurnsPerRun": 2},
+    own_files=[".cache/claude-cli-nodejs"],  # logs of MCP servers
+    unset=INHERITED,
+    failures={
+        "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "claude_auth_required", 401, retries=True),
+        "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "claude_rate_limited", 429, retries=True),
+        "529": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_overloaded", 529, retries=True),
+        "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_server_error", 500, retries=True),
+        "CUT": Failing(pb.FAILURE_KIND_NETWORK, "claude_connection_failed", retries=True),
+        "OVERFLOW": Failing(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_prompt_too_long", 400),
+        "NO_CREDIT": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "claude_billing_error", 400),
+        "NO_MODEL": Failing(pb.FAILURE_KIND_MODEL_NOT_FOUND, "claude_model_not_found", 404),
+        "REFUSAL": Failing(pb.FAILURE_KIND_MODEL_REFUSED, "claude_refusal"),
+    },
+)
+
+
+class TestClaudeCode(AgentSuite):
+    """Everything that all agents must stand."""
+
+    recipe = CLAUDE_CODE
+
+    async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT")
+        assert seen.of("session")[0].agent_version == TESTED_VERSION
+        assert seen.of("started")[0].agent_version == TESTED_VERSION
+        assert seen.notices == []
+        assert seen.of("log") == []
+
+    async def test_the_model_is_asked_for(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", model="claude-haiku-4-5", config={"effort": "low"})
+        assert bench.told().model.startswith("claude-haiku-4-5")
+        assert seen.result.model.startswith("claude-haiku-4-5")
+
+    async def test_an_unknown_model_has_no_price(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", model="made-up-model-1")
+        assert seen.result.usage.tokens.input == 400
+        assert not seen.result.usage.HasField("cost")
+
+    async def test_a_slash_is_text(self, bench: Bench) -> None:
+        seen = await bench.run("/compact MOCK_TEXT")
+        assert seen.text == "Hello from the scripted model."
+        assert bench.told().prompt.strip() == "/compact MOCK_TEXT"
+
+    async def test_a_slash_is_a_command_where_it_may_be(self, bench: Bench) -> None:
+        seen = await bench.run("/compact", config={"allowSlashCommands": True})
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert bench.model.model_requests == []
+
+    async def test_always_holds_for_the_session_and_writes_no_settings(self, bench: Bench) -> None:
+        seen = await bench.run(
+            'MOCK_PARALLEL first="touch a.txt" second="touch a.txt"',
+            permissions=ASKED,
+            react=answering("allow_always"),
+            leaves=["a.txt"],
+        )
+        assert len(seen.of("input_request")) == 1
+        assert len(seen.of("tool_result")) == 2
+        again = await bench.run(
+            'MOCK_SHELL command="touch a.txt"',
+            session=resuming(seen.result.session.handle),
+            permissions=ASKED,
+            react=answering("reject_once"),
+            leaves=["a.txt"],
+        )
+        assert again.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_question_is_answered(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_ASK", permissions=ASKED, react=answering("option_2"))
+        (asked,) = seen.of("input_request")
+        assert asked.kind == pb.INPUT_KIND_CHOICE
+        assert '"Which colour?"="Blue"' in seen.text
+        assert not seen.result.HasField("question")
+
+    async def test_a_question_to_nobody_is_declined_and_told_at_the_end(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_ASK", permissions=ALLOWED)
+        assert "question_declined" in seen.notices
+        assert "Nobody is there to answer." in seen.text
+        assert seen.result.question.prompt == "Which colour?"
+
+    async def test_a_nested_agent(self, bench: Bench) -> None:
+        seen = await bench.run(
+            'MOCK_SUBAGENT task="MOCK_WRITE path=b.txt"',
+            permissions=ASKED,
+            react=answering("allow_once"),
+            leaves=["b.txt"],
+        )
+        started, *_, ended = seen.of("subagent")
+        assert (started.status, ended.status) == (pb.SUBAGENT_STATUS_STARTED, pb.SUBAGENT_STATUS_COMPLETED)
+        nested = {
+            event.WhichOneof("body")
+            for event in seen.events
+            if event.lineage.subagent_id == started.id and event.lineage.parent_tool_call_id == started.tool_call_id
+        }
+        assert {"message", "tool_call", "input_request", "tool_result", "file_change"} <= nested
+        # Its tokens are the run's too.
+        assert seen.result.usage.tokens.input == 4 * 400
+
+    async def test_the_agents_own_mode(self, bench: Bench) -> None:
+        permissions = pb.Permissions(native_mode="acceptEdits")
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=permissions, leaves=["notes.txt"])
+        assert seen.of("session")[0].mode == "acceptEdits"
+        seen = await bench.run(
+            "MOCK_WRITE path=x.txt", permissions=pb.Permissions(native_mode="dontAsk"), leaves=["notes.txt"]
+        )
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+        assert "permission_denied" in seen.notices
+
+    async def test_rules_of_its_own(self, bench: Bench) -> None:
+        config = {"allowedTools": ["Bash(touch *)", "Edit(./*.txt)"], "disallowedTools": ["Bash(touch b*)"]}
+        seen = await bench.run(
+            'MOCK_PARALLEL first="touch a.txt" second="touch b.txt"', config=config, leaves=["a.txt"]
+        )
+        statuses = sorted(result.status for result in seen.of("tool_result"))
+        assert statuses == [pb.TOOL_STATUS_COMPLETED, pb.TOOL_STATUS_DENIED]
+
+    async def test_instructions_of_now_hold_in_a_resumed_session(self, bench: Bench) -> None:
+        first = await bench.run("MOCK_TEXT", instructions=api.Instructions(text="Old words."))
+        await bench.run(
+            "MOCK_TEXT",
+            instructions=api.Instructions(text="New words."),
+            session=resuming(first.result.session.handle),
+        )
+        system = bench.told(-1).system
+        assert "New words." in system
+        assert "Old words." not in system
+
+    async def test_a_broken_mcp_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
+        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false"))
+        seen = await bench.run("MOCK_TEXT", mcp_servers=[server])
+        (told,) = seen.of("session")[0].mcp_servers
+        assert (told.name, told.status) == ("broken", "failed")
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_used_up_subscription_says_until_when(self, bench: Bench) -> None:
+        log_in(bench.isolation)
+        seen = await bench.run("MOCK_QUOTA", env={"ANTHROPIC_API_KEY": ""})
+        failure = seen.result.failure
+        assert (failure.kind, failure.code) == (pb.FAILURE_KIND_QUOTA_EXCEEDED, "claude_usage_limit_reached")
+        assert failure.retry_not_before.ToDatetime(UTC) == datetime(2100, 1, 1, tzinfo=UTC)
+        assert [limit.status for usage in seen.of("usage") for limit in usage.rate_limits] == ["rejected"]
+
+    async def test_a_subscription_pays(self, bench: Bench) -> None:
+        log_in(bench.isolation)
+        seen = await bench.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
+        assert seen.result.usage.cost.billing_type == pb.BILLING_TYPE_SUBSCRIPTION
+
+    async def test_nobody_logged_in(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
+        assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+        assert "claude auth login" in seen.result.failure.message
+        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, "ANTHROPIC_API_KEY": ""})
+        assert found.auth == api.AUTH_STATE_MISSING
+
+    @pytest.mark.parametrize("expires_at_ms", [1000, 4_102_444_800_000], ids=["expired", "good"])
+    async def test_a_login_is_seen_with_its_end(self, bench: Bench, expires_at_ms: int) -> None:
+        await bench.run("MOCK_TEXT")  # leaves the settings file that makes it ask Claude Code itself
+        path = log_in(bench.isolation, expires_at_ms=expires_at_ms)
+        login: dict[str, Any] = json.loads(path.read_text())
+        login["claudeAiOauth"]["refreshTokenExpiresAt"] = expires_at_ms
+        path.write_text(json.dumps(login))
+        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, "ANTHROPIC_API_KEY": ""})
+        assert found.auth == (api.AUTH_STATE_EXPIRED if expires_at_ms == 1000 else api.AUTH_STATE_OK)
+        assert found.auth_method == "claude.ai"
+
+    async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
+        assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
+        assert seen.result.failure.code == "claude_bad_option"
+        assert "--no-such-option" in seen.result.failure.message
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
+    async def test_the_bypass_as_root(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", config={"dangerouslySkipPermissions": True})
+        assert seen.result.failure.code == "claude_bypass_as_root"
+        assert "permissions_skipped" in seen.notices
+
+    async def test_frames_are_passed_on_if_asked_for(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", include_native=True)
+        natives = [event.native for event in seen.events if event.HasField("native")]
+        assert {native.protocol for native in natives} == {"claude-stream-json"}
+        assert any('"stream_event"' in native.text for native in natives)
+
+    async def test_it_does_not_know_that_it_runs_inside_itself(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", "outer")
+        monkeypatch.setenv("CLAUDE_CODE_MESSAGING_TOKEN", "outer-token")
+        command = "echo [${CLAUDE_CODE_MESSAGING_TOKEN}] ${CLAUDE_CODE_SESSION_ID}"
+        seen = await bench.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
+        assert "outer" not in seen.of("tool_result")[0].content
