@@ -167,12 +167,13 @@ async def test_the_waiting_phase_lasts_until_the_last_answer() -> None:
     assert kinds(await written(run)).count("state") == 2
 
 
-async def test_an_answer_does_not_undo_a_cancel() -> None:
+async def test_a_cancel_drops_what_is_open() -> None:
     run = make_run()
-    run.inputs.open(permission())
+    asked = run.inputs.open(permission())
     run.cancel(5)
-    run.inputs.answer("r", YES, "")
+    assert (await asked).how == pb.INPUT_RESOLUTION_DROPPED
     assert run.phase == pb.RUN_PHASE_CANCELLING
+    assert kinds(await written(run))[-2:] == ["state", "input_resolved"]
 
 
 async def test_who_joins_is_told_what_is_open() -> None:

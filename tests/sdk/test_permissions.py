@@ -61,7 +61,7 @@ def test_the_first_rule_that_matches_decides(
     ],
 )
 def test_all_that_a_rule_sets_must_match(fields: dict[str, str], matched: bool) -> None:
-    assert matches(rule(**fields), command("git status -s")) == matched
+    assert matches(rule(ALLOW, **fields), command("git status -s")) == matched
 
 
 def test_kinds_of_tools() -> None:

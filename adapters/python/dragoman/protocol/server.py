@@ -177,6 +177,7 @@ async def stream_events(context: Context, reader: Reader, *, ended_early: asynci
         DragomanError: SLOW_CONSUMER or DRAINING, with the last sequence written.
         PeerGoneError: the caller went away.
     """
+    await _send_head(context)
     stop = ended_early or asyncio.Event()
     watchers = [asyncio.ensure_future(reader.dropped.wait()), asyncio.ensure_future(stop.wait())]
     written = _Written(reader.last_sequence)
@@ -196,6 +197,21 @@ async def stream_events(context: Context, reader: Reader, *, ended_early: asynci
         for task in (pump, *watchers):
             task.cancel()
         await asyncio.gather(pump, *watchers, return_exceptions=True)
+
+
+async def _send_head(context: Context) -> None:
+    """Send the initial metadata, if nobody has.
+
+    Else the first write sends them, and cancelled while it does, it leaves a call that grpc can never end.
+    """
+    try:
+        await context.send_initial_metadata(())
+    except grpc.aio.UsageError:
+        return  # they were sent
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        raise PeerGoneError from error  # as in write_event
 
 
 @dataclass

@@ -83,7 +83,7 @@ class Adapter(abc.ABC):
         """Do one run: emit its events, obey ``run.cancel_wish``, and return its result.
 
         When this returns, nothing of the run is left running. An exception becomes a FAILED result of kind
-        INTERNAL; the task is not cancelled by the SDK.
+        INTERNAL. The task is cancelled only when the server stops and the run goes on long after its grace.
         """
 
     @abc.abstractmethod

@@ -255,7 +255,7 @@ def _check_value(request: pb.InputRequest, answer: pb.InputAnswer) -> None:
     value = _parse(path, answer.value_json)
     try:
         schema = json.loads(request.schema_json)
-        if not isinstance(schema, dict | bool):
+        if not isinstance(schema, dict):
             return
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         kind.check_schema(schema)

@@ -174,6 +174,7 @@ class Run:
             wish.reason = reason
             if self._position is Phase.ATTEMPT:
                 self.state(pb.RUN_PHASE_CANCELLING, reason=reason)
+            self.inputs.drop_all()  # nobody waits for answers any more
         elif deadline >= wish.deadline:
             return
         wish.deadline = deadline

@@ -35,6 +35,8 @@ from dragoman.v1 import event_pb2
 
 _RETAINED_BYTES = 256 * 1024 * 1024
 """What the events of finished runs may take of the memory, all together."""
+_PATIENCE_S = 15.0
+"""How long after its grace an adapter may take to end a run when the server stops."""
 _LAST_WORDS_S = 1.0
 """How long streams may go on writing once the runs have ended."""
 
@@ -182,10 +184,14 @@ class AdapterServicer:
     async def drain(self, grace_s: float) -> None:
         """Refuse new runs, stop those that live within ``grace_s``, then end the streams. May be called again."""
         self._draining = True
-        live = [entry.run for entry in self._runs.values() if not entry.run.finished.is_set()]
-        for run in live:
-            run.cancel(grace_s, "the adapter is shutting down")
-        await asyncio.gather(*(run.finished.wait() for run in live))
+        for entry in self._runs.values():
+            entry.run.cancel(grace_s, "the adapter is shutting down")
+        if self._driving:
+            await asyncio.wait(self._driving, timeout=grace_s + _PATIENCE_S)
+        for task in self._driving:
+            task.cancel()  # its adapter does not listen
+        if self._driving:
+            await asyncio.wait(self._driving, timeout=_PATIENCE_S)
         # Readers that keep up get the result; the others have had their time.
         if self._streams:
             await asyncio.wait(self._streams, timeout=_LAST_WORDS_S)

@@ -1,0 +1,754 @@
+"""AdapterService in front of an adapter of a few lines, over a real connection."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason, invalid
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.limits import MAX_EVENT_BYTES, MAX_REQUEST_BYTES, MIB
+from dragoman.sdk import Run, _service
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.sdk.running import kinds
+from tests.sdk.serving import (
+    CANCELLED,
+    DEADLINE_S,
+    SUCCEEDED,
+    Scripted,
+    Stream,
+    nothing,
+    refusal,
+    serving,
+    until_cancelled,
+)
+
+
+def seconds(value: float) -> duration_pb2.Duration:
+    made = duration_pb2.Duration()
+    made.FromNanoseconds(int(value * 1e9))
+    return made
+
+
+def held(run_id: str = "", orphan_after: float = DEADLINE_S) -> api.ExecuteRequest:
+    return api.ExecuteRequest(run_id=run_id, orphan_after=seconds(orphan_after))
+
+
+@pytest.fixture
+def logged() -> Iterator[list[structlog.typing.EventDict]]:
+    with structlog.testing.capture_logs() as lines:
+        yield lines
+
+
+# What it is.
+
+
+async def test_describe() -> None:
+    async with serving(Scripted()) as sidecar:
+        described = await sidecar.stub.Describe(api.DescribeRequest())
+        again = await sidecar.stub.Describe(api.DescribeRequest(adapter="scripted_local"))
+        assert described == again
+        assert (described.adapter, described.version, described.revision) == ("scripted", "1.2.3", 1)
+        assert described.pid > 0
+        assert len(described.instance_id) >= 16
+        assert json.loads(described.config_schema_json) == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("levels", "status"),
+    [
+        ([], api.TEST_STATUS_PASS),
+        (["info"], api.TEST_STATUS_PASS),
+        (["info", "warning"], api.TEST_STATUS_WARN),
+        (["warning", "error", "info"], api.TEST_STATUS_FAIL),
+    ],
+)
+async def test_environment_checks_are_summed_up(levels: list[str], status: int) -> None:
+    async with serving(Scripted()) as sidecar:
+        answer = await sidecar.stub.TestEnvironment(api.TestEnvironmentRequest(env=dict.fromkeys(levels, "")))
+        assert answer.status == status
+        assert answer.mode == api.TEST_MODE_QUICK
+        assert answer.adapter == "scripted"
+        assert answer.HasField("tested_at")
+
+
+async def test_detect_and_models() -> None:
+    async with serving(Scripted()) as sidecar:
+        (found,) = (await sidecar.stub.Detect(api.DetectRequest(env={"PATH": "/bin/x"}))).detections
+        assert (found.adapter, found.label, found.executable) == ("scripted", "Scripted", "/bin/x")
+        assert found.HasField("detected_at")
+        models = await sidecar.stub.ListModels(api.ListModelsRequest())
+        assert models.source == api.MODEL_SOURCE_STATIC
+
+
+async def test_another_adapters_name_is_not_found_everywhere() -> None:
+    async with serving(Scripted()) as sidecar:
+        stub = sidecar.stub
+        calls: list[Awaitable[object]] = [
+            stub.Describe(api.DescribeRequest(adapter="scriptet")),
+            stub.Detect(api.DetectRequest(adapter="scriptet")),
+            stub.TestEnvironment(api.TestEnvironmentRequest(adapter="scriptet")),
+            stub.Cancel(api.CancelRequest(adapter="scriptet")),
+            stub.Respond(api.RespondRequest(adapter="scriptet")),
+            stub.ListModels(api.ListModelsRequest(adapter="scriptet")),
+            stub.ListSkills(api.ListSkillsRequest(adapter="scriptet")),
+            stub.SyncSkills(api.SyncSkillsRequest(adapter="scriptet")),
+            sidecar.execute(api.ExecuteRequest(adapter="scriptet")),
+            Stream(stub.Attach(api.AttachRequest(adapter="scriptet"))).rest(),
+        ]
+        for call in calls:
+            error = await refusal(call)
+            assert error.reason is Reason.ADAPTER_NOT_FOUND
+            assert error.metadata["did_you_mean"] == "scripted"
+
+
+async def test_what_an_adapter_does_not_have_is_unimplemented() -> None:
+    async with serving(Scripted()) as sidecar:
+        calls: list[Awaitable[object]] = [
+            sidecar.stub.ListSkills(api.ListSkillsRequest()),
+            sidecar.stub.SyncSkills(api.SyncSkillsRequest()),
+        ]
+        for call in calls:
+            error = await refusal(call)
+            assert error.reason is Reason.NOT_IMPLEMENTED
+            assert error.code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_health_is_told() -> None:
+    async with serving(Scripted()) as sidecar:
+        health: Any = health_pb2_grpc.HealthStub(sidecar.channel)  # its types lack its methods
+        for service in ("", "dragoman.v1.AdapterService"):
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+# A run.
+
+
+async def test_a_run_streams_to_its_result() -> None:
+    async def script(run: Run) -> pb.Result:
+        assert run.accepted == "accepted"
+        run.started(pb.Started(notes=["begun"]))
+        run.emit(pb.AgentEvent(text=pb.Text(item_id="i", delta="hello")))
+        return SUCCEEDED
+
+    async with serving(Scripted(script)) as sidecar:
+        call = sidecar.begin(api.ExecuteRequest())
+        events = await call.rest()
+        assert kinds(events) == ["started", "text", "result"]
+        metadata = dict(await call.call.initial_metadata())
+        assert metadata[RUN_ID_METADATA_KEY] == events[0].run_id
+        assert events[0].run_id.startswith("run-")
+        assert events[0].started.instance_id == (await sidecar.stub.Describe(api.DescribeRequest())).instance_id
+
+
+async def test_the_id_is_told_before_the_first_event() -> None:
+    go = asyncio.Event()
+
+    async def script(run: Run) -> pb.Result:
+        await go.wait()
+        return await nothing(run)
+
+    async with serving(Scripted(script)) as sidecar:
+        call = sidecar.begin(api.ExecuteRequest(run_id="mine"))
+        assert dict(await call.call.initial_metadata())[RUN_ID_METADATA_KEY] == "mine"
+        go.set()
+        await call.rest()
+
+
+@pytest.mark.parametrize("run_id", ["-x", "a b", "x" * 129, "ü", "a/b", ".hidden", "a\n"])
+async def test_wrong_run_ids(run_id: str) -> None:
+    async with serving(Scripted()) as sidecar:
+        error = await refusal(sidecar.execute(api.ExecuteRequest(run_id=run_id)))
+        assert error.reason is Reason.INVALID_REQUEST
+        assert [item.path for item in error.violations] == ["run_id"]
+
+
+async def test_a_refused_request_makes_no_run() -> None:
+    adapter = Scripted(refuse=invalid("config.x", "is wrong"))
+    async with serving(adapter) as sidecar:
+        error = await refusal(sidecar.execute(api.ExecuteRequest(run_id="r")))
+        assert error.reason is Reason.INVALID_REQUEST
+        assert adapter.runs == []
+        assert (await refusal(sidecar.attach("r"))).reason is Reason.RUN_NOT_FOUND
+        adapter.refuse = None
+        assert len(await sidecar.execute(api.ExecuteRequest(run_id="r"))) == 2, "the id is free"
+
+
+NOT_HONOURED: dict[str, tuple[api.ExecuteRequest, Reason, str]] = {
+    "fallback": (api.ExecuteRequest(fallback=api.Fallback()), Reason.NOT_SUPPORTED, "fallback"),
+    "batching": (api.ExecuteRequest(batching=api.Batching()), Reason.NOT_SUPPORTED, "batching"),
+    "a session by key": (
+        api.ExecuteRequest(session=api.SessionSelector(key=api.SessionKey())),
+        Reason.NOT_SUPPORTED,
+        "session.key",
+    ),
+    "a session of a run": (
+        api.ExecuteRequest(session=api.SessionSelector(resume_run_id="r")),
+        Reason.NOT_SUPPORTED,
+        "session.resume_run_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_HONOURED)
+async def test_what_is_not_honoured_is_refused(case: str) -> None:
+    request, reason, path = NOT_HONOURED[case]
+    async with serving(Scripted()) as sidecar:
+        error = await refusal(sidecar.execute(request))
+        assert error.reason is reason
+        assert [item.path for item in error.violations] == [path]
+
+
+async def test_batching_is_refused_on_attach_too() -> None:
+    async with serving(Scripted()) as sidecar:
+        error = await refusal(
+            Stream(sidecar.stub.Attach(api.AttachRequest(run_id="r", batching=api.Batching()))).rest()
+        )
+        assert error.reason is Reason.NOT_SUPPORTED
+
+
+async def test_missing_capabilities_are_named_even_unknown_ones() -> None:
+    async with serving(Scripted()) as sidecar:
+        request = api.ExecuteRequest(required_capabilities=[pb.FEATURE_PROMPT, pb.FEATURE_RESUME])
+        request.MergeFromString(b"\xd2\x01\x02\xe7\x07")  # required_capabilities: 999, of a later revision
+        error = await refusal(sidecar.execute(request))
+        assert error.reason is Reason.CAPABILITY_MISSING
+        assert error.metadata["missing"] == "FEATURE_RESUME, 999"
+        ok = api.ExecuteRequest(required_capabilities=[pb.FEATURE_PROMPT])
+        assert len(await sidecar.execute(ok)) == 2
+
+
+# The same id again.
+
+
+async def test_the_same_request_joins_its_run_and_another_is_refused() -> None:
+    adapter = Scripted(until_cancelled)
+    async with serving(adapter) as sidecar:
+        request = held("r")
+        request.env["A"], request.env["B"] = "1", "2"
+        first = sidecar.begin(request)
+        await first.until("started")
+        same = api.ExecuteRequest(run_id="r", labels={"other": "label"}, auth_token="t")
+        same.env["B"], same.env["A"] = "2", "1"
+        second = sidecar.begin(same)
+        await second.until("started")
+        other = held("r")
+        other.prompt = "something else"
+        error = await refusal(sidecar.execute(other))
+        assert error.reason is Reason.RUN_ID_REUSED
+        assert error.metadata["run_id"] == "r"
+        await sidecar.stub.Cancel(api.CancelRequest(run_id="r"))
+        assert (await first.until("result")) == (await second.until("result"))
+        assert len(adapter.runs) == 1
+        assert kinds(await sidecar.execute(same)) == ["started", "state", "result"], "it is not run again"
+        assert len(adapter.runs) == 1
+
+
+async def test_two_runs_at_once_do_not_mix() -> None:
+    async def script(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        for number in range(50):
+            run.emit(pb.AgentEvent(text=pb.Text(item_id="i", delta=f"{run.run_id}-{number} ")))
+            await asyncio.sleep(0)
+        return SUCCEEDED
+
+    async with serving(Scripted(script)) as sidecar:
+        streams = await asyncio.gather(*(sidecar.execute(api.ExecuteRequest(run_id=name)) for name in "abc"))
+        for name, events in zip("abc", streams, strict=True):
+            assert "".join(event.text.delta for event in events) == "".join(f"{name}-{n} " for n in range(50))
+
+
+# Attach.
+
+
+async def fifty(run: Run) -> pb.Result:
+    run.started(pb.Started())
+    for number in range(50):
+        run.emit(pb.AgentEvent(notice=pb.Notice(code=str(number))))
+    return SUCCEEDED
+
+
+async def test_attach_from_every_sequence() -> None:
+    async with serving(Scripted(fifty)) as sidecar:
+        everything = await sidecar.execute(api.ExecuteRequest(run_id="r"))
+        assert len(everything) == 52
+        for after in range(52):
+            assert await sidecar.attach("r", after) == everything[after:]
+        assert await sidecar.follow("r", 52).read() is None, "all is read, and the stream ends well"
+        error = await refusal(sidecar.attach("r", 53))
+        assert error.reason is Reason.SEQUENCE_AHEAD
+        assert error.metadata["last_sequence"] == "52"
+        assert (await refusal(sidecar.attach("unknown"))).reason is Reason.RUN_NOT_FOUND
+
+
+async def test_attach_replays_then_marks_then_goes_on_live() -> None:
+    adapter = Scripted(until_cancelled)
+    async with serving(adapter) as sidecar:
+        first = sidecar.begin(held("r"))
+        await first.until("started")
+        run = adapter.runs[0]
+        for number in (1, 2):
+            request = pb.InputRequest(id=f"q{number}", kind=pb.INPUT_KIND_TEXT, title="?")
+            run.inputs.open(request)
+        run.inputs.answer("q1", pb.InputAnswer(text="t"), "")
+        last = run.fanout.last_sequence
+        joined = sidecar.follow("r", last)
+        copy, mark = await joined.read(), await joined.read()
+        assert copy is not None
+        assert mark is not None
+        assert (copy.sequence, copy.input_request.id) == (0, "q2")
+        assert (mark.sequence, mark.replay_done.last_sequence) == (0, last)
+        replay = sidecar.follow("r")
+        assert (await replay.until("replay_done")).replay_done.last_sequence == last
+        await sidecar.stub.Cancel(api.CancelRequest(run_id="r"))
+        live = await joined.rest()
+        assert kinds(live) == ["state", "input_resolved", "result"]
+        assert [event.sequence for event in live] == list(range(last + 1, last + 4))
+        assert await replay.rest() == live
+
+
+async def test_what_is_no_longer_kept_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        for _ in range(40):
+            run.emit(pb.AgentEvent(message=pb.Message(text="x" * (MAX_EVENT_BYTES - 8192))))
+        return SUCCEEDED
+
+    async with serving(Scripted(script)) as sidecar:
+        call = sidecar.begin(held("r"))  # not read: it is dropped, and the run goes on
+        await call.call.initial_metadata()
+        await sidecar.stub.Cancel(api.CancelRequest(run_id="r"))
+        call.cancel()
+        first, *others = await sidecar.attach("r")
+        assert first.gap.from_sequence == 1
+        assert others[0].sequence == first.gap.to_sequence + 1
+        assert others[-1].sequence == 42
+        again = await sidecar.execute(held("r"))
+        assert again[0].gap == first.gap
+
+
+# Who holds a run.
+
+
+async def test_a_run_that_nobody_holds_is_cancelled_at_once() -> None:
+    adapter = Scripted(until_cancelled)
+    async with serving(adapter) as sidecar:
+        call = sidecar.begin(api.ExecuteRequest(run_id="r"))
+        await call.until("started")
+        call.cancel()
+        await asyncio.wait_for(adapter.runs[0].finished.wait(), DEADLINE_S)
+        assert adapter.runs[0].cancel_wish.reason == "nobody holds the run"
+
+
+async def test_a_caller_who_left_before_the_first_byte_leaves_nothing() -> None:
+    """Between acceptance and the first write nobody reads, and the run must still be held and let go."""
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(Scripted):
+        def accept(self, request: api.ExecuteRequest) -> str:
+            entered.set()
+            return super().accept(request)
+
+        async def execute(self, run: Run) -> pb.Result:
+            await go.wait()
+            return await super().execute(run)
+
+    adapter = Slow(until_cancelled)
+    async with serving(adapter) as sidecar:
+        call = sidecar.begin(api.ExecuteRequest(run_id="r"))
+        await asyncio.wait_for(entered.wait(), DEADLINE_S)
+        call.cancel()
+        go.set()
+        answer = await sidecar.stub.Cancel(api.CancelRequest(run_id="r"), timeout=DEADLINE_S)
+        assert answer.outcome == pb.OUTCOME_CANCELLED
+
+
+async def test_orphan_after_gives_time_to_come_back() -> None:
+    adapter = Scripted(until_cancelled)
+    async with serving(adapter) as sidecar:
+        call = sidecar.begin(held("r", 0.2))
+        await call.until("started")
+        holders = adapter.runs[0].holders
+        assert holders is not None
+        call.cancel()
+        await until(lambda: holders.count == 0)
+        back = sidecar.follow("r", 1, hold=True)
+        await back.until("replay_done")
+        watching = sidecar.follow("r", 1)
+        await watching.until("replay_done")
+        assert holders.count == 1, "who only watches does not hold"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(adapter.runs[0].finished.wait(), 0.3)
+        back.cancel()
+        await asyncio.wait_for(adapter.runs[0].finished.wait(), DEADLINE_S)
+        assert kinds(await watching.rest()) == ["state", "result"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so. It is a matter of a few turns of the loop."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - what changes it knows of no event
+            await asyncio.sleep(0)
+
+
+async def test_negative_and_boundless_orphan_after() -> None:
+    adapter = Scripted()
+    async with serving(adapter) as sidecar:
+        for value in (-5, 10**9):
+            request = api.ExecuteRequest(orphan_after=duration_pb2.Duration(seconds=value))
+            await sidecar.execute(request)
+
+
+# Cancel.
+
+
+async def test_cancel_answers_once_the_result_is_recorded() -> None:
+    adapter = Scripted(until_cancelled)
+    async with serving(adapter) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("started")
+        answer = await sidecar.stub.Cancel(api.CancelRequest(run_id="r", reason="enough"))
+        result = await call.until("result")
+        assert answer.outcome == result.result.outcome == pb.OUTCOME_CANCELLED
+        assert answer.result_sequence == result.sequence
+        assert answer.tree_confirmed_dead
+        again = await sidecar.stub.Cancel(api.CancelRequest(run_id="r"))
+        assert again == answer
+        states = [event for event in await sidecar.attach("r") if event.HasField("state")]
+        assert [event.state.reason for event in states] == ["enough"]
+
+
+async def test_cancel_after_the_end_tells_the_real_outcome() -> None:
+    async with serving(Scripted()) as sidecar:
+        await sidecar.execute(api.ExecuteRequest(run_id="r"))
+        answer = await sidecar.stub.Cancel(api.CancelRequest(run_id="r"))
+        assert (answer.outcome, answer.result_sequence) == (pb.OUTCOME_SUCCEEDED, 2)
+        assert not answer.HasField("tree_confirmed_dead"), "it has no process"
+        assert (await refusal(sidecar.stub.Cancel(api.CancelRequest(run_id="x")))).reason is Reason.RUN_NOT_FOUND
+
+
+async def test_a_second_cancel_shortens_the_first() -> None:
+    async def patient(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        loop = asyncio.get_running_loop()
+        while run.cancel_wish.deadline is None or run.cancel_wish.deadline > loop.time():
+            await run.cancel_wish.changed.wait()
+            run.cancel_wish.changed.clear()
+        return CANCELLED
+
+    async with serving(Scripted(patient)) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("started")
+        slow = sidecar.stub.Cancel(api.CancelRequest(run_id="r", grace=seconds(1000)))
+        await call.until("state")
+        fast = await sidecar.stub.Cancel(api.CancelRequest(run_id="r", grace=seconds(0)), timeout=DEADLINE_S)
+        assert await slow == fast
+        assert kinds(await call.rest()) == ["result"], "and says nothing new"
+
+
+async def test_leaving_a_cancel_does_not_undo_it() -> None:
+    wished, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        await run.cancel_wish.changed.wait()
+        wished.set()
+        await go.wait()
+        return CANCELLED
+
+    adapter = Scripted(slow)
+    async with serving(adapter) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("started")
+        cancel = sidecar.stub.Cancel(api.CancelRequest(run_id="r"))
+        pending = asyncio.ensure_future(refusal(cancel))
+        await asyncio.wait_for(wished.wait(), DEADLINE_S)
+        pending.cancel()
+        cancel.cancel()
+        go.set()
+        assert (await call.until("result")).result.outcome == pb.OUTCOME_CANCELLED
+
+
+# Respond.
+
+
+async def asks(run: Run) -> pb.Result:
+    run.started(pb.Started())
+    option = pb.InputOption(id="yes", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE)
+    resolution = await run.ask(pb.InputRequest(id="q", kind=pb.INPUT_KIND_PERMISSION, options=[option]))
+    return pb.Result(outcome=pb.OUTCOME_SUCCEEDED, summary=",".join(resolution.answer.option_ids))
+
+
+async def test_an_answer_reaches_the_agent() -> None:
+    async with serving(Scripted(asks)) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("input_request")
+        yes = pb.InputAnswer(option_ids=["yes"])
+        answered = await sidecar.stub.Respond(
+            api.RespondRequest(run_id="r", request_id="q", answer=yes, responder="me")
+        )
+        resolved = await call.until("input_resolved")
+        assert answered.sequence == resolved.sequence
+        assert resolved.input_resolved.responder == "me"
+        assert (await call.until("result")).result.summary == "yes"
+        assert (await sidecar.stub.Respond(api.RespondRequest(run_id="r", request_id="q", answer=yes))) == answered
+
+
+async def test_answers_that_come_to_nothing() -> None:
+    async with serving(Scripted(asks)) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("input_request")
+        cases = [
+            ("x", "q", pb.InputAnswer(), Reason.RUN_NOT_FOUND),
+            ("r", "x", pb.InputAnswer(), Reason.REQUEST_NOT_FOUND),
+            ("r", "q", pb.InputAnswer(option_ids=["no"]), Reason.INVALID_ANSWER),
+        ]
+        for run_id, request_id, answer, reason in cases:
+            request = api.RespondRequest(run_id=run_id, request_id=request_id, answer=answer)
+            assert (await refusal(sidecar.stub.Respond(request))).reason is reason
+
+
+# When an adapter fails.
+
+LEAK = "do-not-tell-4711"
+
+
+def raising(error: BaseException, *, after_start: bool) -> Scripted:
+    async def script(run: Run) -> pb.Result:
+        if after_start:
+            run.started(pb.Started())
+            run.emit(pb.AgentEvent(text=pb.Text(item_id="i", delta="so far")))
+        raise error
+
+    return Scripted(script)
+
+
+@pytest.mark.parametrize("after_start", [False, True])
+@pytest.mark.parametrize(
+    "error", [ValueError(LEAK), DragomanError(Reason.INTERNAL, LEAK), asyncio.CancelledError(LEAK)], ids=repr
+)
+async def test_an_adapter_that_raises_ends_its_run_without_a_word_of_it(
+    error: BaseException, after_start: bool, logged: list[structlog.typing.EventDict]
+) -> None:
+    async with serving(raising(error, after_start=after_start)) as sidecar:
+        events = await sidecar.execute(api.ExecuteRequest(run_id="r"))
+        assert kinds(events) == (["started", "text", "result"] if after_start else ["started", "result"])
+        result = events[-1].result
+        assert result.outcome == pb.OUTCOME_FAILED
+        assert (result.failure.kind, result.failure.code) == (pb.FAILURE_KIND_INTERNAL, "adapter_failed")
+        assert not any(LEAK.encode() in event.SerializeToString() for event in events)
+        assert len(await sidecar.execute(api.ExecuteRequest(run_id="other"))) >= 2, "others are not harmed"
+    assert LEAK not in repr(logged)
+    (told,) = {line["exception"] for line in logged if line["event"] == "adapter failed"}
+    assert told == type(error).__name__
+
+
+async def test_an_adapter_without_a_result_fails() -> None:
+    async def script(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        return None  # type: ignore[return-value]  # it should not
+
+    async with serving(Scripted(script)) as sidecar:
+        assert (await sidecar.execute())[-1].result.failure.kind == pb.FAILURE_KIND_INTERNAL
+
+
+@pytest.mark.parametrize("name", ["accept", "detect", "test_environment", "list_models"])
+async def test_a_fault_elsewhere_is_an_incident(
+    name: str, monkeypatch: pytest.MonkeyPatch, logged: list[structlog.typing.EventDict]
+) -> None:
+    adapter = Scripted()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(LEAK)
+
+    monkeypatch.setattr(adapter, name, fail)
+    async with serving(adapter) as sidecar:
+        stub = sidecar.stub
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "accept": sidecar.execute,
+            "detect": lambda: stub.Detect(api.DetectRequest()),
+            "test_environment": lambda: stub.TestEnvironment(api.TestEnvironmentRequest()),
+            "list_models": lambda: stub.ListModels(api.ListModelsRequest()),
+        }
+        error = await refusal(calls[name]())
+        assert error.reason is Reason.INTERNAL
+        assert error.metadata["incident"] in repr(logged)
+        assert LEAK not in str(error) + repr(error.details)
+    assert LEAK not in repr(logged)
+
+
+async def test_no_payload_and_no_secret_is_logged(logged: list[structlog.typing.EventDict]) -> None:
+    async def script(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        run.emit(pb.AgentEvent(text=pb.Text(item_id="i", delta="the words of the agent")))
+        return SUCCEEDED
+
+    async with serving(Scripted(script)) as sidecar:
+        request = api.ExecuteRequest(run_id="r", prompt="the words of the caller", auth_token="token-4711-4711")
+        request.env["A_SECRET"] = "secret-4711"
+        await sidecar.execute(request)
+        await until(lambda: any(line["event"] == "rpc ended" for line in logged))
+    text = repr(logged)
+    assert "words" not in text
+    assert "4711" not in text
+    assert [line["event"] for line in logged] == ["rpc started", "run accepted", "run ended", "rpc ended"]
+
+
+# Size and speed.
+
+
+async def test_a_prompt_of_a_megabyte() -> None:
+    adapter = Scripted()
+    prompt = "ü" * (MIB // 2)
+    async with serving(adapter) as sidecar:
+        await sidecar.execute(api.ExecuteRequest(prompt=prompt))
+        assert adapter.runs[0].request.prompt == prompt
+
+
+async def test_a_request_beyond_16_mib() -> None:
+    async with serving(Scripted()) as sidecar:
+        fits = api.ExecuteRequest(prompt="x" * (MAX_REQUEST_BYTES - 64))
+        assert len(await sidecar.execute(fits)) == 2
+        ours = await refusal(sidecar.execute(api.ExecuteRequest(prompt="x" * MAX_REQUEST_BYTES)))
+        assert ours.reason is Reason.MESSAGE_TOO_LARGE
+        theirs = await refusal(sidecar.execute(api.ExecuteRequest(prompt="x" * (MAX_REQUEST_BYTES + 2 * MIB))))
+        assert theirs.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert len(await sidecar.execute()) == 2, "and the connection lives"
+
+
+async def test_a_slow_reader_is_dropped_and_harms_nobody() -> None:
+    step = asyncio.Semaphore(0)
+
+    async def script(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        for _ in range(30):
+            await step.acquire()
+            run.emit(pb.AgentEvent(message=pb.Message(text="x" * (MIB // 2))))
+        return SUCCEEDED
+
+    async with serving(Scripted(script)) as sidecar:
+        fast = sidecar.begin(held("r"))
+        await fast.until("started")
+        slow = sidecar.follow("r")  # is never read, until it is over
+        read = []
+        step.release()
+        while (event := await fast.read()) is not None:
+            read.append(event)
+            step.release()
+        assert read[-1].result.outcome == pb.OUTCOME_SUCCEEDED
+        assert [event.sequence for event in read] == list(range(2, 33))
+        error = await refusal(slow.rest())
+        assert error.reason is Reason.SLOW_CONSUMER
+        assert error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        last = int(error.metadata["last_sequence"])
+        rest = await sidecar.attach("r", last)
+        assert kinds(rest)[-1] == "result"
+
+
+async def test_finished_runs_are_forgotten_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_service, "MAX_RETAINED_RUNS", 3)
+    async with serving(Scripted(fifty)) as sidecar:
+        for number in range(5):
+            await sidecar.execute(api.ExecuteRequest(run_id=f"r{number}"))
+        for number in range(5):
+            known = number >= 2
+            answer = sidecar.attach(f"r{number}")
+            assert (len(await answer) == 52) if known else (await refusal(answer)).reason is Reason.RUN_NOT_FOUND
+        monkeypatch.setattr(_service, "_RETAINED_BYTES", 1)
+        await sidecar.execute(api.ExecuteRequest(run_id="last"))
+        assert list(sidecar.server.servicer._runs) == ["last"], "the last one is always kept"
+
+
+async def test_a_run_is_forgotten_after_its_time_and_its_id_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_service, "RETAIN_FINISHED_S", 0.0)
+    adapter = Scripted()
+    async with serving(adapter) as sidecar:
+        await sidecar.execute(api.ExecuteRequest(run_id="r"))
+        await until(lambda: not sidecar.server.servicer._runs)
+        await sidecar.execute(api.ExecuteRequest(run_id="r", prompt="another"))
+        assert len(adapter.runs) == 2
+
+
+# Drain.
+
+
+async def test_drain_ends_runs_and_tells_their_readers() -> None:
+    adapter = Scripted(until_cancelled)
+    async with serving(adapter) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("started")
+        drained = asyncio.ensure_future(sidecar.server.servicer.drain(5))
+        assert (await call.until("result")).result.outcome == pb.OUTCOME_CANCELLED
+        await asyncio.wait_for(drained, DEADLINE_S)
+        error = await refusal(sidecar.execute(api.ExecuteRequest(run_id="late")))
+        assert error.reason is Reason.DRAINING
+        assert error.retry_after_s is not None
+        assert (await refusal(sidecar.attach("r"))).reason is Reason.DRAINING
+        assert adapter.runs[0].cancel_wish.reason == "the adapter is shutting down"
+
+
+async def test_drain_ends_even_a_run_that_listens_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_service, "_PATIENCE_S", 0.1)
+
+    async def deaf(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with serving(Scripted(deaf)) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("started")
+        await asyncio.wait_for(sidecar.server.servicer.drain(0), DEADLINE_S)
+        assert (await call.until("result")).result.failure.kind == pb.FAILURE_KIND_INTERNAL
+
+
+async def test_drain_does_not_wait_for_who_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_service, "_LAST_WORDS_S", 0.1)
+
+    async def script(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        for _ in range(12):  # more than the connection buffers, less than a reader may be behind
+            run.emit(pb.AgentEvent(message=pb.Message(text="x" * (MIB // 2))))
+        await run.cancel_wish.changed.wait()
+        return CANCELLED
+
+    adapter = Scripted(script)
+    async with serving(adapter) as sidecar:
+        stalled = sidecar.begin(held("r"))
+        await until(lambda: bool(adapter.runs) and adapter.runs[0].fanout.last_sequence == 13)
+        await asyncio.wait_for(sidecar.server.servicer.drain(0), DEADLINE_S)
+        error = await refusal(stalled.rest())
+        assert error.reason is Reason.DRAINING
+        assert "last_sequence" in error.metadata
+
+
+async def test_a_second_drain_hurries_the_first() -> None:
+    async def patient(run: Run) -> pb.Result:
+        run.started(pb.Started())
+        loop = asyncio.get_running_loop()
+        while run.cancel_wish.deadline is None or run.cancel_wish.deadline > loop.time():
+            await run.cancel_wish.changed.wait()
+            run.cancel_wish.changed.clear()
+        return CANCELLED
+
+    async with serving(Scripted(patient)) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("started")
+        slow = asyncio.ensure_future(sidecar.server.servicer.drain(1000))
+        await call.until("state")
+        await asyncio.wait_for(sidecar.server.servicer.drain(0), DEADLINE_S)
+        await asyncio.wait_for(slow, DEADLINE_S)
+
+
+def test_logging_is_ours_alone() -> None:
+    """grpc and asyncio log through the standard library; nothing here may have made them talk."""
+    assert logging.getLogger("dragoman").handlers == []
