@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import structlog
-from dragoman.protocol.addresses import check_listen, parse_address
 from dragoman.protocol.logs import configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.router._domain.directory import AdapterSpec, Directory
@@ -65,8 +64,6 @@ class Router:
         return f"<Router {' '.join(self.addresses) or '(not running)'}>"
 
     async def __aenter__(self) -> Self:
-        for text in self.config.listen:
-            check_listen(parse_address(text))
         with contextlib.ExitStack() as held:
             running = _Running(self.config, held.enter_context(hold_places(self.config.state_dir)))
             await running.server.start()
