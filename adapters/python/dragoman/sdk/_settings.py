@@ -74,7 +74,7 @@ def read_config(request: adapter_pb2.ExecuteRequest) -> dict[str, JsonValue]:
     if request.HasField("config"):
         return struct_to_dict(request.config)
     if request.HasField("agent") and request.agent.HasField("adapter_config"):
-        return struct_to_dict(request.agent.adapter_config)
+        return struct_to_dict(request.agent.adapter_config, "agent.adapter_config")
     return {}
 
 
