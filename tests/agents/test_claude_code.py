@@ -13,7 +13,7 @@ from dragoman.testkit.isolation import log_in
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Bench, Failing, Recipe, answering
+from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
 pytestmark = pytest.mark.agents
@@ -156,6 +156,11 @@ class TestClaudeCode(AgentSuite):
         (told,) = seen.of("session")[0].mcp_servers
         assert (told.name, told.status) == ("broken", "failed")
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_tool_servers_secrets_reach_no_event(self, bench: Bench) -> None:
+        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false", env={"DB_TOKEN": SECRET}))
+        seen = await bench.run(f"MOCK_SECRET_TEXT secret={SECRET}", mcp_servers=[server])
+        assert seen.text == "The value is [redacted], remember it."
 
     async def test_a_used_up_subscription_says_until_when(self, bench: Bench) -> None:
         log_in(bench.isolation)

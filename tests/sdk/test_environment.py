@@ -244,3 +244,10 @@ def test_whatever_is_set_the_layers_hold(
     for name in set(built) - set(env) - set(config) - set(plan) - {"A_RUN_ID"}:
         assert not name.startswith(("A_", "DRAGOMAN_", "CLAUDE"))
         assert name != "API_KEY"
+
+
+def test_secrets_of_tool_servers_are_collected_and_reach_no_environment() -> None:
+    servers = ({"DB_TOKEN": "db-token-1", "PORT": "5432"}, {"Authorization": "Bearer web-token-1", "Accept": "*/*"})
+    inputs = EnvironmentInputs(tool_servers=servers)
+    assert secret_values(inputs) == ("db-token-1", "Bearer web-token-1", "web-token-1")
+    assert not any("token" in value for value in build_environment(inputs, {}).values())

@@ -63,6 +63,7 @@ _RESERVED_PREFIXES: Final = frozenset(
 )
 _NAME: Final = re.compile(r"[^=\0]+")
 _PLAIN_NAME: Final = re.compile(r"\w+")
+_CREDENTIAL: Final = re.compile(r"^(?i:bearer|basic|token) +(\S+)$")
 _URL_PASSWORD: Final = re.compile(r"://[^\s/:@]*:([^\s/?#@]+)@")
 # Settings that stand under names like USE_TOKENS or COOKIE; as secrets they would be cut out of every text.
 _COMMON_WORDS: Final = frozenset(
@@ -99,6 +100,8 @@ class EnvironmentInputs:
     """The request's ``env``."""
     marker: str | None = None
     """Makes the run's processes findable; see ``dragoman.guard``."""
+    tool_servers: tuple[Mapping[str, str], ...] = ()
+    """Variables and headers of the run's tool servers: not the agent's environment, but secrets may be among them."""
 
 
 def normalise_prefix(prefix: str | None) -> str:
@@ -215,17 +218,18 @@ def build_environment(
 def secret_values(inputs: EnvironmentInputs, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the secrets that a run's environment holds, each once, for a ``Redactor``.
 
-    The token, every value under a name that says it is a secret, and passwords within URLs.
+    The token, every value under a name that says it is a secret, the part of it behind ``Bearer`` and its like,
+    and passwords within URLs.
 
     Args:
         inputs: The run's part.
         environment: The child's whole environment, for what is inherited or set by the adapter.
     """
     found = [inputs.auth_token] if inputs.auth_token else []
-    for layer in (inputs.config_env, inputs.env, environment or {}):
+    for layer in (inputs.config_env, inputs.env, *inputs.tool_servers, environment or {}):
         for name, value in layer.items():
             if is_secret_entry(name, value) and value.lower() not in _COMMON_WORDS:
-                found.append(value)
+                found += [value, *_CREDENTIAL.findall(value)]
             found += _URL_PASSWORD.findall(value)
     return tuple(dict.fromkeys(found))
 

@@ -176,6 +176,7 @@ def environment_inputs(request: adapter_pb2.ExecuteRequest, settings: Settings, 
         config_env=settings.config_env,
         env=dict(request.env),
         marker=marker,
+        tool_servers=tuple({**server.stdio.env, **server.http.headers} for server in request.mcp_servers),
     )
 
 
