@@ -96,7 +96,8 @@ class Stream:
     async def run_id(self) -> str:
         """Return the run's id from the initial metadata."""
         async with asyncio.timeout(PATIENCE_S):
-            return str(dict(await self.call.initial_metadata())["dragoman-run-id"])
+            metadata = await self.call.initial_metadata()
+        return str(next(value for key, value in metadata if key == "dragoman-run-id"))
 
     async def next(self) -> event_pb2.AgentEvent:
         """Return the next event.

@@ -11,6 +11,7 @@ What a run does is its prompt, a JSON list of steps, done in order::
     {"fail": "NAME"}       end the stream with this status
     {"exit": n}            end the process
     {"end": "SUCCEEDED"}   the result
+    "(silent)"             only as the first: accept the run and send nothing, until it is cancelled
 
 A run without a result waits for Cancel. What a process does wrong at its start is said by variables, see `main`.
 """
@@ -65,6 +66,8 @@ class _Run:
 
     def end(self, outcome: event_pb2.Outcome.ValueType) -> None:
         if not self.finished.is_set():
+            if not self.sequence:
+                self.emit(started=event_pb2.Started(instance_id=self.instance_id))
             self.outcome = outcome
             self.emit(result=event_pb2.Result(outcome=outcome, tree_confirmed_dead=True))
             self.stop()
@@ -190,6 +193,9 @@ class Sidecar:
             raise run.failure
 
     async def _play(self, run: _Run) -> None:
+        first = run.steps[0] if run.steps else None
+        if first == "(silent)":
+            return
         run.emit(started=event_pb2.Started(adapter=self.type, instance_id=self.instance_id))
         for step in run.steps:
             if run.finished.is_set():

@@ -384,6 +384,21 @@ async def test_cancel_answers_with_how_the_run_ended(folder: Path) -> None:
         assert over.reason is Reason.RUN_FINISHED
 
 
+async def test_a_run_that_is_accepted_and_silent_is_cancelled_without_delay(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        stream = caller.execute("fake", "(silent)", run_id="r")
+        await stream.run_id()
+        async with asyncio.timeout(PATIENCE_S):
+            await sidecar.gate("called Execute").wait()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        response = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert response.outcome == event_pb2.OUTCOME_CANCELLED
+        # Without word from the adapter a Cancel is held back for ten seconds, so as not to come before the run.
+        assert loop.time() - began < 5
+        assert kinds(await stream.rest()) == ["started", "result"]
+
+
 async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
     sidecar = Sidecar()
     answer = asyncio.Event()

@@ -198,7 +198,8 @@ class Pump:
     async def _note_acceptance(self, call: StreamCall) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             metadata = await call.initial_metadata()
-            if RUN_ID_METADATA_KEY in dict(metadata):
+            # Not by dict(): older releases of grpc count keys and values as one there.
+            if any(key == RUN_ID_METADATA_KEY for key, _value in metadata):
                 self._run.accepted.set()
 
     def _attach_request(self) -> bytes:
