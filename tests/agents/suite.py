@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from dragoman.client import Client
+from dragoman.client import Client, DragomanError, Reason
 from dragoman.sdk import AdapterServer
 from dragoman.testkit.model_server import ModelServer
 from dragoman.v1 import adapter_pb2 as api
@@ -243,6 +243,21 @@ class AgentSuite:
         assert len(seen.of("started")) == 2
         assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
         assert seen.result.session.change == pb.SESSION_CHANGE_CLEAR
+
+    async def test_a_session_has_one_run_at_a_time(self, bench: Bench) -> None:
+        handle = (await bench.run("MOCK_TEXT word=plover")).result.session.handle
+
+        async def act(stream: Any) -> None:
+            with pytest.raises(DragomanError) as caught:
+                await bench.follow(bench.request("MOCK_RECALL", session=resuming(handle)))
+            assert caught.value.reason == Reason.SESSION_BUSY
+            copied = await bench.follow(bench.request("MOCK_RECALL", session=resuming(handle, fork=True)))
+            assert "word=plover" in copied.text
+            await stream.cancel(grace_s=10)
+
+        react = when(lambda event: bool(event.text.delta), act)
+        seen = await bench.run("MOCK_STALL_MID", session=resuming(handle), react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
 
     async def test_a_session_of_another_directory_is_not_resumed(self, bench: Bench) -> None:
         handle = (await bench.run("MOCK_TEXT word=plover")).result.session.handle

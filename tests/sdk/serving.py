@@ -62,10 +62,12 @@ class Scripted(Adapter):
         return self.info
 
     def accept(self, request: api.ExecuteRequest) -> str:
-        del request
         if self.refuse is not None:
             raise self.refuse
-        return "accepted"
+        return f"accepted session={request.session.handle.native_id}"
+
+    def session_in_use(self, accepted: str) -> str:
+        return accepted.partition("session=")[2]
 
     async def execute(self, run: Run) -> pb.Result:
         self.runs.append(run)

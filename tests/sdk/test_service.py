@@ -135,7 +135,7 @@ async def test_health_is_told() -> None:
 
 async def test_a_run_streams_to_its_result() -> None:
     async def script(run: Run) -> pb.Result:
-        assert run.accepted == "accepted"
+        assert run.accepted == "accepted session="
         run.started(pb.Started(notes=["begun"]))
         run.emit(pb.AgentEvent(text=pb.Text(item_id="i", delta="hello")))
         return SUCCEEDED
@@ -251,6 +251,25 @@ async def test_the_same_request_joins_its_run_and_another_is_refused() -> None:
         assert len(adapter.runs) == 1
         assert kinds(await sidecar.execute(same)) == ["started", "state", "result"], "it is not run again"
         assert len(adapter.runs) == 1
+
+
+async def test_a_session_has_one_run_at_a_time() -> None:
+    def resuming(session: str) -> api.ExecuteRequest:
+        handle = pb.SessionHandle(native_id=session)
+        request = held()
+        request.session.handle.CopyFrom(handle)
+        return request
+
+    async with serving(Scripted(until_cancelled)) as sidecar:
+        first = sidecar.begin(resuming("s-1"))
+        run_id = (await first.until("started")).run_id
+        error = await refusal(sidecar.execute(resuming("s-1")))
+        assert error.reason is Reason.SESSION_BUSY
+        assert error.metadata["run_id"] == run_id
+        for other in (resuming("s-2"), held()):
+            await sidecar.begin(other).until("started")
+        await sidecar.stub.Cancel(api.CancelRequest(run_id=run_id))
+        await sidecar.begin(resuming("s-1")).until("started")
 
 
 async def test_two_runs_at_once_do_not_mix() -> None:

@@ -78,6 +78,15 @@ class Adapter(abc.ABC):
             DragomanError: INVALID_REQUEST with the wrong fields, or NOT_SUPPORTED.
         """
 
+    def session_in_use(self, accepted: Any) -> str:
+        """Return the session that a run goes on with, so that no other does at the same time; empty if there is none.
+
+        Args:
+            accepted: what ``accept`` returned.
+        """
+        del accepted
+        return ""
+
     @abc.abstractmethod
     async def execute(self, run: Run) -> event_pb2.Result:
         """Do one run: emit its events, obey ``run.cancel_wish``, and return its result.

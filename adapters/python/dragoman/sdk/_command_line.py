@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,7 +145,19 @@ class CommandLineAdapter(Adapter):
         """Check the request and read its settings."""
         settings = read_settings(request, self._info, self.schema)
         self.wrong_fields(request, settings)
-        return settings
+        session = plan_session(
+            request,
+            adapter=self._info.type,
+            aliases=tuple(self._info.aliases),
+            cwd=settings.cwd,
+            is_session_id=self.is_session_id,
+        )
+        return replace(settings, session=session)
+
+    def session_in_use(self, accepted: Any) -> str:
+        """Return the session that is resumed; a copy leaves it alone."""
+        session: SessionPlan = accepted.session
+        return session.native_id if session.disposition == pb.SESSION_DISPOSITION_RESUME else ""
 
     async def detect(self, request: adapter_pb2.DetectRequest) -> adapter_pb2.Detection:
         """Look for the agent."""
@@ -173,13 +186,7 @@ class CommandLineAdapter(Adapter):
         inputs = environment_inputs(run.request, settings, marker)
         run.redactor = Redactor(secret_values(inputs))
         executable, version = await self._locate(settings, run.request.env)
-        session = plan_session(
-            run.request,
-            adapter=self._info.type,
-            aliases=tuple(self._info.aliases),
-            cwd=settings.cwd,
-            is_session_id=self.is_session_id,
-        )
+        session = settings.session
         lost = False
         while True:
             with _run_directory() as run_dir:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from dragoman.protocol import REVISION
@@ -237,6 +238,7 @@ class AdapterServicer:
             raise DragomanError(Reason.MESSAGE_TOO_LARGE, "the request has over 16 MiB; give large inputs as files")
         self._refuse_unsupported(request)
         accepted = self._adapter.accept(request)
+        self._refuse_busy_session(accepted)
         request.run_id = request.run_id or new_run_id()
         run = Run(request, accepted, adapter=self.info.type, instance_id=self.instance_id)
         run.holders = Holders(_orphan_after(request), lambda: self._orphaned(run))
@@ -245,6 +247,18 @@ class AdapterServicer:
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
         return entry
+
+    def _refuse_busy_session(self, accepted: Any) -> None:
+        """Two runs in one session would mix up what was said in it."""
+        session = self._adapter.session_in_use(accepted)
+        live = (entry.run for entry in self._runs.values() if not entry.run.finished.is_set())
+        other = next((run for run in live if session and self._adapter.session_in_use(run.accepted) == session), None)
+        if other is not None:
+            raise DragomanError(
+                Reason.SESSION_BUSY,
+                f"run {other.run_id!r} goes on with this session; wait for it, or fork the session",
+                {"run_id": other.run_id},
+            )
 
     def _refuse_unsupported(self, request: pb.ExecuteRequest) -> None:
         if request.HasField("fallback"):

@@ -17,6 +17,7 @@ from dragoman.sdk._environment import DEFAULT_PREFIX
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._refusals import refuse_missing_features, wrong_fields
 from dragoman.sdk._schema import show_path
+from dragoman.sdk._sessions import NEW, SessionPlan
 from dragoman.sdk._skills import SkillError, SkillSource, plan_skill_directory, read_skill
 from dragoman.sdk._template import DEFAULT_BRAND
 from dragoman.sdk._values import duration, seconds, struct_to_dict
@@ -67,6 +68,8 @@ class Settings:
     max_turns: int | None
     skills: tuple[SkillSource, ...] = ()
     instructions: Instructions | None = None
+    session: SessionPlan = NEW
+    """What is intended with the session."""
 
 
 def read_config(request: adapter_pb2.ExecuteRequest) -> dict[str, JsonValue]:
