@@ -18,15 +18,18 @@ from pathlib import Path
 
 import grpc
 import psutil
+from dragoman.client import Client
 from dragoman.protocol.limits import channel_options
+from dragoman.testkit.isolation import isolate
+from dragoman.testkit.model_server import ModelServer
 from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import adapter_pb2_grpc
+from dragoman.v1 import adapter_pb2_grpc, event_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 PACED = {"events": 2000, "interval_s": 0.001, "bytes": 160}
 FLAT_OUT = {"events": 20000, "bytes": 80}
 IDLE_STREAMS = 300
-CLAUDE_PAIRS = 5
+CLAUDE_TURNS = 7
 
 
 @contextlib.asynccontextmanager
@@ -51,12 +54,15 @@ async def emitter(address: str) -> AsyncIterator[psutil.Process]:
 
 
 @contextlib.asynccontextmanager
-async def router(listen: str, upstream: str, directory: Path) -> AsyncIterator[psutil.Process]:
-    """Run a router in front of the emitter as a process of its own."""
-    command = [sys.executable, "-m", "dragoman.cli.main", "serve", "--listen", listen, "--adapter-address", upstream]
-    environment = {**os.environ, "XDG_STATE_HOME": str(directory), "XDG_RUNTIME_DIR": str(directory)}
+async def router(
+    listen: str, upstream: str, directory: Path, environment: dict[str, str] | None = None
+) -> AsyncIterator[psutil.Process]:
+    """Run a router as a process of its own, in front of the emitter if ``upstream`` is its address."""
+    command = [sys.executable, "-m", "dragoman.cli.main", "serve", "--listen", listen]
+    command += ["--adapter", upstream] if upstream else []
+    command += ["--state-dir", str(directory / "state")]
     process = await asyncio.create_subprocess_exec(
-        *command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        *command, env=environment or dict(os.environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         async with grpc.aio.insecure_channel(listen, options=channel_options(listen)) as channel:
@@ -140,29 +146,43 @@ async def measure_idle(routed: str, hop: psutil.Process) -> None:
 
 
 async def measure_claude(directory: Path) -> None:
-    """Print the wall time of a real Claude Code run through Dragoman against the bare program, in pairs."""
+    """Print the wall time of a real Claude Code run through Dragoman against the bare program, in turns."""
     executable = ROOT / ".agents" / "bin" / "claude"
     if not executable.exists():
         print("real Claude Code run: not measured, as it is not installed (scripts/install-agents claude)")
         return
-    from dragoman.testkit.isolation import isolate
-    from dragoman.testkit.model_server import ModelServer
-
     async with ModelServer() as server:
-        isolated = isolate("claude", directory / "claude", model_url=server.url)
+        isolated = isolate("claude", directory / "claude", model_url=server.url, bin_dir=executable.parent)
         workspace = directory / "workspace"
         workspace.mkdir()
-        bare: list[float] = []
-        wrapped: list[float] = []
-        for _ in range(CLAUDE_PAIRS):
-            bare.append(await _bare_claude(executable, isolated.environment, workspace))
-            wrapped.append(await _wrapped_claude(executable, isolated.environment, workspace, directory))
-    ratio = statistics.median(b / a for a, b in zip(bare, wrapped, strict=True))
-    print("a real Claude Code run, whole command (seconds, medians)")
-    print(
-        f"  bare {statistics.median(bare):.2f}   `dragoman run` with its own router and sidecar {statistics.median(wrapped):.2f}"
-    )
-    print(f"  ratio {ratio:.2f}, added {statistics.median(wrapped) - statistics.median(bare):.2f} s")
+        listen = f"unix:{directory}/c.sock"
+        async with router(listen, "", directory / "c", isolated.environment):
+            bare, warm, cold = await _claude_in_turns(executable, isolated.environment, workspace, listen)
+    print(f"a real Claude Code run against a scripted model, {CLAUDE_TURNS} in turns (seconds, medians)")
+    print(f"  bare program                                   {statistics.median(bare):6.2f}")
+    _print_against("Client -> running router -> sidecar", warm, bare)
+    _print_against("`dragoman run`, which starts its own of both", cold, bare)
+
+
+def _print_against(name: str, taken: Sequence[float], bare: Sequence[float]) -> None:
+    ratio = statistics.median(mine / theirs for mine, theirs in zip(taken, bare, strict=True))
+    added = statistics.median(mine - theirs for mine, theirs in zip(taken, bare, strict=True))
+    print(f"  {name:46} {statistics.median(taken):6.2f}   ratio {ratio:.2f}, added {added:+.2f}")
+
+
+async def _claude_in_turns(
+    executable: Path, environment: dict[str, str], workspace: Path, listen: str
+) -> tuple[list[float], list[float], list[float]]:
+    bare: list[float] = []
+    warm: list[float] = []
+    cold: list[float] = []
+    async with Client(listen) as client:
+        await _routed_claude(client, workspace)  # starts the sidecar
+        for _ in range(CLAUDE_TURNS):
+            bare.append(await _bare_claude(executable, environment, workspace))
+            warm.append(await _routed_claude(client, workspace))
+            cold.append(await _cold_claude(environment, workspace))
+    return bare, warm, cold
 
 
 async def _bare_claude(executable: Path, environment: dict[str, str], workspace: Path) -> float:
@@ -175,19 +195,30 @@ async def _bare_claude(executable: Path, environment: dict[str, str], workspace:
     return time.monotonic() - began
 
 
-async def _wrapped_claude(executable: Path, environment: dict[str, str], workspace: Path, directory: Path) -> float:
-    command = [sys.executable, "-m", "dragoman.cli.main", "run", "claude_code", "MOCK_TEXT hello"]
-    command += ["--cwd", str(workspace), "--config", f"command={executable}", "--json"]
-    given = {**environment, "XDG_STATE_HOME": str(directory / "state")}
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "CLAUDE_CONFIG_DIR"):
-        command += ["--env", f"{name}={environment[name]}"]
+async def _routed_claude(client: Client, workspace: Path) -> float:
+    request = pb.ExecuteRequest(adapter="claude_code", prompt="MOCK_TEXT hello")
+    request.workspace.cwd = str(workspace)
+    began = time.monotonic()
+    async with client.execute(request) as run:
+        async for _ in run:
+            pass
+    _must_succeed(run.result is not None and run.result.outcome == event_pb2.OUTCOME_SUCCEEDED)
+    return time.monotonic() - began
+
+
+async def _cold_claude(environment: dict[str, str], workspace: Path) -> float:
+    command = [sys.executable, "-m", "dragoman.cli.main", "run", "claude_code", "MOCK_TEXT hello", "--json"]
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        *command, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        *command, cwd=workspace, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    if await process.wait() != 0:
-        print("  (the run through Dragoman failed)")
+    _must_succeed(await process.wait() == 0)
     return time.monotonic() - began
+
+
+def _must_succeed(succeeded: bool) -> None:
+    if not succeeded:
+        raise SystemExit("a measured run failed; its time means nothing")
 
 
 async def main() -> None:

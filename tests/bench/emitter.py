@@ -11,6 +11,7 @@ import sys
 import time
 
 from dragoman.protocol import REVISION
+from dragoman.protocol.logs import configure_logs
 from dragoman.protocol.server import Context, DragomanServer, service_handler, write_event
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
@@ -20,6 +21,9 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["AdapterService"]
 
 class Emitter:
     """Serves Describe and Execute."""
+
+    def __init__(self) -> None:
+        self._cancelled: dict[str, asyncio.Event] = {}
 
     async def Describe(self, _request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:  # noqa: N802 - the RPC's name
         """Say what this is."""
@@ -35,7 +39,7 @@ class Emitter:
         count, interval = int(wish["events"]), float(wish.get("interval_s", 0.0))
         filler = "x" * int(wish.get("bytes", 100))
         if count == 0:
-            await asyncio.get_running_loop().create_future()
+            await self._cancelled.setdefault(request.run_id, asyncio.Event()).wait()
         loop = asyncio.get_running_loop()
         began = loop.time()
         for number in range(count):
@@ -46,8 +50,10 @@ class Emitter:
         result = event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED)
         await write_event(context, _event(request.run_id, count + 2, result=result))
 
-    async def Cancel(self, _request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:  # noqa: N802 - the RPC's name
-        """Say that it is done."""
+    async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:  # noqa: N802 - the RPC's name
+        """End a silent run."""
+        if request.run_id in self._cancelled:
+            self._cancelled[request.run_id].set()
         return pb.CancelResponse(outcome=event_pb2.OUTCOME_CANCELLED)
 
 
@@ -65,6 +71,7 @@ def _event(run_id: str, sequence: int, **body: object) -> bytes:
 
 async def main(address: str) -> None:
     """Serve until killed."""
+    configure_logs("json", level="error")
     server = DragomanServer({_SERVICE: service_handler(_SERVICE, Emitter())}, [address])
     await server.start()
     await server.set_serving()
