@@ -6,6 +6,7 @@ import pytest
 from dragoman.sdk._secret_patterns import (
     KeyKind,
     _cached_kind,
+    is_given_secret,
     is_secret_entry,
     is_secret_flag,
     key_kind,
@@ -199,3 +200,30 @@ def test_secrets_in_command_text_are_masked_by_name(command: str, expected: str)
 )
 def test_flags_whose_value_is_a_secret(item: str, expected: bool) -> None:
     assert is_secret_flag(item) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("DB_PASS", "hunter2!", True),
+        ("MYSQL_PWD", "correct horse", True),
+        ("GH_PAT", "zq9-short", True),
+        ("NPM_AUTH", "zq9short", True),
+        ("MY_CREDENTIALS", "zq9short", True),
+        ("REDIS_DSN", "zq9short", True),
+        ("SIGNING_SALT", "zq9short", True),
+        ("ANYTHING", "aB3dE5gH7jK9mN1pQ3sT", True),
+        ("ANYTHING", "0123456789abcdef0123456789abcdef", True),
+        ("API_TOKEN", "whatever", True),
+        ("DB_PASS", "", False),
+        ("AUTH_TIMEOUT", "30", False),
+        ("GIT_COMMIT", "0123456789abcdef0123456789abcdef01234567", False),
+        ("TASK_ID", "7b1c2d3e-1234-4abc-9def-0123456789ab", False),
+        ("BASE_URL", "http://127.0.0.1:40123", False),
+        ("HOST", "build-host-01.internal.example.com", False),
+        ("COMPASS", "north", False),
+        ("PATHS", "/usr/bin:/bin", False),
+    ],
+)
+def test_what_a_caller_gives_is_judged_by_the_broad_rule(name: str, value: str, secret: bool) -> None:
+    assert is_given_secret(name, value) is secret

@@ -37,6 +37,7 @@ from dragoman.sdk._outcome import Evidence, Verdict, conclude, failure_message, 
 from dragoman.sdk._parser import FailureInfo, Parser
 from dragoman.sdk._redaction import Redactor
 from dragoman.sdk._run import Run
+from dragoman.sdk._secret_patterns import REDACTED
 from dragoman.sdk._sessions import SessionPlan, make_handle, plan_session, session_update
 from dragoman.sdk._settings import Settings, limits_in_force, read_settings
 from dragoman.sdk._skills import lay_out, plan_skill_directory
@@ -267,7 +268,8 @@ class CommandLineAdapter(Adapter):
             command=plan.argv[0] if plan.argv else "",
             argv=run.redactor.argv(masked_argv(plan.argv, job.prompt)),
             cwd=job.settings.cwd,
-            env=run.redactor.environment(changed),
+            # The request's own variables are the place for secrets: their names are told, never their values.
+            env={**run.redactor.environment(changed), **dict.fromkeys(run.request.env, REDACTED)},
             prompt_bytes=sizes,
             notes=plan.notes,
             agent_version=job.version,

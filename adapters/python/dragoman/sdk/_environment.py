@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from dragoman.guard.tree import MARKER
-from dragoman.sdk._secret_patterns import is_secret_entry
+from dragoman.sdk._secret_patterns import is_given_secret, is_secret_entry
 
 DEFAULT_PREFIX: Final = "DRAGOMAN"
 """The prefix of the run's variables when the caller has no brand."""
@@ -219,16 +219,17 @@ def secret_values(inputs: EnvironmentInputs, environment: Mapping[str, str] | No
     """Return the secrets that a run's environment holds, each once, for a ``Redactor``.
 
     The token, every value under a name that says it is a secret, the part of it behind ``Bearer`` and its like,
-    and passwords within URLs.
+    and passwords within URLs. What the caller gave is judged by the broader rule of ``is_given_secret``.
 
     Args:
         inputs: The run's part.
         environment: The child's whole environment, for what is inherited or set by the adapter.
     """
     found = [inputs.auth_token] if inputs.auth_token else []
-    for layer in (inputs.config_env, inputs.env, *inputs.tool_servers, environment or {}):
+    given = [(item, is_given_secret) for item in (inputs.config_env, inputs.env, *inputs.tool_servers)]
+    for layer, is_secret in [*given, (environment or {}, is_secret_entry)]:
         for name, value in layer.items():
-            if is_secret_entry(name, value) and value.lower() not in _COMMON_WORDS:
+            if is_secret(name, value) and value.lower() not in _COMMON_WORDS:
                 found += [value, *_CREDENTIAL.findall(value)]
             found += _URL_PASSWORD.findall(value)
     return tuple(dict.fromkeys(found))

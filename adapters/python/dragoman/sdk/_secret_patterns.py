@@ -110,6 +110,41 @@ def is_secret_entry(key: str, value: str) -> bool:
     return kind is KeyKind.SECRET or not is_numeric(value)
 
 
+_GIVEN_SECRET_WORDS: Final = frozenset(
+    (
+        *("pass", "pwd", "pat", "auth", "cred", "creds", "credential", "credentials", "bearer", "jwt", "dsn", "salt"),
+        *("private", "signature", "signing"),
+    )
+)
+_RANDOM: Final = re.compile(r"[A-Za-z0-9_+=~.-]{20,}")
+_HEX: Final = re.compile("[0-9a-f]{32,}|[0-9A-F]{32,}")
+_COMMIT_LENGTHS: Final = frozenset({40})
+
+
+def is_given_secret(name: str, value: str) -> bool:
+    """Tell whether a variable that a caller gave to a run is to be taken for a secret.
+
+    The broad rule: callers are told that their variables are the place for secrets. Besides what
+    ``is_secret_entry`` says: names with a word such as ``PASS`` or ``AUTH`` in them, and values that look random
+    (20 characters or more of mixed case with digits, or 32 or more hexadecimal ones but for a commit's 40).
+    """
+    if not value or is_secret_entry(name, value):
+        return bool(value)
+    if not _GIVEN_SECRET_WORDS.isdisjoint(word.lower() for word in _WORDS.findall(name)):
+        return not is_numeric(value)
+    return looks_random(value)
+
+
+def looks_random(value: str) -> bool:
+    """Tell whether a text looks as if nobody had thought of it."""
+    if _HEX.fullmatch(value):
+        return len(value) not in _COMMIT_LENGTHS
+    if not _RANDOM.fullmatch(value):
+        return False
+    kinds = (str.isdigit, str.islower, str.isupper)
+    return all(any(kind(character) for character in value) for kind in kinds)
+
+
 def is_numeric(text: str) -> bool:
     """Tell whether ``text`` is a number, as text."""
     return _NUMERIC.fullmatch(text) is not None
