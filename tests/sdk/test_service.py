@@ -455,6 +455,18 @@ async def test_cancel_after_the_end_tells_the_real_outcome() -> None:
         assert (await refusal(sidecar.stub.Cancel(api.CancelRequest(run_id="x")))).reason is Reason.RUN_NOT_FOUND
 
 
+async def test_a_cancel_with_an_impossible_grace_is_refused_and_changes_nothing() -> None:
+    async with serving(Scripted(until_cancelled)) as sidecar:
+        call = sidecar.begin(held("r"))
+        await call.until("started")
+        for grace in (seconds(-1), duration_pb2.Duration(seconds=1, nanos=-5), seconds(10**12)):
+            error = await refusal(sidecar.stub.Cancel(api.CancelRequest(run_id="r", grace=grace)))
+            assert (error.reason, error.violations[0].path) == (Reason.INVALID_REQUEST, "grace")
+        answer = await sidecar.stub.Cancel(api.CancelRequest(run_id="r"))
+        assert answer.outcome == pb.OUTCOME_CANCELLED
+        assert kinds(await call.rest()) == ["state", "result"], "only the last one was a cancel"
+
+
 async def test_a_second_cancel_shortens_the_first() -> None:
     async def patient(run: Run) -> pb.Result:
         run.started(pb.Started())

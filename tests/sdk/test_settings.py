@@ -225,6 +225,8 @@ for name in ("start_up", "idle", "wall", "grace"):
         lambda r, name=name: getattr(r.limits, name).FromSeconds(-1),  # type: ignore[misc]  # bound now
         f"limits.{name}",
     )
+WRONG["endless timeoutSec"] = (lambda r: r.config.update({"timeoutSec": 1e300}), "config.timeoutSec")
+WRONG["endless orphan_after"] = (lambda r: r.orphan_after.FromSeconds(10**11), "orphan_after")
 WRONG["negative orphan_after"] = (lambda r: r.orphan_after.FromSeconds(-1), "orphan_after")
 WRONG["negative request_timeout"] = (
     lambda r: r.permissions.request_timeout.FromSeconds(-1),

@@ -11,6 +11,9 @@ from typing import Final, TypeVar
 from dragoman.sdk._json import JsonObject, JsonValue, whole_number
 from dragoman.sdk._schema import ConfigSchema, Problem, show_path, validate
 
+MOST_SECONDS: Final = 315_360_000
+"""Ten years: the longest time that may be asked for."""
+
 __all__ = [
     "ConfigSchema",
     "ConfigValueError",
@@ -111,12 +114,14 @@ _PROPERTIES: Final[dict[str, JsonObject]] = {
     "timeoutSec": {
         "type": "number",
         "minimum": 0,
+        "maximum": MOST_SECONDS,
         "default": 0,
         "description": "Seconds a run may take. 0: no limit.",
     },
     "graceSec": {
         "type": "number",
         "minimum": 0,
+        "maximum": MOST_SECONDS,
         "default": 15,
         "description": "Seconds between asking the agent to stop and killing it.",
     },

@@ -7,7 +7,7 @@ from dragoman.protocol.errors import DragomanError, FieldViolation, not_supporte
 from dragoman.sdk._adapter import AdapterInfo
 from dragoman.sdk._environment import validate_prefix, validate_variables
 from dragoman.sdk._schema import show_path
-from dragoman.sdk._values import seconds, struct_to_dict
+from dragoman.sdk._values import struct_to_dict, wrong_duration
 from dragoman.sdk._workspace import check_cwd
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -31,7 +31,7 @@ _INTO_VARIABLES = (
 _STRUCTS = ("company", "run", "context.extra", "agent.adapter_config")
 """Fields of any shape, for templates. ``config`` is read anyway."""
 
-_NOT_NEGATIVE = (
+_DURATIONS = (
     *("limits.start_up", "limits.idle", "limits.wall", "limits.grace"),
     *("orphan_after", "permissions.request_timeout"),
 )
@@ -77,9 +77,9 @@ def _wrong_session(session: adapter_pb2.SessionSelector) -> Iterator[FieldViolat
 
 
 def _wrong_numbers(request: adapter_pb2.ExecuteRequest) -> Iterator[FieldViolation]:
-    for path in _NOT_NEGATIVE:
-        if seconds(attrgetter(path)(request)) < 0:
-            yield FieldViolation(path, "must not be negative")
+    for path in _DURATIONS:
+        if problem := wrong_duration(attrgetter(path)(request)):
+            yield FieldViolation(path, problem)
     for path in _STRUCTS:
         try:
             struct_to_dict(attrgetter(path)(request), path)

@@ -31,6 +31,7 @@ from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.sdk._adapter import Adapter
 from dragoman.sdk._run import Run
+from dragoman.sdk._values import wrong_duration
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -165,6 +166,8 @@ class AdapterServicer:
         self._check_name(request.adapter)
         run = self._find(request.run_id).run
         structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        if problem := wrong_duration(request.grace):
+            raise invalid("grace", problem)
         run.cancel(self._cancel_grace(request, run), request.reason)
         await run.finished.wait()
         response = pb.CancelResponse(result_sequence=run.result_sequence)

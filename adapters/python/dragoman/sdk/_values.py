@@ -1,7 +1,7 @@
 """Protobuf's well-known types as plain Python values."""
 
 from dragoman.protocol.errors import invalid
-from dragoman.sdk._config import normalise
+from dragoman.sdk._config import MOST_SECONDS, normalise
 from dragoman.sdk._json import JsonValue
 from google.protobuf import duration_pb2, json_format, struct_pb2
 
@@ -23,6 +23,15 @@ def struct_to_dict(struct: struct_pb2.Struct, path: str = "config") -> dict[str,
 def seconds(duration: duration_pb2.Duration) -> float:
     """Return a duration in seconds."""
     return duration.seconds + duration.nanos / 1e9
+
+
+def wrong_duration(duration: duration_pb2.Duration) -> str | None:
+    """Return what is wrong with a length of time that somebody sent; None if nothing is."""
+    if duration.seconds < 0 or duration.nanos < 0:
+        return "must not be negative"
+    if duration.seconds > MOST_SECONDS or duration.nanos >= 1_000_000_000:
+        return f"must be at most {MOST_SECONDS} s, with less than 1e9 nanos"
+    return None
 
 
 def duration(value_s: float | None) -> duration_pb2.Duration | None:
