@@ -105,7 +105,8 @@ async def _check_agent(adapter: "CommandLineAdapter", env: Mapping[str, str], co
     found = await detect_agent(adapter, env, command)
     if not found.executable:
         what = command or " or ".join(adapter.executables) or "config.command"
-        checks.add(_ERROR, "command_not_found", f"{what} was not found on PATH.", hint=adapter.install_hint)
+        hint = adapter.install_hint if not command else "Install it, or set config.command to its absolute path."
+        checks.add(_ERROR, "command_not_found", f"{what} was not found on PATH.", hint=hint)
         return
     checks.add(_INFO, "command_found", f"The executable is {found.executable}.", detail=found.version)
     for problem in found.problems:

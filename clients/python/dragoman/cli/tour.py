@@ -7,6 +7,7 @@ else here spends anything.
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,11 +112,21 @@ def _next(found: list[pb.Detection]) -> None:
     _say("type next (these use your own account and spend your tokens):" if ready else "type next:")
     for item in ready:
         _say(f"  make run AGENT={item.adapter} PROMPT='Say hello in one sentence.'", Style.STRONG)
-        _say(f"  {_detected.next_command(item)}", Style.STRONG)
+        _say(f"  {_here(_detected.next_command(item))}", Style.STRONG)
     if not ready:
-        _say("  install an agent, e.g. npm install -g @anthropic-ai/claude-code, then make run again")
-    _say("  dragoman run process --config command=ls --config 'args=[\"-l\"]'", Style.STRONG)
-    _say("  dragoman serve --listen 127.0.0.1:7777", Style.STRONG)
+        for item in agents:
+            _say(f"  {item.hint or item.message}  (then make run again)")
+    _say(f"  {_here('dragoman run process --config command=ls')} --config 'args=[\"-l\"]'", Style.STRONG)
+    _say(f"  {_here('dragoman serve --listen 127.0.0.1:7777')}", Style.STRONG)
+
+
+def _here(command: str) -> str:
+    """Return a command as it can be typed here: `make run` puts nothing on the PATH."""
+    program = Path(sys.executable).parent / "dragoman"
+    if shutil.which("dragoman") is not None or not program.exists():
+        return command
+    shown = program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program
+    return command.replace("dragoman", str(shown), 1)
 
 
 if __name__ == "__main__":
