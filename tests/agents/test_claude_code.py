@@ -13,7 +13,7 @@ from dragoman.testkit.isolation import log_in
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering
+from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, when
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
 pytestmark = pytest.mark.agents
@@ -192,6 +192,12 @@ class TestClaudeCode(AgentSuite):
         (found,) = await bench.client.detect(bench.adapter, env={**bench.env, "ANTHROPIC_API_KEY": ""})
         assert found.auth == (api.AUTH_STATE_EXPIRED if expires_at_ms == 1000 else api.AUTH_STATE_OK)
         assert found.auth_method == "claude.ai"
+
+    async def test_it_is_interrupted_in_its_own_way_first(self, bench: Bench) -> None:
+        """By a signal it might lose its last word; it exits with 0 then, with 1 after an interruption."""
+        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10))
+        seen = await bench.run("MOCK_STALL_MID", react=react)
+        assert (seen.result.exit_code, seen.result.subtype) == (1, "error_during_execution")
 
     async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})

@@ -77,6 +77,7 @@ def test_what_it_inherits_is_documented_and_passes_by_name() -> None:
     passed = inherited_variables(ours, strip=NESTING, allow=INHERITED)
     assert set(passed) == set(INHERITED)
     assert not set(INHERITED) & set(NESTING)
+    assert (adapter().inherit, adapter().strip) == (INHERITED, NESTING)
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDECODE"):
         assert f"`{name}`" in DOCUMENT
 

@@ -226,10 +226,14 @@ def test_a_line_of_200_kb_is_one_item() -> None:
 
 
 def test_a_frame_nested_too_deeply_to_be_written_is_logged() -> None:
-    deep = b'{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t","name":"n","input":{"a":%s}}]}}'
-    for depth in range(100, 1000, 50):
-        outputs, _ = parse([deep % (b"[" * depth + b"]" * depth) + b"\n"])
-        assert len(outputs) == 1
+    logged = []
+    for depth in range(600, 1000):
+        nested = b"[" * depth + b"]" * depth
+        outputs, report = parse([b'{"type":"result","subtype":"success","structured_output":%s}\n' % nested])
+        assert (report.terminal is None) == bool(of_kind(outputs, "log"))
+        logged.append(report.terminal is None)
+    assert logged == sorted(logged)
+    assert any(logged)
 
 
 JSON = st.recursive(
