@@ -94,7 +94,7 @@ class StreamChecker:
         key = (kind, piece.item_id)
         expected = self._offsets.get(key)
         if piece.WhichOneof("content") == "whole":
-            self._offsets[key] = len(piece.whole.encode())
+            self._offsets[key] = len(piece.whole.encode()) + piece.truncated_bytes
             return
         if expected is None and not self._joined_late:
             expected = 0
