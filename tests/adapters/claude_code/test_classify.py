@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code.adapter import ClaudeCodeAdapter
-from dragoman.adapters.claude_code.classify import Wrong, failure_of_result, failure_of_stderr, retry_cause
+from dragoman.adapters.claude_code.classify import Wrong, failure_of_result, failure_of_words, retry_cause
 from dragoman.sdk import Evidence, Report, Terminal
 from dragoman.v1 import event_pb2 as pb
 
@@ -28,7 +28,7 @@ RECORDED = {
     "max_turns": ("MAX_TURNS", "claude_max_turns", None),
     "resume_unknown": ("SESSION_LOST", "claude_session_lost", None),
     "resume_not_uuid": ("SESSION_LOST", "claude_session_lost", None),
-    "interrupt_streaming": ("UNSPECIFIED", "claude_interrupted", None),
+    "interrupt_streaming": ("PROCESS_CRASHED", "claude_interrupted", None),
 }
 
 
@@ -90,7 +90,7 @@ def result(**fields: Any) -> dict[str, Any]:
         (
             result(api_error_status=400, terminal_reason="api_error"),
             Wrong("unknown"),
-            "UNSPECIFIED",
+            "INVALID_CONFIG",
             "claude_api_error",
         ),
         (result(terminal_reason="api_error"), Wrong(error="unknown"), "NETWORK", "claude_stream_broken"),
@@ -108,8 +108,8 @@ def result(**fields: Any) -> dict[str, Any]:
             "AUTH_REQUIRED",
             "claude_during_execution",
         ),
-        (result(result="Something new"), Wrong(), "UNSPECIFIED", "claude_error"),
-        (result(subtype="error_of_the_future"), Wrong(), "UNSPECIFIED", "claude_of_the_future"),
+        (result(result="Something new"), Wrong(), "NO_RESULT", "claude_error"),
+        (result(subtype="error_of_the_future"), Wrong(), "NO_RESULT", "claude_of_the_future"),
     ],
 )
 def test_the_most_precise_word_decides(frame: Any, wrong: Wrong, kind: str, code: str | None) -> None:
@@ -127,7 +127,7 @@ LOST = (
 @pytest.mark.parametrize("said", LOST)
 def test_a_lost_session_is_recognised_in_frames_and_in_plain_words(said: str) -> None:
     frame = result(subtype="error_during_execution", errors=[said])
-    for failure in (failure_of_result(frame, Wrong(), resumed=True), failure_of_stderr(said, resumed=True)):
+    for failure in (failure_of_result(frame, Wrong(), resumed=True), failure_of_words(said, resumed=True)):
         assert failure is not None
         assert (failure.kind, failure.code) == (pb.FAILURE_KIND_SESSION_LOST, "claude_session_lost")
 
@@ -136,7 +136,7 @@ def test_a_lost_session_is_recognised_in_frames_and_in_plain_words(said: str) ->
 def test_a_session_that_nobody_asked_for_cannot_be_lost(said: str) -> None:
     frame = result(subtype="error_during_execution", errors=[said])
     assert failure_of_result(frame, Wrong(), resumed=False).code != "claude_session_lost"
-    assert failure_of_stderr(said, resumed=False) is None
+    assert failure_of_words(said, resumed=False) is None
 
 
 def test_an_answer_about_sessions_is_no_lost_session() -> None:
@@ -169,7 +169,7 @@ def test_an_answer_about_sessions_is_no_lost_session() -> None:
     ],
 )
 def test_words_on_standard_error_before_a_session(stderr: str, kind: str, code: str) -> None:
-    failure = failure_of_stderr(stderr, resumed=False)
+    failure = failure_of_words(stderr, resumed=False)
     assert failure is not None
     assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", code)
     assert "\n" not in failure.message
@@ -177,7 +177,7 @@ def test_words_on_standard_error_before_a_session(stderr: str, kind: str, code: 
 
 @pytest.mark.parametrize("stderr", ["", "  \n", "Ignoring 1 permissions.allow entry", "a trace of nothing known"])
 def test_noise_on_standard_error_says_nothing(stderr: str) -> None:
-    assert failure_of_stderr(stderr, resumed=True) is None
+    assert failure_of_words(stderr, resumed=True) is None
 
 
 def test_the_agents_own_word_stands_whatever_is_on_standard_error() -> None:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.claude_code.checks import set_up_checks
-from dragoman.adapters.claude_code.classify import LOGIN_HINT, failure_of_stderr
+from dragoman.adapters.claude_code.classify import LOGIN_HINT, failure_of_words
 from dragoman.adapters.claude_code.login import CONFIG_DIR, CONFIG_DIR_VARIABLE, find_login
 from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.adapters.claude_code.plan import plan_run
@@ -108,7 +108,11 @@ class ClaudeCodeAdapter(CommandLineAdapter):
         """Say what a run means that never got as far as a word of its own; else its own word stands."""
         if evidence.report.terminal is not None:
             return None
-        return failure_of_stderr(evidence.stderr_tail, resumed=evidence.resumed)
+        said = (
+            failure_of_words(words, resumed=evidence.resumed)
+            for words in (evidence.stderr_tail, evidence.stdout_tail)
+        )
+        return next((failure for failure in said if failure is not None), None)
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a UUID. Anything else might match the *title* of some session."""

@@ -95,7 +95,7 @@ _BY_STATUS: Final[Mapping[int, _Rule]] = {
 }
 _PRECISE: Final = frozenset({403, 413, 529})
 """Statuses that say more than the word for them."""
-_API_ERROR: Final = _Rule(pb.FAILURE_KIND_UNSPECIFIED, "claude_api_error", "The service refused the request.")
+_API_ERROR: Final = _Rule(pb.FAILURE_KIND_INVALID_CONFIG, "claude_api_error", "The service refused the request.")
 _STREAM_BROKE: Final = _Rule(
     pb.FAILURE_KIND_NETWORK,
     "claude_stream_broken",
@@ -103,7 +103,7 @@ _STREAM_BROKE: Final = _Rule(
 )
 _LOST: Final = _Rule(pb.FAILURE_KIND_SESSION_LOST, "claude_session_lost", "It is begun anew.")
 
-_BY_STDERR: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
+_BY_WORDS: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
     (
         re.compile(r"cannot be used with root/sudo privileges"),
         _Rule(
@@ -173,7 +173,8 @@ def failure_of_result(result: Fields, wrong: Wrong, *, resumed: bool) -> Failure
     rule = _rule(result, wrong, status, said, resumed=resumed)
     if rule is None:
         hint = classify_text(said, datetime.now(UTC)) if said else None
-        kind = pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") if hint else pb.FAILURE_KIND_UNSPECIFIED
+        # It says that it failed, and not why.
+        kind = pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") if hint else pb.FAILURE_KIND_NO_RESULT
         subtype = text(result, "subtype").removeprefix("error_") or "failed"
         rule = _Rule(kind, f"claude_{'error' if subtype == 'success' else subtype}", "")
     return _failure(rule, said, errors, status, wrong)
@@ -205,14 +206,14 @@ def _rule(result: Fields, wrong: Wrong, status: int | None, said: str, *, resume
     return _STREAM_BROKE if wrong.error == "unknown" else _API_ERROR
 
 
-def failure_of_stderr(stderr: str, *, resumed: bool) -> FailureInfo | None:
-    """Say what a run means that ended before its session began; None if nothing is known about it."""
-    said = stderr.strip()
+def failure_of_words(words: str, *, resumed: bool) -> FailureInfo | None:
+    """Say what the plain words mean with which a run ended before its session began; None if they are not known."""
+    said = words.strip()
     if not said:
         return None
     if resumed and unknown_session(said):
         return _failure(_LOST, said, (), None, Wrong())
-    for pattern, rule in _BY_STDERR:
+    for pattern, rule in _BY_WORDS:
         found = pattern.search(said)
         if found is not None:
             start = said.rfind("\n", 0, found.start()) + 1

@@ -306,9 +306,8 @@ class ClaudeParser:
     def _terminal(self, frame: Fields) -> Terminal:
         subtype = text(frame, "subtype")
         if text(frame, "terminal_reason").startswith("aborted_"):
-            failure = FailureInfo(
-                pb.FAILURE_KIND_UNSPECIFIED, "Claude Code was interrupted.", code="claude_interrupted"
-            )
+            message = "Claude Code was interrupted, and not by this run."
+            failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code="claude_interrupted")
             return Terminal(succeeded=False, subtype=subtype, failure=failure, interrupted=True)
         refused = text(frame, "stop_reason") == "refusal"
         if subtype == "success" and frame.get("is_error") is not True and not refused:
