@@ -198,9 +198,12 @@ def as_int(value: object, fallback: T) -> int | T:
 
 def as_number(value: object, fallback: T) -> float | T:
     """Return ``value`` if it is a finite number, else ``fallback``. Booleans are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return fallback
-    return value
+    try:
+        return value if math.isfinite(value) else fallback
+    except OverflowError:  # an integer that no float can hold
+        return fallback
 
 
 def as_bool(value: object, fallback: T) -> bool | T:

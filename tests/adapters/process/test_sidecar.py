@@ -1,0 +1,165 @@
+"""The process adapter as a program of its own: served by the command line, stopped by signals, killed."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+from dragoman.client import Client, DragomanError
+from dragoman.testkit import fake_agent
+from dragoman.testkit.journal import facts, journalled, read_journal, received
+from dragoman.testkit.streams import check_stream
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.adapters.process.arena import SECRETS, duration
+from tests.hostile import is_alive
+from tests.sdk.serving import DEADLINE_S
+
+
+class Program:
+    """``dragoman adapter serve process`` in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str, root: Path, log: Path) -> None:
+        self.process = process
+        self.address = address
+        self.root = root
+        self.log = log
+        self.journal = root / "journal"
+
+    def request(self, *steps: str) -> api.ExecuteRequest:
+        request = api.ExecuteRequest(prompt="do it", auth_token=SECRETS[0], adapter="process")
+        request.workspace.cwd = str(self.root)
+        args = ["-I", "-S", str(fake_agent.__file__), "--journal", str(self.journal), *steps]
+        request.config.update({"command": sys.executable, "args": args})
+        request.env["ENV_SECRET"] = SECRETS[1]
+        request.limits.grace.CopyFrom(duration(0.3))
+        request.orphan_after.CopyFrom(duration(DEADLINE_S))
+        return request
+
+    def run_directories(self) -> list[Path]:
+        return list((self.root / "tmp").glob("dragoman-run-*"))
+
+
+@pytest_asyncio.fixture
+async def program(tmp_path: Path) -> AsyncIterator[Program]:
+    (tmp_path / "tmp").mkdir()
+    socket, log = tmp_path / "s", tmp_path / "log"
+    command = [sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process", "--listen", f"unix:{socket}"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, "--log-format", "json", env=environment, stdout=output, stderr=output, cwd=tmp_path
+        )
+    try:
+        yield Program(process, f"unix:{socket}", tmp_path, log)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def connect(program: Program) -> AsyncIterator[Client]:
+    """Return a client once the program answers."""
+    async with Client(program.address) as client:
+        async with asyncio.timeout(DEADLINE_S):
+            while not await _answers(client):
+                assert program.process.returncode is None, program.log.read_text()
+        yield client
+
+
+async def _answers(client: Client) -> bool:
+    try:
+        await client.describe("process")
+    except DragomanError:
+        return False
+    return True
+
+
+async def until_gone(pids: list[int]) -> None:
+    """Wait until none of these processes is left."""
+    async with asyncio.timeout(DEADLINE_S):
+        while any(map(is_alive, pids)):  # noqa: ASYNC110 - nobody here is their parent
+            await asyncio.sleep(0.01)
+
+
+async def test_a_run_through_a_process_of_its_own(program: Program) -> None:
+    async with connect(program) as client:
+        assert (await client.describe("process")).pid == program.process.pid
+        request = program.request("out=$ENV_SECRET", "flood=500", "err=$DRAGOMAN_API_KEY", "daemon=wiped", "deaf")
+        async with client.execute(request) as run:
+            events = [event async for event in run]
+    check_stream(events, secrets=SECRETS)
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
+    assert len(received(events)["stdout"]) == len(journalled(read_journal(program.journal))["stdout"])
+    (daemon,) = facts(read_journal(program.journal), "daemon")
+    assert not is_alive(daemon["pid"])
+    assert (program.root / "s").stat().st_mode & 0o777 == 0o600
+    assert program.run_directories() == []
+    log = program.log.read_text()
+    assert '"event": "run ended"' in log
+    assert not any(secret in log for secret in SECRETS)
+    assert "do it" not in log
+
+
+async def test_sigterm_drains(program: Program) -> None:
+    async with connect(program) as client:
+        async with client.execute(program.request("out=ready", "daemon", "hang")) as run:
+            async for event in run:
+                if event.HasField("log"):
+                    program.process.send_signal(signal.SIGTERM)
+        assert run.result is not None
+        assert run.result.outcome == pb.OUTCOME_CANCELLED
+        assert run.result.tree_confirmed_dead
+    assert await asyncio.wait_for(program.process.wait(), DEADLINE_S) == 0
+    assert program.run_directories() == []
+    assert '"event": "adapter stopped"' in program.log.read_text()
+
+
+async def test_a_second_signal_hurries(program: Program) -> None:
+    request = program.request("deaf", "out=ready", "hang")
+    request.limits.grace.CopyFrom(duration(1000))
+    async with connect(program) as client:
+        async with client.execute(request) as run:
+            async for event in run:
+                if event.HasField("log"):
+                    program.process.send_signal(signal.SIGTERM)
+                if event.state.phase == pb.RUN_PHASE_CANCELLING:
+                    program.process.send_signal(signal.SIGTERM)
+        assert run.result is not None
+        assert run.result.signal == "SIGKILL"
+    assert await asyncio.wait_for(program.process.wait(), DEADLINE_S) == 0
+
+
+async def test_killed_it_takes_its_agents_with_it(program: Program) -> None:
+    async with connect(program) as client:
+        run = client.execute(program.request("deaf", "daemon=wiped", "out=ready", "hang"))
+        pids: list[int] = []
+        async for event in run:
+            if event.state.pid:
+                pids.append(event.state.pid)
+            if event.HasField("log"):
+                break
+        await run.aclose()
+        pids.append(facts(read_journal(program.journal), "daemon")[0]["pid"])
+        program.process.kill()
+        await until_gone(pids)
+
+
+async def test_a_socket_that_is_taken_is_told(program: Program) -> None:
+    async with connect(program):
+        second = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process"),
+            *("--listen", program.address),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await asyncio.wait_for(second.communicate(), DEADLINE_S)
+        assert second.returncode not in {0, None}
+        assert b"another server listens" in output
+        assert b"Traceback" not in output
