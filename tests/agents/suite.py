@@ -10,6 +10,7 @@ import pytest
 from dragoman.client import Client, DragomanError, Reason
 from dragoman.sdk import AdapterServer
 from dragoman.testkit.model_server import ModelServer
+from dragoman.testkit.scenarios import Scenario
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -38,6 +39,8 @@ class AgentSuite:
     """The tests that all adapters share."""
 
     recipe: ClassVar[Recipe]
+    scenarios: ClassVar[tuple[Scenario, ...]] = ()
+    """Scripts besides those of the test kit, in the agent's own words."""
 
     @pytest.fixture
     async def bench(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
@@ -45,7 +48,7 @@ class AgentSuite:
             monkeypatch.delenv(name, raising=False)
         server = AdapterServer(self.recipe.make(), ["127.0.0.1:0"])
         await server.start()
-        async with ModelServer() as model, Client(server.addresses[0]) as client:
+        async with ModelServer(self.scenarios) as model, Client(server.addresses[0]) as client:
             yield Bench(self.recipe, client, model, tmp_path)
         await server.stop(0)
 

@@ -2,7 +2,9 @@
 
 import json
 import os
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from dragoman.adapters.claude_code import adapter
 from dragoman.adapters.claude_code.adapter import INHERITED
 from dragoman.adapters.claude_code.system import TESTED_VERSION
 from dragoman.testkit.isolation import log_in
+from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -17,6 +20,8 @@ from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, when
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
 pytestmark = pytest.mark.agents
+
+WORDS_SERVER = Path(__file__).parent / "words_server.py"
 
 CLAUDE_CODE = Recipe(
     make=adapter,
@@ -44,6 +49,13 @@ class TestClaudeCode(AgentSuite):
     """Everything that all agents must stand."""
 
     recipe = CLAUDE_CODE
+    scenarios = (
+        Scenario(
+            "TELL",
+            "uses a tool of an MCP server, then reports",
+            (call(Tool("mcp__words__tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
+        ),
+    )
 
     async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT")
@@ -121,6 +133,18 @@ class TestClaudeCode(AgentSuite):
         # Its tokens are the run's too.
         assert seen.result.usage.tokens.input == 4 * 400
 
+    async def test_no_task_goes_on_in_the_background(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_BACKGROUND seconds=300", permissions=ALLOWED)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_background_tasks_are_waited_for_where_they_are_wanted(self, bench: Bench) -> None:
+        env = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": ""}
+        seen = await bench.run("MOCK_BACKGROUND seconds=1", permissions=ALLOWED, env=env)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        # The turn that the end of the task began belongs to the run, and so does what it used.
+        assert seen.result.counters.turns == 3
+        assert seen.result.usage.tokens.input == 3 * 400
+
     async def test_the_agents_own_mode(self, bench: Bench) -> None:
         permissions = pb.Permissions(native_mode="acceptEdits")
         seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=permissions, leaves=["notes.txt"])
@@ -156,6 +180,19 @@ class TestClaudeCode(AgentSuite):
         (told,) = seen.of("session")[0].mcp_servers
         assert (told.name, told.status) == ("broken", "failed")
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_tool_server_is_really_used(self, bench: Bench) -> None:
+        program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
+        seen = await bench.run(
+            "MOCK_TELL",
+            mcp_servers=[api.McpServer(name="words", stdio=program)],
+            permissions=ASKED,
+            react=answering("allow_once"),
+        )
+        (asked,) = seen.of("input_request")
+        assert asked.subject.tool_kind == pb.TOOL_KIND_MCP
+        assert {call.mcp_server for call in seen.of("tool_call") if call.mcp_server} == {"words"}
+        assert f"The first word has {len(SECRET)} letters." in seen.text
 
     async def test_a_tool_servers_secrets_reach_no_event(self, bench: Bench) -> None:
         server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false", env={"DB_TOKEN": SECRET}))
@@ -215,6 +252,7 @@ class TestClaudeCode(AgentSuite):
         seen = await bench.run("MOCK_TEXT", include_native=True)
         natives = [event.native for event in seen.events if event.HasField("native")]
         assert {native.protocol for native in natives} == {"claude-stream-json"}
+        assert {"system/init", "stream_event", "result/success"} <= {native.type for native in natives}
         assert any('"stream_event"' in native.text for native in natives)
 
     async def test_it_does_not_know_that_it_runs_inside_itself(

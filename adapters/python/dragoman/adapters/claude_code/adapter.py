@@ -102,7 +102,7 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return what understands its output."""
-        return ClaudeParser(resumes=job.session.resumes)
+        return ClaudeParser(resumes=job.session.resumes, names_frames=job.request.include_native)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Say what a run means that never got as far as a word of its own; else its own word stands."""

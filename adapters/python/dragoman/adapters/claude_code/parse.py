@@ -50,11 +50,13 @@ class ClaudeParser:
 
     Args:
         resumes: whether the attempt goes on with a session, which may then turn out to be gone.
+        names_frames: whether events are to say which frame they come from, as frames are passed on.
     """
 
-    def __init__(self, *, resumes: bool = False) -> None:
+    def __init__(self, *, resumes: bool = False, names_frames: bool = False) -> None:
         self.report = Report()
         self._resumes = resumes
+        self._names_frames = names_frames
         self._stream = MessageStream()
         self._system = SystemFrames()
         self._totals = RunTotals()
@@ -83,7 +85,11 @@ class ClaudeParser:
             outputs = self._frame(frame, line)
         except RecursionError:  # nested so deeply that it can be read but not written
             outputs = None
-        return [log_event(stream, line)] if outputs is None else outputs
+        if outputs is None:
+            return [log_event(stream, line)]
+        if self._names_frames:
+            _name(frame, outputs)
+        return outputs
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
@@ -314,6 +320,12 @@ class ClaudeParser:
             return Terminal(succeeded=True, subtype=subtype)
         failure = failure_of_result(frame, self._wrong, resumed=self._resumes)
         return Terminal(succeeded=False, subtype=subtype, failure=failure)
+
+
+def _name(frame: Fields, outputs: list[Output]) -> None:
+    event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
+    if event is not None:
+        event.native.type = "/".join(part for part in (text(frame, "type"), text(frame, "subtype")) if part)
 
 
 def _message(words: str, frame: Fields) -> pb.AgentEvent:
