@@ -25,7 +25,9 @@ _LEVELS: Final[Mapping[str, pb.Severity.ValueType]] = {
     "warn": pb.SEVERITY_WARNING,
     "error": pb.SEVERITY_ERROR,
 }
-_SILENT: Final = frozenset({"thinking_tokens", "task_updated", "background_tasks_changed", "hook_progress"})
+_SILENT: Final = frozenset(
+    {"thinking_tokens", "task_updated", "background_tasks_changed", "hook_progress", "ui_invalidate"}
+)
 """Frames that say nothing which another frame does not say better."""
 
 Events = Iterable[pb.AgentEvent]
