@@ -1,5 +1,6 @@
 """How servers log: structlog, one line per RPC start and end, never payloads, secrets or exception texts."""
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -35,9 +36,31 @@ def configure_logs(log_format: LogFormat = "auto", *, level: str = "info", strea
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(out),
+        logger_factory=lambda *_: LineLogger(stream),
         cache_logger_on_first_use=True,
     )
+
+
+class LineLogger:
+    """Writes finished lines. A line that cannot be written is dropped: nobody's call may fail for it.
+
+    Args:
+        stream: where to; absent, what is standard error when a line is written.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        """Write a line."""
+        out = self._stream if self._stream is not None else sys.stderr
+        # Closed, a pipe without a reader, a full disk.
+        with contextlib.suppress(OSError, ValueError):
+            out.write(line + "\n")
+            out.flush()
+
+    # The names of levels, by which structlog calls it.
+    log = debug = info = warn = warning = error = critical = fatal = exception = msg
 
 
 def where_it_failed(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
