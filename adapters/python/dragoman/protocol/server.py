@@ -30,7 +30,7 @@ from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.reflection import reflection_handlers
 from dragoman.v1 import event_pb2
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
@@ -76,7 +76,8 @@ def _method_handler(
     method: MethodDescriptor, implementation: Method | None, raw: bool
 ) -> "grpc.RpcMethodHandler[Any, Any]":
     call = implementation or _not_implemented(method)
-    deserialize = None if raw else GetMessageClass(method.input_type).FromString
+    if not raw:
+        call = _parsing(method, call)
 
     async def unary(request: Any, context: Context) -> Any:
         return await _guarded(method.name, call, request, context)
@@ -85,8 +86,23 @@ def _method_handler(
         await _guarded(method.name, call, request, context)
 
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(streaming, deserialize, _serialize)
-    return grpc.unary_unary_rpc_method_handler(unary, deserialize, _serialize)
+        return grpc.unary_stream_rpc_method_handler(streaming, None, _serialize)
+    return grpc.unary_unary_rpc_method_handler(unary, None, _serialize)
+
+
+def _parsing(method: MethodDescriptor, call: Method) -> Method:
+    """Parse requests within the boundary: grpc would tell the caller what the parser said."""
+    request_class = GetMessageClass(method.input_type)
+
+    async def parsed(data: bytes, context: Context) -> Message | bytes | None:
+        try:
+            request = request_class.FromString(data)
+        except DecodeError:
+            name = method.input_type.full_name
+            raise DragomanError(Reason.INVALID_REQUEST, f"the request's bytes are no {name}") from None
+        return await call(request, context)
+
+    return parsed
 
 
 def _not_implemented(method: MethodDescriptor) -> Method:
