@@ -1,17 +1,21 @@
 """What the router decides, without a process or a socket."""
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dragoman.protocol.identity import is_adapter_type
+from dragoman.protocol.order import EPHEMERAL_ALLOWED
+from dragoman.protocol.wire import KIND_BY_FIELD
 from dragoman.router import _domain
 from dragoman.router._domain.backoff import LONGEST_DELAY_S, STEADY_AFTER_S, Backoff
+from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._domain.detection import CachedDetection, FileMark
 from dragoman.router._domain.directory import AdapterSpec, Directory, LaunchSpec
 from dragoman.router._domain.paging import PageTokenError, page
-from dragoman.router._domain.runs import ProtocolViolationError, Retention, RunRecord, lost
+from dragoman.router._domain.runs import Retention, RunRecord, lost
 from dragoman.router._local.detection_file import DetectionFile
 from dragoman.router._local.sources import entry_point_specs
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
@@ -165,11 +169,12 @@ def test_foreign_page_tokens_are_refused(token: str) -> None:
         page([1, 2], lambda number: [number], size=1, token=token)
 
 
-def event(sequence: int, kind: str, **fields: Any) -> tuple[int, int, bytes]:
-    made = event_pb2.AgentEvent(sequence=sequence, run_id="r", attempt=1, **fields)
+def event(sequence: int, kind: str, attempt: int = 1, **fields: Any) -> tuple[event_pb2.AgentEvent, int]:
+    made = event_pb2.AgentEvent(sequence=sequence, run_id="r", attempt=attempt, **fields)
     getattr(made, kind).SetInParent()
-    body = event_pb2.AgentEvent.DESCRIPTOR.fields_by_name[kind].number
-    return sequence, body, made.SerializeToString()
+    if kind == "result":
+        made.result.outcome = event_pb2.OUTCOME_SUCCEEDED
+    return made, made.ByteSize()
 
 
 def record() -> RunRecord:
@@ -178,11 +183,65 @@ def record() -> RunRecord:
 
 def test_a_record_follows_a_run() -> None:
     run = record()
-    for number, kind in enumerate(["started", "text", "attempt_ended", "started", "usage", "result"], start=1):
-        assert run.take(*event(number, kind), 101.0)
-        assert not run.take(*event(number, kind), 101.0)
+    course = [("started", 1), ("text", 1), ("attempt_ended", 1), ("started", 2), ("usage", 2), ("result", 2)]
+    for number, (kind, attempt) in enumerate(course, start=1):
+        assert run.take(*event(number, kind, attempt), 101.0)
+        # What another stream brings once more is passed over.
+        run.conduct.listen()
+        assert not run.take(*event(number, kind, attempt), 101.0)
+    assert run.attempt == 2
     assert run.is_over
     assert run.finished_at == 101.0
+
+
+def test_a_stream_opened_again_may_repeat_but_not_turn_back() -> None:
+    run = record()
+    for number, kind in enumerate(["started", "text", "text"], start=1):
+        assert run.take(*event(number, kind), 101.0)
+    run.conduct.listen()
+    assert not run.take(*event(2, "text"), 101.0)
+    assert not run.take(*event(3, "text"), 101.0)
+    assert run.take(*event(4, "text"), 101.0)
+    with pytest.raises(ProtocolViolationError, match="sequence 4 came after 4 in one stream"):
+        run.take(*event(4, "text"), 101.0)
+
+
+@pytest.mark.parametrize(
+    ("course", "told"),
+    [
+        ([("started", 0)], "started (sequence 1) is of attempt 0 where 1 is due"),
+        ([("started", 2)], "of attempt 2 where 1 is due"),
+        ([("started", 1), ("attempt_ended", 1), ("started", 1)], "of attempt 1 where 2 is due"),
+        ([("started", 1), ("attempt_ended", 1), ("result", 2)], "of attempt 2 where 1 is due"),
+    ],
+)
+def test_attempts_are_counted(course: list[tuple[str, int]], told: str) -> None:
+    run = record()
+    for number, (kind, attempt) in enumerate(course[:-1], start=1):
+        run.take(*event(number, kind, attempt), 101.0)
+    with pytest.raises(ProtocolViolationError, match=re.escape(told)):
+        run.take(*event(len(course), *course[-1]), 101.0)
+
+
+def test_what_may_come_without_a_sequence() -> None:
+    run = record()
+    for kind in KIND_BY_FIELD.values():
+        made, size = event(0, kind)
+        if kind in EPHEMERAL_ALLOWED:
+            run.conduct.ephemeral(made, kind, size)
+        else:
+            with pytest.raises(ProtocolViolationError, match=f"{kind} came without a sequence"):
+                run.conduct.ephemeral(made, kind, size)
+    # A body of a later revision may be anything.
+    run.conduct.ephemeral(event_pb2.AgentEvent(), None, 0)
+
+
+@pytest.mark.parametrize(("first", "last"), [(3, 9), (2, 1)])
+def test_a_gap_names_all_that_is_left_out(first: int, last: int) -> None:
+    run = record()
+    run.take(*event(1, "started"), 101.0)
+    with pytest.raises(ProtocolViolationError, match=f"a gap from {first} to {last} came after 1"):
+        run.skip(event_pb2.Gap(from_sequence=first, to_sequence=last))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +267,12 @@ def test_after_a_gap_anything_but_a_hole_is_possible() -> None:
         run = record()
         run.take(*event(1, "started"), 101.0)
         run.skip(event_pb2.Gap(from_sequence=2, to_sequence=9))
-        assert run.take(*event(10, kind), 101.0)
+        assert run.take(*event(10, kind, attempt=3), 101.0)
+    back = record()
+    back.take(*event(1, "started"), 101.0)
+    back.skip(event_pb2.Gap(from_sequence=2, to_sequence=9))
+    with pytest.raises(ProtocolViolationError, match="attempt 0"):
+        back.take(*event(10, "text", attempt=0), 101.0)
     torn = record()
     torn.take(*event(1, "started"), 101.0)
     with pytest.raises(ProtocolViolationError, match="without a gap"):
@@ -222,9 +286,9 @@ def test_a_router_may_end_a_run_that_never_began() -> None:
     assert sequence == made.sequence == 1
     assert made.result.duration.ToNanoseconds() == 3_500_000_000
     assert made.time.ToNanoseconds() == 103_500_000_000
-    # What another router wrote there is believed too.
-    another = record()
-    assert another.take(*event(1, "result", origin=event_pb2.EVENT_ORIGIN_ROUTER), 101.0)
+    # No adapter may: behind an address is one adapter and no other router.
+    with pytest.raises(ProtocolViolationError, match="claims to be a router's"):
+        record().take(*event(1, "result", origin=event_pb2.EVENT_ORIGIN_ROUTER), 101.0)
 
 
 def test_a_record_keeps_the_last_remarks() -> None:

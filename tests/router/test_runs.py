@@ -18,11 +18,14 @@ from tests.router.harness import PATIENCE_S, Caller, Proxy, config, failure, kin
 from tests.router.sidecar import Sidecar, serving
 
 
-def event(sequence: int, kind: str, run_id: str = "r") -> bytes:
+def event(sequence: int, kind: str, run_id: str = "r", **envelope: Any) -> bytes:
     """Return an event with nothing in it."""
-    made = event_pb2.AgentEvent(sequence=sequence, run_id=run_id, attempt=1)
+    made = event_pb2.AgentEvent(**{"sequence": sequence, "run_id": run_id, "attempt": 1, **envelope})
     getattr(made, kind).SetInParent()
     return made.SerializeToString()
+
+
+ROUTER = event_pb2.EVENT_ORIGIN_ROUTER
 
 
 GATED = ("a", {"gate": "g"}, "b", {"end": "SUCCEEDED"})
@@ -49,8 +52,8 @@ async def beside(
 
 
 async def test_bytes_pass_unchanged_whatever_they_mean(folder: Path) -> None:
-    # An envelope field (200) first, then the sequence, then a body (field 99) of a later revision.
-    later = bytes.fromhex("c20c0378797a" + "090200000000000000" + "9a0603616263")
+    # A later revision's envelope field (200) first, then the sequence, its body (field 99), and the attempt.
+    later = bytes.fromhex("c20c0378797a" + "090200000000000000" + "9a0603616263" + "b00601")
     async with beside(folder) as (caller, _sidecar):
         await caller.execute("fake", {"raw": later.hex()}, {"end": "SUCCEEDED"}, run_id="r").until("result")
         method: Any = caller.channel.unary_stream("/dragoman.v1.AdapterService/Attach")
@@ -145,8 +148,16 @@ async def test_an_adapter_that_forgot_the_run_means_lost(folder: Path) -> None:
     ("steps", "told"),
     [
         (["a", {"raw": event(6, "text").hex()}, {"gate": "never"}], "sequence 6 came after 2"),
+        (["a", {"raw": event(1, "text").hex()}, {"gate": "never"}], "sequence 1 came after 2 in one stream"),
+        ([{"raw": event(0, "text").hex()}, {"gate": "never"}], "text came without a sequence (after 1)"),
+        ([{"raw": event(0, "result").hex()}, {"gate": "never"}], "result came without a sequence"),
         ([{"raw": event(2, "started").hex()}, {"gate": "never"}], "out of order"),
-        ([{"raw": event(2, "result", run_id="other").hex()}, {"gate": "never"}], "another run"),
+        ([{"raw": event(2, "result").hex()}, {"gate": "never"}], "result (sequence 2) has no outcome"),
+        ([{"raw": event(2, "result", run_id="other").hex()}, {"gate": "never"}], "names another run"),
+        ([{"raw": event(2, "text", run_id="other").hex()}, {"gate": "never"}], "text (sequence 2) names another run"),
+        ([{"raw": event(0, "heartbeat", run_id="other").hex()}, {"gate": "never"}], "heartbeat names another run"),
+        ([{"raw": event(2, "notice", origin=ROUTER).hex()}, {"gate": "never"}], "claims to be a router's"),
+        ([{"raw": event(2, "text", attempt=7).hex()}, {"gate": "never"}], "is of attempt 7 where 1 is due"),
         ([{"raw": "0aff"}, {"gate": "never"}], "no event"),
         ([{"flood": [1, 1_200_000]}, {"gate": "never"}], "bytes"),
         (["a", {"stop": True}], "without a result"),

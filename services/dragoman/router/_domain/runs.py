@@ -1,34 +1,24 @@
 """What the router keeps of a run, and what it allows an adapter to say of it.
 
-An adapter is believed as long as its stream is one the contract allows: events of at most a megabyte that parse,
-with dense sequences but for gaps that are told, in the order of ``dragoman.protocol.order``. The first that is
-not ends the run as LOST with a failure of kind INTERNAL and code ``adapter_protocol_violation``: how the agent
-fares nobody can tell any more from such a stream. The adapter is then sent a Cancel.
+An adapter is believed as long as its stream is one the contract allows, by the rules of ``_domain.conduct``. The
+first event that is not ends the run as LOST with a failure of kind INTERNAL and code ``adapter_protocol_violation``:
+how the agent fares nobody can tell any more from such a stream. The adapter is then sent a Cancel.
 
-Small things that harm nobody are passed over: a durable event that comes a second time, fields that are missing
-within an event.
+Small things that harm nobody are passed over, such as fields that are missing within a body.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.protocol.failures import is_retryable
-from dragoman.protocol.limits import MAX_EVENT_BYTES
-from dragoman.protocol.order import TABLE, Phase
-from dragoman.protocol.wire import FIELD_BY_KIND, KIND_BY_FIELD
+from dragoman.protocol.order import Phase
+from dragoman.router._domain.conduct import READ, Conduct
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 
 VIOLATION_CODE = "adapter_protocol_violation"
 
-_LARGEST_EVENT = MAX_EVENT_BYTES + 64 * 1024
-"""The contract's limit, and room for the envelope of an adapter that counted its text alone."""
-_READ = frozenset(FIELD_BY_KIND[kind] for kind in ("started", "state", "input_request", "input_resolved", "result"))
 _MOST_REMARKS = 50
-
-
-class ProtocolViolationError(Exception):
-    """An adapter sent what the contract does not allow; the text says what, and quotes nothing."""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,15 +38,27 @@ class RunRecord:
     labels: Mapping[str, str] = field(default_factory=dict)
     instance_id: str = ""
     phase: pb.RunPhase.ValueType = pb.RUN_PHASE_STARTING
-    attempt: int = 0
-    last_sequence: int = 0
     result: pb.Result | None = None
     finished_at: float | None = None
     pending: dict[str, pb.AgentEvent] = field(default_factory=dict)
     """The ``input_request`` events that wait for an answer, without their sequences."""
     remarks: list[str] = field(default_factory=list)
-    order: Phase | None = Phase.INITIAL
-    """Where the stream stands; ``None`` after a gap."""
+    conduct: Conduct = field(init=False)
+    """Where the adapter's stream stands."""
+
+    def __post_init__(self) -> None:
+        """Begin before the first event."""
+        self.conduct = Conduct(self.run_id)
+
+    @property
+    def last_sequence(self) -> int:
+        """The last sequence there is."""
+        return self.conduct.last_sequence
+
+    @property
+    def attempt(self) -> int:
+        """The present attempt; 0 before the first."""
+        return self.conduct.attempt
 
     @property
     def is_over(self) -> bool:
@@ -73,13 +75,12 @@ class RunRecord:
         self.remarks.append(text)
         del self.remarks[:-_MOST_REMARKS]
 
-    def take(self, sequence: int, body: int, data: bytes, now: float) -> bool:
+    def take(self, event: pb.AgentEvent, size: int, now: float) -> bool:
         """Take the adapter's next durable event.
 
         Args:
-            sequence: its sequence.
-            body: the field number of its body; 0 for one of a later revision.
-            data: the event.
+            event: the event.
+            size: its bytes.
             now: the time.
 
         Returns:
@@ -88,44 +89,26 @@ class RunRecord:
         Raises:
             ProtocolViolationError: it is not allowed here.
         """
-        if sequence <= self.last_sequence:
-            return False
-        if sequence != self.last_sequence + 1:
-            raise ProtocolViolationError(f"sequence {sequence} came after {self.last_sequence}, without a gap")
-        if len(data) > _LARGEST_EVENT:
-            raise ProtocolViolationError(f"event {sequence} has {len(data)} bytes")
-        following = self._following(KIND_BY_FIELD.get(body, "text"), sequence)
-        if body in _READ:
-            self._read(pb.AgentEvent.FromString(data), now)
-        self.order = following
-        self.last_sequence = sequence
-        return True
+        kind = event.WhichOneof("body")
+        is_new = self.conduct.durable(event, kind, size)
+        if is_new and kind in READ:
+            self._read(event, kind, now)
+        return is_new
 
     def skip(self, gap: pb.Gap) -> None:
-        """Take note that events up to ``gap.to_sequence`` will not come."""
-        if gap.to_sequence > self.last_sequence:
-            self.last_sequence = gap.to_sequence
-            self.order = None
+        """Take note that events up to ``gap.to_sequence`` will not come.
+
+        Raises:
+            ProtocolViolationError: it leaves events out that it does not name.
+        """
+        if self.conduct.skip(gap):
             self.pending.clear()
 
     def remember_request(self, event: pb.AgentEvent) -> bool:
         """Take a re-sent copy of a pending request; True if it was not known."""
         return self._ask(event)
 
-    def _following(self, kind: str, sequence: int) -> Phase:
-        # After a gap every phase but the first is possible; the event itself decides.
-        possible = (self.order,) if self.order is not None else (Phase.ATTEMPT, Phase.BETWEEN)
-        for phase in possible:
-            following = TABLE[phase].get(kind)
-            if following is not None:
-                return following
-        where = self.order.value if self.order is not None else "any"
-        raise ProtocolViolationError(f"{kind} (sequence {sequence}) is out of order in phase {where!r}")
-
-    def _read(self, event: pb.AgentEvent, now: float) -> None:
-        kind = event.WhichOneof("body")
-        if event.run_id != self.run_id:
-            raise ProtocolViolationError(f"{kind} names another run")
+    def _read(self, event: pb.AgentEvent, kind: str, now: float) -> None:
         if kind == "started":
             self._start(event)
         elif kind == "state":
@@ -135,12 +118,9 @@ class RunRecord:
         elif kind == "input_resolved":
             self.pending.pop(event.input_resolved.id, None)
         elif kind == "result":
-            if self.order is Phase.INITIAL and event.origin != pb.EVENT_ORIGIN_ROUTER:
-                raise ProtocolViolationError("a result came before started")
             self._finish(event.result, now)
 
     def _start(self, event: pb.AgentEvent) -> None:
-        self.attempt = event.attempt or self.attempt + 1
         self.phase = pb.RUN_PHASE_STARTING
         if not self.labels:
             self.labels = dict(event.started.labels)
@@ -166,8 +146,8 @@ class RunRecord:
             The sequence and the event.
         """
         result.duration.FromNanoseconds(max(0, int((now - self.accepted_at) * 1e9)))
-        self.last_sequence += 1
-        self.order = Phase.DONE
+        self.conduct.last_sequence += 1
+        self.conduct.phase = Phase.DONE
         self._finish(result, now)
         return self.last_sequence, self.own_event(now, sequence=self.last_sequence, result=result)
 

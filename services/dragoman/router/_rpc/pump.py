@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
-from dragoman.router._domain.runs import ProtocolViolationError
+from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.link import StreamCall, explained, first_of, is_cut, never_connected
 from dragoman.router._rpc.run import Run
@@ -156,6 +156,7 @@ class Pump:
             _BrokenError: the stream ended before the run.
         """
         call = self._call = endpoint.link.stream(method, request)
+        self._run.record.conduct.listen()
         listening = asyncio.ensure_future(self._note_acceptance(call))
         try:
             # Should the stream not end with its process, it is ended; what was on its way may still come.

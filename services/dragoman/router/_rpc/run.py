@@ -7,16 +7,14 @@ import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.fanout import Fanout
 from dragoman.protocol.holding import Holders
-from dragoman.protocol.wire import BATCH, FIELD_BY_KIND, MalformedEventError, peek, split
-from dragoman.router._domain.runs import VIOLATION_CODE, ProtocolViolationError, RunRecord, lost, never_started
+from dragoman.protocol.wire import split
+from dragoman.router._domain.conduct import ProtocolViolationError
+from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, lost, never_started
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
 from dragoman.v1 import event_pb2 as pb
-
-_GAP = FIELD_BY_KIND["gap"]
-_REPLAY_DONE = FIELD_BY_KIND["replay_done"]
-_INPUT_REQUEST = FIELD_BY_KIND["input_request"]
+from google.protobuf.message import DecodeError
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -86,33 +84,35 @@ class Run:
             ProtocolViolationError: it is not what the contract allows.
         """
         try:
-            sequence, body = peek(message)
-        except MalformedEventError as error:
+            event = pb.AgentEvent.FromString(message)
+        except DecodeError as error:
             raise ProtocolViolationError("what came is no event") from error
-        if body == BATCH:
+        if event.HasField("batch"):
             # Not asked for, and right all the same.
             for data in split(message):
-                self._take_one(*peek(data), data)
+                self._take_one(pb.AgentEvent.FromString(data), data)
         else:
-            self._take_one(sequence, body, message)
+            self._take_one(event, message)
 
-    def _take_one(self, sequence: int, body: int, data: bytes) -> None:
+    def _take_one(self, event: pb.AgentEvent, data: bytes) -> None:
         if self.record.is_over:
             raise ProtocolViolationError("an event came after the result")
-        if not sequence:
-            self._take_ephemeral(body, data)
-        elif self.record.take(sequence, body, data, self._clock.time()):
+        if not event.sequence:
+            self._take_ephemeral(event, data)
+        elif self.record.take(event, len(data), self._clock.time()):
             self.accepted.set()
-            self.fanout.append(data, sequence)
+            self.fanout.append(data, event.sequence)
             if self.record.result is not None:
                 self._end(self.record.result)
 
-    def _take_ephemeral(self, body: int, data: bytes) -> None:
-        if body == _GAP:
-            self.record.skip(pb.AgentEvent.FromString(data).gap)
-        elif body == _REPLAY_DONE:
+    def _take_ephemeral(self, event: pb.AgentEvent, data: bytes) -> None:
+        kind = event.WhichOneof("body")
+        self.record.conduct.ephemeral(event, kind, len(data))
+        if kind == "gap":
+            self.record.skip(event.gap)
+        elif kind == "replay_done":
             self.replayed.set()
-        elif body != _INPUT_REQUEST or self.record.remember_request(pb.AgentEvent.FromString(data)):
+        elif kind != "input_request" or self.record.remember_request(event):
             self.fanout.send_ephemeral(data)
 
     def remark(self, code: str, text: str) -> None:
