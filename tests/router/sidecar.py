@@ -51,6 +51,8 @@ class _Run:
         self.instance_id = instance_id
         self.pending: dict[str, bytes] = {}
         self.failure: DragomanError | None = None
+        self.cut_with: DragomanError | None = None
+        self.streams_end = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
     def emit(self, **body: Any) -> None:
@@ -75,6 +77,12 @@ class _Run:
     def stop(self) -> None:
         self.fanout.close()
         self.finished.set()
+
+    def cut(self, reason: Reason) -> None:
+        """End the present streams with this status; the run lives on."""
+        self.cut_with = DragomanError(reason, "as the test wants")
+        self.streams_end.set()
+        self.streams_end = asyncio.Event()
 
 
 class Sidecar:
@@ -103,7 +111,6 @@ class Sidecar:
             )
         ]
         self.detect_gate: asyncio.Event | None = None
-        self.streams_end = asyncio.Event()
         self._gates: dict[str, asyncio.Event] = {}
 
     def gate(self, name: str) -> asyncio.Event:
@@ -188,7 +195,10 @@ class Sidecar:
             reader = run.fanout.reader(after, replay_done=joined, copies=list(run.pending.values()))
         except SequenceAheadError as error:
             raise DragomanError(Reason.SEQUENCE_AHEAD, "past the end") from error
-        await stream_events(context, reader, ended_early=self.streams_end)
+        try:
+            await stream_events(context, reader, ended_early=run.streams_end)
+        except DragomanError as error:
+            raise run.cut_with or error from None
         if run.failure is not None:
             raise run.failure
 

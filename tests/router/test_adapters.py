@@ -101,7 +101,7 @@ async def test_bad_manifests_are_told_and_harm_no_other(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ({"SIDECAR_REVISION": "0"}, "speaks revision 0"),
+        ({"SIDECAR_REVISION": "0"}, "Describe left `revision` empty"),
         ({"SIDECAR_TYPE": "impostor"}, "was configured as 'fake' and calls itself 'impostor'"),
     ],
 )

@@ -101,8 +101,9 @@ def test_a_claim_that_fails_takes_nothing() -> None:
     ("description", "told"),
     [
         (says("other"), "configured as 'one' and calls itself 'other'"),
-        (says("one", revision=0), "revision 0"),
-        (says("one", instance_id=""), "no instance_id"),
+        (says(""), "Describe left `adapter` empty"),
+        (says("one", revision=0), "Describe left `revision` empty"),
+        (says("one", instance_id=""), "Describe left `instance_id` empty"),
         (says("one", ""), "alias ''"),
         (says("one", "x" * 200), "longer than 128"),
         (says("One"), "a type is"),
@@ -296,6 +297,12 @@ def test_a_record_keeps_the_last_remarks() -> None:
     for number in range(60):
         run.remark(str(number))
     assert run.remarks == [str(number) for number in range(10, 60)]
+
+
+def test_a_record_counts_a_remark_that_is_made_again() -> None:
+    run = record()
+    assert [run.remark(text) for text in ("a", "b", "a", "a")] == [True, True, False, False]
+    assert run.remarks == ["a (3 times)", "b"]
 
 
 def finished(run_id: str, at: float) -> RunRecord:

@@ -252,6 +252,15 @@ def from_rpc_error(error: grpc.RpcError) -> DragomanError:
     return DragomanError(reason, text or code.name, metadata, tuple(violations), retry, code, tuple(details))
 
 
+def is_explained(error: DragomanError) -> bool:
+    """Tell whether a peer's status speaks of the contract, in words that were meant for callers.
+
+    A status without our ErrorInfo may be made by a library of an exception, and quote it.
+    """
+    info = error_details_pb2.ErrorInfo()
+    return any(_unpack(packed, info) and info.domain == DOMAIN for packed in error.details)
+
+
 def _known_reason(text: str, code: grpc.StatusCode) -> Reason | None:
     # A later peer may know more reasons; then the status alone tells.
     reason = Reason(text) if text in Reason.__members__ else None

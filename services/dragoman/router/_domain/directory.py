@@ -181,17 +181,21 @@ class Directory:
 def _unusable(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> str:
     """Return why an adapter that describes itself so cannot be used; empty if it can."""
     name = description.adapter
+    if not name:
+        return "Describe left `adapter` empty, which names its type"
     if not is_adapter_type(name):
         return f"it calls itself {name[:80]!r}; a type is [a-z][a-z0-9_]*, at most 64 characters"
     if spec.launch is not None and name != spec.name:
         return f"it was configured as {spec.name!r} and calls itself {name!r}"
+    if not description.revision:
+        return f"Describe left `revision` empty, the revision of the protocol it speaks; now {MIN_REVISION}"
     if description.revision < MIN_REVISION:
         return (
             f"it speaks revision {description.revision} of the protocol and this router needs {MIN_REVISION}"
             " or later; update the adapter"
         )
     if not description.instance_id:
-        return "it gives no instance_id, so that a restart could not be told from a lost connection"
+        return "Describe left `instance_id` empty, so that a restart could not be told from a lost connection"
     odd = [alias for alias in description.aliases if not alias or len(alias) > _LONGEST_ALIAS]
     return f"the alias {odd[0][:80]!r} is empty or longer than {_LONGEST_ALIAS} characters" if odd else ""
 

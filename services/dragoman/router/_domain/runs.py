@@ -42,7 +42,7 @@ class RunRecord:
     finished_at: float | None = None
     pending: dict[str, pb.AgentEvent] = field(default_factory=dict)
     """The ``input_request`` events that wait for an answer, without their sequences."""
-    remarks: list[str] = field(default_factory=list)
+    _remarks: dict[str, int] = field(default_factory=dict)
     conduct: Conduct = field(init=False)
     """Where the adapter's stream stands."""
 
@@ -70,10 +70,18 @@ class RunRecord:
         """Whether the adapter has said anything durable."""
         return self.last_sequence > 0
 
-    def remark(self, text: str) -> None:
-        """Keep a remark of the router's own; the oldest go first."""
-        self.remarks.append(text)
-        del self.remarks[:-_MOST_REMARKS]
+    @property
+    def remarks(self) -> list[str]:
+        """The router's own remarks, oldest first, with how often each was made if that was more than once."""
+        return [text if times == 1 else f"{text} ({times} times)" for text, times in self._remarks.items()]
+
+    def remark(self, text: str) -> bool:
+        """Keep a remark of the router's own, or count it; the oldest go first. True if it is new."""
+        times = self._remarks.get(text, 0) + 1
+        self._remarks[text] = times
+        if len(self._remarks) > _MOST_REMARKS:
+            del self._remarks[next(iter(self._remarks))]
+        return times == 1
 
     def take(self, event: pb.AgentEvent, size: int, now: float) -> bool:
         """Take the adapter's next durable event.

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
 import grpc
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
-from dragoman.protocol.limits import ChannelOption, channel_options
+from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error, is_explained
+from dragoman.protocol.limits import MAX_REQUEST_BYTES, MIB, ChannelOption, channel_options
 from dragoman.v1 import adapter_pb2
 from grpc_health.v1 import health_pb2
 
@@ -17,7 +17,6 @@ StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 
 _HEALTH = "/grpc.health.v1.Health/Watch"
 _RETRY_S = 1.0
-_UNEXPLAINED = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
 _CUT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 
 
@@ -117,18 +116,33 @@ def _options(address: str) -> list[ChannelOption]:
 
 
 def explained(error: grpc.aio.AioRpcError) -> DragomanError:
-    """Return what a failed call means: the adapter's own status, or that there is no adapter."""
+    """Return what a failed call means: the adapter's own status, or that there is no adapter.
+
+    Only a status in the contract's words is the adapter's. Of any other the code is told and never the text, which
+    may be an exception's.
+    """
     said = from_rpc_error(error)
-    if said.reason is not None or error.code() not in _CUT | _UNEXPLAINED or _has_details(error):
+    if is_explained(said):
         return said
-    if error.code() in _CUT:
+    code = error.code()
+    if code in _CUT:
         return unavailable("the connection to the adapter broke")
-    # Without a reason this is what a program without an error boundary says, and may quote anything.
-    return DragomanError(Reason.INTERNAL, "the adapter failed and did not say why; its log may have more")
+    metadata = {"adapter_code": code.name}
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return DragomanError(Reason.NOT_IMPLEMENTED, "the adapter does not serve this", metadata)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DragomanError(None, "the adapter did not answer within the call's deadline", metadata, status=code)
+    told = f"the adapter failed with {code.name} and did not say why; its log may have more"
+    return DragomanError(Reason.INTERNAL, told, metadata)
 
 
-def _has_details(error: grpc.aio.AioRpcError) -> bool:
-    return any(key == "grpc-status-details-bin" for key, _value in error.trailing_metadata() or ())
+def too_large(error: grpc.aio.AioRpcError) -> str:
+    """Return what came that was too large to be received; empty if that is not why the call failed."""
+    # The text is grpc's own on this side; a peer that refuses what it got says SERVER, or something else.
+    is_ours = "CLIENT: Received message larger than max" in (error.details() or "")
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or not is_ours:
+        return ""
+    return f"an event of over {MAX_REQUEST_BYTES // MIB + 1} MiB"
 
 
 def unavailable(message: str, retry_after_s: float = _RETRY_S) -> DragomanError:

@@ -16,11 +16,11 @@ import contextlib
 from typing import Any
 
 import grpc
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._rpc.endpoint import Endpoint
-from dragoman.router._rpc.link import StreamCall, explained, first_of, is_cut, never_connected
+from dragoman.router._rpc.link import StreamCall, explained, first_of, is_cut, never_connected, too_large
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene
 from dragoman.v1 import adapter_pb2
@@ -30,27 +30,31 @@ _LAST_WORDS_S = 0.5
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _OFTEN_S = 5.0
-_FINAL = frozenset(
-    {
-        grpc.StatusCode.NOT_FOUND,
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNAUTHENTICATED,
-    }
-)
-"""What an adapter answers to an Attach that will not succeed later either."""
+_FORGOTTEN = "does not know the run any more"
+_REFUSED = "refused to be attached to again"
+_FINAL = {
+    grpc.StatusCode.NOT_FOUND: _FORGOTTEN,
+    grpc.StatusCode.OUT_OF_RANGE: _FORGOTTEN,
+    grpc.StatusCode.UNIMPLEMENTED: "cannot be attached to again",
+    grpc.StatusCode.INVALID_ARGUMENT: _REFUSED,
+    grpc.StatusCode.FAILED_PRECONDITION: _REFUSED,
+    grpc.StatusCode.PERMISSION_DENIED: _REFUSED,
+    grpc.StatusCode.UNAUTHENTICATED: _REFUSED,
+}
+"""What an adapter answers to an Attach that will not succeed later either, and what that means."""
 
 
 class _BrokenError(Exception):
     """The stream ended before the run."""
 
-    def __init__(self, error: DragomanError | None, *, was_sent: bool = True) -> None:
+    def __init__(
+        self, error: DragomanError | None, code: grpc.StatusCode | None = None, *, was_sent: bool = True
+    ) -> None:
         super().__init__()
         self.error = error
-        """The status; ``None`` if the stream was ended here."""
+        """What the status means; ``None`` if the stream was ended here."""
+        self.code = code
+        """The status that came, whatever it means."""
         self.was_sent = was_sent
         """False if there never was a connection to send the call on."""
 
@@ -69,6 +73,7 @@ class Pump:
         self._scene = scene
         self._hold = hold
         self._call: StreamCall | None = None
+        self._cause = ""
 
     async def execute(self, request: bytes) -> None:
         """Start the run upstream, and follow it."""
@@ -126,11 +131,12 @@ class Pump:
         if error is not None and self._is_refusal(method, error):
             run.refuse(error)
             return False
-        if error is not None and method == "Attach" and error.code in _FINAL:
-            run.lose(f"does not know the run any more ({error.code.name})")
+        if broken.code in _FINAL and method == "Attach":
+            after = f", after its stream broke ({self._cause})" if self._cause else ""
+            run.lose(f"{_FINAL[broken.code]} ({broken.code.name}){after}")
             return False
         if error is not None and broken.was_sent and patience.deadline is None:
-            run.remark("adapter_stream_broken", "The stream from the adapter broke; it is being followed again.")
+            self._remark(error, broken)
         if await patience.outlast(endpoint):
             return True
         if endpoint.gone.is_set():
@@ -141,6 +147,16 @@ class Pump:
             run.lose(f"could not be reached for {self._scene.timing.reattach_s:g} s")
             self._scene.tasks.start(_call_off(run, endpoint), f"call off {run.run_id}")
         return False
+
+    def _remark(self, error: DragomanError, broken: _BrokenError) -> None:
+        if error.reason is Reason.SLOW_CONSUMER:
+            self._cause = error.reason.value
+            told = "The router fell behind the adapter's stream; what the adapter still has is being fetched."
+            self._run.remark("adapter_stream_behind", told, self._cause)
+        else:
+            self._cause = broken.code.name if broken.code is not None else error.code.name
+            told = f"The stream from the adapter broke ({self._cause}); it is being followed again."
+            self._run.remark("adapter_stream_broken", told, self._cause)
 
     def _is_refusal(self, method: str, error: DragomanError) -> bool:
         """Tell whether the adapter answered that it will not do this at all."""
@@ -168,7 +184,9 @@ class Pump:
         except TimeoutError:
             raise _BrokenError(None) from None
         except grpc.aio.AioRpcError as error:
-            raise _BrokenError(explained(error), was_sent=not never_connected(error)) from error
+            if what := too_large(error):
+                raise ProtocolViolationError(f"it sent {what}") from error
+            raise _BrokenError(explained(error), error.code(), was_sent=not never_connected(error)) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -115,12 +115,16 @@ class Run:
         elif kind != "input_request" or self.record.remember_request(event):
             self.fanout.send_ephemeral(data)
 
-    def remark(self, code: str, text: str) -> None:
-        """Make a remark of the router's own, to present readers and for ``GetRun``."""
-        self.record.remark(text)
-        notice = pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)
-        self.fanout.send_ephemeral(self.record.own_event(self._clock.time(), notice=notice))
-        self.log.warning("run", remark=code)
+    def remark(self, code: str, text: str, cause: str = "") -> None:
+        """Make a remark of the router's own, to present readers and for ``GetRun``.
+
+        One that was made before is only counted: who reads has seen it.
+        """
+        if self.record.remark(text):
+            notice = pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)
+            self.fanout.send_ephemeral(self.record.own_event(self._clock.time(), notice=notice))
+        fields = {"cause": cause} if cause else {}
+        self.log.warning("run", remark=code, **fields)
 
     def lose(self, why: str) -> None:
         """End it: its adapter is gone, and nobody knows how it ended."""
