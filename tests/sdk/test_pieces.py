@@ -206,6 +206,18 @@ async def test_frames_beside_pieces_show_no_half_of_a_secret() -> None:
     assert [event.redacted for event in events] == [True, True, False, True]
 
 
+async def test_frames_are_not_lost_to_words_that_only_end_like_a_secret_begins() -> None:
+    run = make_run(secrets=[SECRET])
+    for piece in ["much", " with", " hunt", "ing"]:
+        event = text(piece)
+        event.native.text = f'{{"delta": "{piece}"}}'
+        run.emit(event)
+    events = (await written(run))[1:]
+    assert assemble(events) == "much with hunting"
+    frames = [event.native.text for event in events]
+    assert frames == ['{"delta": "much"}', '{"delta": " with"}', "[redacted]", '{"delta": "ing"}']
+
+
 async def test_one_frame_goes_with_one_event() -> None:
     run = make_run()
     event = text("x" * 1_000_000)

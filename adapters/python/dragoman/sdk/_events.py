@@ -53,8 +53,8 @@ def redact_written(event: pb.AgentEvent, redactor: Redactor, *, exact: bool) -> 
     Args:
         event: changed in place.
         redactor: the run's.
-        exact: whether the event's text is just what the frame held. If not, a secret may begin or end in the
-            frame, which nobody can find in a piece: the frame goes.
+        exact: whether no secret begins or ends in the frame's text. Else it goes, as nobody can find half a
+            secret in it.
     """
     if not event.HasField("native"):
         return

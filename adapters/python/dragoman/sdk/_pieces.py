@@ -18,6 +18,9 @@ _MOST_ITEMS = 1024
 """Items whose place is remembered; an agent that never says that one is complete must not fill the memory."""
 _OUTPUT_PIECE_BYTES = 256 * 1024  # of tool output, which may be in an event twice: as text and as bytes
 
+_HARMLESS = 3
+"""Characters with which a secret may begin in a frame that is shown: many an innocent word ends with them."""
+
 _Key = tuple[str, str]
 
 
@@ -64,10 +67,7 @@ class Pieces:
             self._write_whole(event)
             self._item(key, event).offset = len(piece.whole.encode()) + piece.truncated_bytes
         elif content == "delta":
-            item = self._item(key, event)
-            shown = item.redactor.feed(piece.delta)
-            redact_written(event, self._redactor(), exact=shown == piece.delta)
-            self._put(key, shown)
+            self._feed(key, event, piece.delta)
         else:  # the item is complete
             self._end(key)
 
@@ -84,11 +84,14 @@ class Pieces:
     def _take_output(self, event: pb.AgentEvent) -> None:
         output = event.tool_output
         key = ("tool_output", f"{output.stream}/{output.tool_call_id}")
-        item = self._item(key, event)
         # As text that holds its wrong bytes too, so that these pieces join as well.
-        piece = output.raw.decode("utf-8", "surrogateescape") if output.raw else output.text
+        self._feed(key, event, output.raw.decode("utf-8", "surrogateescape") if output.raw else output.text)
+
+    def _feed(self, key: _Key, event: pb.AgentEvent, piece: str) -> None:
+        item = self._item(key, event)
         shown = item.redactor.feed(piece)
-        redact_written(event, self._redactor(), exact=shown == piece)
+        is_whole = not item.redactor.changed and item.redactor.held <= _HARMLESS
+        redact_written(event, self._redactor(), exact=is_whole)
         self._put(key, shown)
 
     def _item(self, key: _Key, event: pb.AgentEvent) -> _Item:

@@ -190,6 +190,11 @@ class StreamRedactor:
         """Whether something was redacted in what the last call returned."""
         return self._changed
 
+    @property
+    def held(self) -> int:
+        """Characters that are held back."""
+        return len(self._pending)
+
     def feed(self, text: str) -> str:
         """Take the next piece and return what is decided now; perhaps nothing."""
         text = self._pending + text
