@@ -203,7 +203,7 @@ async def test_deadlines_are_passed_on_with_a_margin(folder: Path) -> None:
 
 
 async def test_list_adapters_describes_when_asked(folder: Path) -> None:
-    manifests = (manifest(folder, "fake"), manifest(folder, "sad", command=["/nonexistent"]))
+    manifests = (manifest(folder, "fake"), manifest(folder, "sad", command=[f"{folder}/missing"]))
     async with routing(config(folder, manifests=manifests)) as (_, caller):
         listed = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest())
         assert [entry.HasField("description") for entry in listed.adapters] == [False, False]

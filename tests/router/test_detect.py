@@ -156,7 +156,7 @@ async def test_all_are_asked_at_once_and_the_unreachable_are_findings(folder: Pa
     slow, quick = Sidecar("slow"), found(executable)
     slow.detect_gate = asyncio.Event()
     sockets = [f"unix:{folder}/{name}.sock" for name in "abc"]
-    broken = manifest(folder, "broken", command=["/nonexistent"])
+    broken = manifest(folder, "broken", command=[f"{folder}/missing"])
     configured = config(folder, manifests=(broken,), addresses=tuple(sockets), detect_timeout_s=2.5)
     async with (
         serving(slow, sockets[0]),

@@ -15,7 +15,7 @@ from dragoman.router._local.places import clear_up
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, config, gone, is_alive, kinds, manifest, routing
+from tests.router.harness import PATIENCE_S, PROGRAM, Caller, config, gone, is_alive, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 
 _PROGRAM = """
@@ -67,6 +67,26 @@ async def test_a_killed_router_leaves_nothing_after_its_adapters_orphan_time(fol
     async with routing(config(folder)):
         assert len(list(run.iterdir())) == 1
     assert list(run.iterdir()) == []
+
+
+async def test_a_process_at_an_address_that_dies_is_known_to_be_gone(folder: Path) -> None:
+    address = f"unix:{folder}/a.sock"
+    command = (sys.executable, str(PROGRAM))
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "DRAGOMAN_LISTEN": address})
+    try:
+        # The time for which a lost connection is forgiven is longer than this test waits.
+        async with routing(config(folder, addresses=(address,))) as (_router, caller):
+            await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+            stream = caller.execute("fake", "a", {"gate": "g"})
+            await stream.until("text")
+            process.kill()
+            last = (await stream.rest())[-1]
+            assert last.result.outcome == event_pb2.OUTCOME_LOST
+            assert "its process has ended" in last.result.failure.message
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 async def test_an_adapter_whose_guard_was_killed_does_not_live_on(folder: Path) -> None:

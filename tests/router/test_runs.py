@@ -532,6 +532,28 @@ async def test_a_run_that_is_accepted_and_silent_is_cancelled_without_delay(fold
         assert kinds(await stream.rest()) == ["started", "result"]
 
 
+async def test_an_adapter_that_does_not_end_a_cancelled_run_loses_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.router._rpc.steering._PROOF_S", 0.2)
+    sidecar = Sidecar()
+
+    async def deaf(_request: pb.CancelRequest, _context: Any) -> pb.CancelResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    sidecar.Cancel = deaf  # type: ignore[assignment,method-assign] # the test wants no answer
+    async with beside(folder, sidecar) as (caller, _):
+        stream = caller.execute("fake", *GATED, run_id="r")
+        await stream.until("text")
+        patient = asyncio.ensure_future(caller.adapter.Cancel(pb.CancelRequest(run_id="r")))
+        request = pb.CancelRequest(run_id="r", grace=duration_pb2.Duration())
+        response = await caller.adapter.Cancel(request, timeout=PATIENCE_S)
+        assert response.outcome == event_pb2.OUTCOME_LOST
+        assert (await patient).outcome == event_pb2.OUTCOME_LOST
+        assert "did not end the run" in (await stream.rest())[-1].result.failure.message
+
+
 async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
     sidecar = Sidecar()
     answer = asyncio.Event()

@@ -52,6 +52,13 @@ class Launcher(Protocol):
         """
 
 
+class Processes(Protocol):
+    """The processes of this machine, as far as they can be seen from here."""
+
+    def started(self, pid: int) -> int | None:
+        """Return what tells a living process from a later one with its pid; ``None`` if there is none."""
+
+
 class Clock(Protocol):
     """Time and chance."""
 

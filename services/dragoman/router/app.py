@@ -26,6 +26,7 @@ from dragoman.router._local.clock import SystemClock
 from dragoman.router._local.detection_file import DetectionFile
 from dragoman.router._local.guarded import GuardLauncher
 from dragoman.router._local.places import Places, hold_places
+from dragoman.router._local.processes import SystemProcesses
 from dragoman.router._local.sources import address_specs, entry_point_specs, manifest_specs
 from dragoman.router._rpc.adapter_service import AdapterServicer
 from dragoman.router._rpc.core import Core
@@ -130,6 +131,7 @@ class _Running:
             directory=Directory(_specs(config)),
             launcher=GuardLauncher(places.runtime, places.logs, orphan_after_s=config.adapter_orphan_after_s),
             clock=SystemClock(),
+            processes=SystemProcesses(),
             timing=_timing(config),
         )
         kept = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)

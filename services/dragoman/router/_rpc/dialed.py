@@ -16,6 +16,8 @@ from dragoman.v1 import adapter_pb2, router_pb2
 _FIRST_TRY_S = 1.0
 """After this long without a connection it is said to be unavailable."""
 _SECOND_ASK_S = 5.0
+_LOOK_S = 0.25
+"""How often a process that cannot be reached is looked for."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -28,6 +30,8 @@ class DialedHost(Host):
         self._endpoint: Endpoint | None = None
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
+        self._process: tuple[int, int] | None = None
+        """Pid and start mark of what answers; ``None`` if it cannot be seen from here."""
         self._reached = asyncio.Event()
         self.tried = asyncio.Event()
         """Set once it is known, or was tried long enough, what is there."""
@@ -121,6 +125,8 @@ class DialedHost(Host):
             )
         elif not self._scene.directory.learn(self.record, description):
             self._endpoint = Endpoint(link, description)
+            started = self._scene.processes.started(description.pid) if description.pid > 0 else None
+            self._process = None if started is None else (description.pid, started)
             self._reached.set()
             self._set(router_pb2.ADAPTER_STATE_READY)
             _log.info("adapter ready", adapter=description.adapter, instance=description.instance_id)
@@ -128,6 +134,26 @@ class DialedHost(Host):
         _log.warning("adapter refused", adapter=self.record.type, reason=self.record.reason)
         self._scene.changes.tell()
         return False
+
+    async def _reconnect(self, endpoint: Endpoint) -> None:
+        """Wait until there is a connection again, or the process is known to be gone."""
+        connected = asyncio.ensure_future(endpoint.link.connected())
+        try:
+            while not connected.done():
+                if self._has_ended():
+                    endpoint.leave("cannot be reached, and its process has ended")
+                    return
+                await asyncio.wait([connected], timeout=_LOOK_S)
+        finally:
+            connected.cancel()
+            await asyncio.gather(connected, return_exceptions=True)
+
+    def _has_ended(self) -> bool:
+        """Tell whether the process that was there is surely gone; one that was never seen is not."""
+        if self._process is None:
+            return False
+        pid, started = self._process
+        return self._scene.processes.started(pid) != started
 
     def _part(self) -> None:
         """The process is another one now."""

@@ -120,8 +120,13 @@ class Host(abc.ABC):
             self._set(router_pb2.ADAPTER_STATE_UNAVAILABLE, "is not connected")
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
-            await endpoint.link.connected()
-            await self._recognise(endpoint)
+            await self._reconnect(endpoint)
+            if not endpoint.gone.is_set():
+                await self._recognise(endpoint)
+
+    async def _reconnect(self, endpoint: Endpoint) -> None:
+        """Wait until there is a connection again, or the process is known to be gone."""
+        await endpoint.link.connected()
 
     async def _follow_health(self, endpoint: Endpoint) -> bool:
         """Follow it over one connection; return whether it said anything."""

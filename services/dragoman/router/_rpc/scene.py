@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from dragoman.protocol.limits import DEFAULT_GRACE_S, REATTACH_S
 from dragoman.router._domain.directory import Directory
-from dragoman.router._ports import Clock, Launcher
+from dragoman.router._ports import Clock, Launcher, Processes
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -87,6 +87,7 @@ class Scene:
     directory: Directory
     launcher: Launcher
     clock: Clock
+    processes: Processes
     timing: Timing
     tasks: Tasks = field(default_factory=Tasks)
     changes: Changes = field(default_factory=Changes)

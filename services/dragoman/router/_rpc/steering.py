@@ -15,6 +15,8 @@ _ACCEPTANCE_S = 10.0
 _RECORDED_S = 5.0
 """How long the adapter's answer to a Cancel may be ahead of the result in its stream."""
 _PAUSE_S = 0.1
+_PROOF_S = 10.0
+"""How long, beyond the grace that was given, an adapter may take to end a run and prove it."""
 
 
 def end_orphan(run: Run, scene: Scene) -> None:
@@ -44,16 +46,29 @@ async def cancel(run: Run, request: bytes, scene: Scene) -> adapter_pb2.CancelRe
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     scene.tasks.start(_tell_and_answer(run, request, told), f"cancel {run.run_id}")
     over = asyncio.ensure_future(run.over.wait())
+    patience_s = _patience(request)
     try:
         either: set[asyncio.Future[Any]] = {told, over}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(either, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         if told.done() and told.exception() is None:
             await asyncio.wait([over], timeout=_RECORDED_S)
+        if not done and not run.over.is_set():
+            run.lose(f"did not end the run within {patience_s:.0f} s of being told to")
     finally:
         over.cancel()
     if run.over.is_set():
         return _response(run)
     return adapter_pb2.CancelResponse.FromString(told.result())
+
+
+def _patience(request: bytes) -> float | None:
+    """Return the seconds to wait for a run's end.
+
+    Without a grace in the request it is the run's own, which only its adapter knows; then there is no bound, but
+    whoever is tired of waiting can say one.
+    """
+    wish = adapter_pb2.CancelRequest.FromString(request)
+    return wish.grace.ToNanoseconds() / 1e9 + _PROOF_S if wish.HasField("grace") else None
 
 
 async def _tell_and_answer(run: Run, request: bytes, told: "asyncio.Future[bytes]") -> None:
@@ -74,11 +89,21 @@ async def _tell(run: Run, request: bytes) -> bytes:
         timeout_s=_ACCEPTANCE_S,
     )
     while not run.over.is_set() and run.endpoint is not None:
+        answer = asyncio.ensure_future(run.endpoint.link.answer("Cancel", request))
+        over = asyncio.ensure_future(run.over.wait())
         try:
-            return await run.endpoint.link.answer("Cancel", request)
+            await asyncio.wait({answer, over}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            # It is over, by its own stream or by our word; an answer that comes late tells nothing new.
+            await asyncio.wait({answer}, timeout=_RECORDED_S)
         except DragomanError as error:
             if not is_cut(error):
                 raise
+        finally:
+            answer.cancel()
+            over.cancel()
+            await asyncio.gather(answer, over, return_exceptions=True)
         await asyncio.sleep(_PAUSE_S)
         await _reachable(run, run.endpoint)
     return b""
