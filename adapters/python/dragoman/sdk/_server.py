@@ -67,7 +67,9 @@ def serve(
     Raises:
         AddressError: nowhere to listen, or an address cannot be used.
     """
-    addresses = list(listen or os.environ.get(LISTEN_VARIABLE, "").split())
+    # One address: a socket's path may hold spaces.
+    given = os.environ.get(LISTEN_VARIABLE, "")
+    addresses = list(listen or ([given] if given else []))
     if not addresses:
         raise AddressError(f"nowhere to listen: give an address or set {LISTEN_VARIABLE}, e.g. unix:/tmp/agent.sock")
     configure_logs(log_format, level=log_level)

@@ -69,7 +69,7 @@ def _users_runtime() -> list[Path]:
 def _runtime(shared: Path | None) -> Iterator[Path]:
     """Own a runtime directory, held by a lock that ends with the process."""
     if shared is None:
-        path = Path(tempfile.mkdtemp(prefix="dragoman-"))
+        path = _temporary()
     else:
         clear_up(shared)
         path = shared / f"r-{secrets.token_hex(4)}"
@@ -81,6 +81,14 @@ def _runtime(shared: Path | None) -> Iterator[Path]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def _temporary() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="dragoman-"))
+    if len(os.fsencode(path)) + _ROOM > _SOCKET_LIMIT:
+        path.rmdir()
+        path = Path(tempfile.mkdtemp(prefix="dragoman-", dir="/tmp"))
+    return path
 
 
 def _shared_runtime(state_dir: Path | None) -> Path | None:

@@ -93,10 +93,8 @@ async def _tell(run: Run, request: bytes) -> bytes:
         over = asyncio.ensure_future(run.over.wait())
         try:
             await asyncio.wait({answer, over}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            # It is over, by its own stream or by our word; an answer that comes late tells nothing new.
-            await asyncio.wait({answer}, timeout=_RECORDED_S)
+            # If it is over, by its own stream or by our word, an answer that comes late tells nothing new.
+            return answer.result() if answer.done() else b""
         except DragomanError as error:
             if not is_cut(error):
                 raise

@@ -100,10 +100,8 @@ def adapter_command() -> None:
     "--listen",
     metavar="ADDR",
     multiple=True,
-    envvar="DRAGOMAN_LISTEN",
-    show_envvar=True,
-    required=True,
-    help="unix:/path or host:port on loopback; port 0 takes a free one. May be repeated.",
+    help="unix:/path or host:port on loopback; port 0 takes a free one. May be repeated.  "
+    "[env var: DRAGOMAN_LISTEN, one address]",
 )
 @_log_format
 @_log_level
