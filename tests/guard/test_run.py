@@ -251,6 +251,23 @@ def test_a_closed_channel_kills_everything(hunt: Hunt, run: Run, words: tuple[st
     assert hunt.left() == []
 
 
+@pytest.mark.parametrize("ending", ["natural", "owner dead"])
+def test_the_private_directory_goes_with_the_command_whoever_is_left(run: Run, tmp_path: Path, ending: str) -> None:
+    private = tmp_path / "private"
+    (private / "deep").mkdir(parents=True)
+    (private / "deep" / "secret").write_text("x")
+    guarded = run(("sh", "-c", "echo; read line"), extra=(f"--remove={private}",))
+    guarded.stdout.readline()
+    assert private.exists()
+    if ending == "natural":
+        guarded.stdin.close()
+        assert guarded.gone()["confirmed"]
+    else:
+        guarded.line.hang_up()
+        guarded.process.wait(5)
+    assert not private.exists()
+
+
 def test_terminating_the_guard_ends_the_command_with_its_grace(run: Run) -> None:
     guarded = run(("sh", "-c", 'trap "exit 9" TERM; echo; while :; do sleep 0.01; done'))
     guarded.stdout.readline()

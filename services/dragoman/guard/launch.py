@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 _FLAGS = ("-I", "-S") if sys.platform == "linux" else ("-I",)
 
 
-def run_guard(argv: Sequence[str], *, control_fd: int, linger_s: float = DEFAULT_LINGER_S) -> list[str]:
+def run_guard(
+    argv: Sequence[str], *, control_fd: int, linger_s: float = DEFAULT_LINGER_S, remove: str | None = None
+) -> list[str]:
     """Return the command that runs `argv` under a guard owned through `control_fd`.
 
     Start it with the environment, working directory, stdin, stdout and stderr meant for `argv`, in
     a session of its own, and with `control_fd` (one end of a stream socket pair) inherited. The
-    other end speaks as `dragoman.guard.control` says; closing it kills everything beneath.
+    other end speaks as `dragoman.guard.control` says; closing it kills everything beneath. The
+    directory `remove` is removed once all is gone, even if the owner is, too.
     """
-    return _command([f"--control-fd={control_fd}", f"--linger={linger_s}"], argv)
+    options = [f"--control-fd={control_fd}", f"--linger={linger_s}"]
+    return _command([*options, f"--remove={remove}"] if remove else options, argv)
 
 
 def adapter_guard(

@@ -278,6 +278,7 @@ class Guard:
         ended = list(self._tree.ended)
         left = [process.pid for process in survivors]
         confirmed = self._tree.is_gone()
+        self._remove()
         if self._house is not None:
             self._house.drain_output()
             self._house.remark(
@@ -292,6 +293,13 @@ class Guard:
                 "survivors": left[:LISTED],
             }
         )
+
+    def _remove(self) -> None:
+        """Remove the command's private directory: its owner may be dead, and there may be secrets in it."""
+        if self._options.remove is not None:
+            import shutil  # noqa: PLC0415 - takes longer to import than a guard to start
+
+            shutil.rmtree(self._options.remove, ignore_errors=True)
 
     def _exit_code(self) -> int:
         status = self._tree.leader_status

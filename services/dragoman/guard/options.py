@@ -37,6 +37,7 @@ class Options:
         orphan_after: Seconds without a connected router before the command is asked to stop.
         grace: Seconds between asking the command to stop and killing; None means for ever.
         linger: Seconds that processes left behind by the command get between TERM and KILL.
+        remove: Directory to remove once the command and all it started are gone, whoever else has died meanwhile.
         subreaper: False makes the guard behave as on systems that have no subreaper.
     """
 
@@ -53,6 +54,7 @@ class Options:
         "log_bytes",
         "log_keep",
         "orphan_after",
+        "remove",
         "subreaper",
     )
 
@@ -69,6 +71,7 @@ class Options:
         self.orphan_after = DEFAULT_ORPHAN_AFTER_S
         self.grace: float | None = None
         self.linger = DEFAULT_LINGER_S
+        self.remove: str | None = None
         self.subreaper = True
 
     @property
@@ -165,6 +168,7 @@ _VALUES: dict[str, Callable[[str], object]] = {
     "--instance": str,
     "--instance-id": str,
     "--linger": _seconds,
+    "--remove": str,
     "--listen": str,
     "--log": str,
     "--log-bytes": _positive,

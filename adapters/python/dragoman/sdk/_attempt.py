@@ -89,7 +89,10 @@ class Attempt:
             self._was_cancelled = True
             return AttemptEnd(self._evidence(None), tree_confirmed_dead=True, raw=self._raw)
         spec = ChildSpec(
-            argv=self._plan.argv, cwd=self._job.settings.cwd or str(self._job.run_dir), env=self._environment
+            argv=self._plan.argv,
+            cwd=self._job.settings.cwd or str(self._job.run_dir),
+            env=self._environment,
+            private_dir=str(self._job.run_dir),
         )
         child = await Child.start(spec, self)
         self._child = child

@@ -48,12 +48,14 @@ class ChildSpec:
         env: The whole environment; nothing is added to it. `DRAGOMAN_RUN_MARKER` in it lets the
             processes be found should the guard be killed.
         linger_s: Seconds between TERM and KILL for what the command leaves behind.
+        private_dir: A directory that is removed once everything beneath is gone, even if this process is, too.
     """
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     linger_s: float = DEFAULT_LINGER_S
+    private_dir: str | None = None
 
 
 class ChildHandler(Protocol):
@@ -189,7 +191,14 @@ class Child:
         self._outputs = (self._output("stdout", stdout), self._output("stderr", stderr))
         spec = self._spec
         try:
-            self._link.launch(spec.argv, cwd=spec.cwd, env=spec.env, stdio=pipes.theirs, linger_s=spec.linger_s)
+            self._link.launch(
+                spec.argv,
+                cwd=spec.cwd,
+                env=spec.env,
+                stdio=pipes.theirs,
+                linger_s=spec.linger_s,
+                private_dir=spec.private_dir,
+            )
         except LaunchError as error:
             self._fail_early(error.errno_name, str(error))
         finally:

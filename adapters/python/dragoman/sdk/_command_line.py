@@ -46,6 +46,8 @@ from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 _DIRECTORY_PREFIX = "dragoman-run-"
+_LONGEST_DIRECTORY = 60
+"""Bytes. Agents put sockets below their TMPDIR, and a socket's path has at most 103 on some systems."""
 
 
 class CommandLineAdapter(Adapter):
@@ -374,6 +376,9 @@ def _lay_out_files(job: Job, plan: Plan, skill_layout: str) -> None:
 def _run_directory() -> Any:
     """Make a directory for one attempt, and remove it whatever happens."""
     path = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX))
+    if len(os.fsencode(path)) > _LONGEST_DIRECTORY:
+        path.rmdir()
+        path = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX, dir="/tmp"))
     try:
         yield path
     finally:

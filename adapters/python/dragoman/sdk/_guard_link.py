@@ -69,6 +69,7 @@ class GuardLink:
         env: Mapping[str, str],
         stdio: tuple[int, int, int],
         linger_s: float,
+        private_dir: str | None,
     ) -> None:
         """Start the guard with the command's directory, environment and descriptors.
 
@@ -81,7 +82,7 @@ class GuardLink:
             raise _launch_error(error, argv[0], cwd) from None
         try:
             self._guard = subprocess.Popen(
-                run_guard(argv, control_fd=theirs.fileno(), linger_s=linger_s),
+                run_guard(argv, control_fd=theirs.fileno(), linger_s=linger_s, remove=private_dir),
                 cwd=cwd,
                 env=env,
                 stdin=stdio[0],
