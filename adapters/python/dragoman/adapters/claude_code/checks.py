@@ -1,7 +1,5 @@
 """What can be wrong with a set-up for Claude Code in particular. Changes nothing, asks nobody."""
 
-import os
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
@@ -16,8 +14,6 @@ _CLOUDS: Final = {
     "CLAUDE_CODE_USE_VERTEX": "Google Vertex AI",
     "CLAUDE_CODE_USE_FOUNDRY": "Microsoft Foundry",
 }
-_LONGEST_TMPDIR: Final = 60
-"""Bytes; a run adds 30, Claude Code some 25, and a socket's path ends at 104 on some systems."""
 
 
 def set_up_checks(
@@ -38,13 +34,6 @@ def set_up_checks(
             code="nested_agent",
             level=_INFO,
             message="The adapter runs inside Claude Code; runs do not get the variables that say so.",
-        )
-    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_TMPDIR:
-        yield pb.EnvironmentCheck(
-            code="tmpdir_long",
-            level=_WARNING,
-            message="The directory for temporary files has a long path; Claude Code's sockets may not fit in it.",
-            hint="Start the adapter with TMPDIR=/tmp.",
         )
 
 
