@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 import time
@@ -51,7 +52,8 @@ class Arena:
         self.sidecar = sidecar
         self.logged = logged
         self.workspace = root / "workspace"
-        self.run_directories = root / "runs"
+        # Not below `root`: in a folder with a long name the adapter would not make its own.
+        self.run_directories = Path(tempfile.mkdtemp(prefix="runs-"))
         self.journal = root / "journal"
         self._mark = f"DRAGOMAN_TEST_HUNT={secrets.token_hex(8)}"
         self._before = ""
@@ -109,7 +111,6 @@ class Arena:
 
     def open(self) -> None:
         """Make the workspace and remember it."""
-        self.run_directories.mkdir()
         (self.workspace / "src").mkdir(parents=True)
         (self.workspace / "src" / "main.py").write_text("print()\n")
         self._before = fingerprint(self.workspace)
@@ -130,6 +131,7 @@ class Arena:
         for line in self.left():
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(int(line.split()[0])).kill()
+        shutil.rmtree(self.run_directories, ignore_errors=True)
 
 
 def fingerprint(root: Path) -> str:

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,7 +26,10 @@ from tests.sdk.serving import DEADLINE_S
 class Program:
     """``dragoman adapter serve process`` in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, address: str, root: Path, log: Path) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, address: str, root: Path, log: Path, temporary: Path
+    ) -> None:
+        self.temporary = temporary
         self.process = process
         self.address = address
         self.root = root
@@ -42,25 +47,27 @@ class Program:
         return request
 
     def run_directories(self) -> list[Path]:
-        return list((self.root / "tmp").glob("dragoman-run-*"))
+        return list(self.temporary.glob("dragoman-run-*"))
 
 
 @pytest_asyncio.fixture
 async def program(tmp_path: Path) -> AsyncIterator[Program]:
-    (tmp_path / "tmp").mkdir()
+    # Short: in a folder with a long name the adapter would not make its run directories.
+    temporary = Path(tempfile.mkdtemp(prefix="t-"))
     socket, log = tmp_path / "s", tmp_path / "log"
     command = [sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process", "--listen", f"unix:{socket}"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    environment = {**os.environ, "TMPDIR": str(temporary)}
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *command, "--log-format", "json", env=environment, stdout=output, stderr=output, cwd=tmp_path
         )
     try:
-        yield Program(process, f"unix:{socket}", tmp_path, log)
+        yield Program(process, f"unix:{socket}", tmp_path, log, temporary)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.asynccontextmanager
