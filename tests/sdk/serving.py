@@ -16,6 +16,7 @@ from dragoman.sdk import Adapter, AdapterInfo, AdapterServer, Run, capabilities
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
 
 DEADLINE_S = 20.0
 """Seconds after which anything awaited here is a failure; nothing takes that long."""
@@ -181,3 +182,27 @@ async def refusal(call: Awaitable[Any]) -> DragomanError:
     except DragomanError as error:
         return error
     raise AssertionError(f"it was answered: {answer}")
+
+
+def seconds(value: float) -> duration_pb2.Duration:
+    made = duration_pb2.Duration()
+    made.FromNanoseconds(int(value * 1e9))
+    return made
+
+
+def held(run_id: str = "", orphan_after: float = DEADLINE_S) -> api.ExecuteRequest:
+    return api.ExecuteRequest(run_id=run_id, orphan_after=seconds(orphan_after))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so. It is a matter of a few turns of the loop."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - what changes it knows of no event
+            await asyncio.sleep(0)
+
+
+async def fifty(run: Run) -> pb.Result:
+    run.started(pb.Started())
+    for number in range(50):
+        run.emit(pb.AgentEvent(notice=pb.Notice(code=str(number))))
+    return SUCCEEDED
