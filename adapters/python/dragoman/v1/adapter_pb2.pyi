@@ -262,7 +262,9 @@ class DescribeResponse(google.protobuf.message.Message):
     configuration_doc: builtins.str
     """Markdown for programs and people that choose and configure: use when, don't use when, fields."""
     pid: builtins.int
-    """The adapter's process id, for people who debug. Absent if it is not a process of its own."""
+    """The adapter's process id on its own machine. For people who debug; and a router on the same machine looks at it
+    when the connection is lost, to know at once that the process is dead. Absent if it is not a process of its own.
+    """
     @property
     def aliases(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Its names in other systems, e.g. "claude_local". Unique across a router too."""
@@ -777,7 +779,9 @@ class ExecuteRequest(google.protobuf.message.Message):
 
     @property
     def env(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Variables for the agent, over all others. The place for secrets."""
+        """Variables for the agent, over all others. The place for secrets: their values are never told in Started, and
+        those whose name says that they are secret, or that look random, are redacted from all that comes out.
+        """
 
     @property
     def brand(self) -> Global___Brand:

@@ -24,18 +24,17 @@ class ProcessAdapter(CommandLineAdapter):
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
         folder = files(__package__)
+        able = capabilities(
+            pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN, cancel=pb.CANCEL_STYLE_SIGNAL
+        )
+        able.permission_mode = pb.PERMISSION_MODE_NONE
         return AdapterInfo(
             type="process",
             label="Process",
             version=VERSION,
             configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
             config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
-            capabilities=capabilities(
-                pb.FEATURE_PROMPT,
-                pb.FEATURE_WORKSPACE,
-                pb.FEATURE_AUTH_TOKEN,
-                cancel=pb.CANCEL_STYLE_SIGNAL,
-            ),
+            capabilities=able,
         )
 
     def plan(self, job: Job) -> Plan:
