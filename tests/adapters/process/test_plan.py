@@ -1,0 +1,99 @@
+"""The process adapter's word of itself, and from its config to a command line."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from dragoman.adapters.process import adapter
+from dragoman.protocol.errors import DragomanError
+from dragoman.sdk import Job, Plan
+from dragoman.sdk._job import render_prompt
+from dragoman.sdk._sessions import NEW
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+PROMPT = "Say \N{LATIN SMALL LETTER E WITH ACUTE}."
+
+
+def planned(cwd: Path, config: dict[str, Any]) -> Plan:
+    made = api.ExecuteRequest(run_id="run-1", prompt=PROMPT)
+    made.workspace.cwd = str(cwd)
+    made.brand.env_prefix = "PAPERCLIP"
+    made.config.update({"command": "/bin/tool", **config})
+    settings = adapter().accept(made)
+    job = Job(
+        run_id="run-1",
+        attempt=1,
+        request=made,
+        settings=settings,
+        prompt=render_prompt(made, settings, resumes=False)[0],
+        system_prompt="",
+        instructions=None,
+        session=NEW,
+        new_session_id="",
+        executable="/bin/tool",
+        version="",
+        run_dir=Path("/run/dir"),
+        skills=(),
+        skills_dir=None,
+    )
+    return adapter().plan(job)
+
+
+@pytest.mark.parametrize("config", [{}, {"promptVia": "stdin"}])
+def test_the_prompt_goes_to_standard_input(tmp_path: Path, config: dict[str, Any]) -> None:
+    plan = planned(tmp_path, {"args": ["-x"], **config})
+    assert (plan.argv, plan.stdin) == (("/bin/tool", "-x"), PROMPT.encode())
+    assert not plan.keep_stdin_open
+
+
+def test_the_prompt_goes_into_a_file(tmp_path: Path) -> None:
+    plan = planned(tmp_path, {"promptVia": "file", "args": ["{{promptFile}}", "{{runId}}"]})
+    assert plan.argv == ("/bin/tool", "/run/dir/prompt.txt", "run-1")
+    assert (plan.stdin, plan.files) == (b"", {"prompt.txt": PROMPT.encode()})
+    assert plan.env == {"PAPERCLIP_PROMPT_FILE": "/run/dir/prompt.txt"}
+
+
+def test_the_prompt_goes_into_the_arguments(tmp_path: Path) -> None:
+    plan = planned(tmp_path, {"promptVia": "args", "args": ["--say={{prompt}}", "{{cwd}}"]})
+    assert plan.argv == ("/bin/tool", f"--say={PROMPT}", str(tmp_path))
+    assert plan.stdin == b""
+
+
+def test_there_may_be_no_prompt(tmp_path: Path) -> None:
+    assert planned(tmp_path, {"promptVia": "none"}).stdin == b""
+
+
+def test_extra_args_is_another_name_of_args(tmp_path: Path) -> None:
+    assert planned(tmp_path, {"extraArgs": ["a"]}).argv == ("/bin/tool", "a")
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"promptVia": "telepathy"}, "config.promptVia"),
+        ({"output": "xml"}, "config.output"),
+        ({"arg": []}, "config.arg"),
+        ({"args": [1]}, "config.args[0]"),
+        ({"command": ""}, "config.command"),
+    ],
+)
+def test_a_wrong_key_is_refused_with_its_path(tmp_path: Path, config: dict[str, Any], path: str) -> None:
+    with pytest.raises(DragomanError) as refused:
+        planned(tmp_path, config)
+    assert [item.path for item in refused.value.violations] == [path]
+
+
+def test_its_document_and_its_schema_tell_the_same() -> None:
+    info = adapter().describe()
+    jsonschema.Draft202012Validator.check_schema(dict(info.config_schema))
+    for key, schema in info.config_schema["properties"].items():
+        assert f"`{key}`" in info.configuration_doc, key
+        assert schema.get("description"), key
+        if schema.get("x-dangerous"):
+            line = next(text for text in info.configuration_doc.splitlines() if f"`{key}`" in text)
+            assert "Dangerous" in line, key
+    for heading in ("Use when:", "Don't use when:", "Fields:"):
+        assert heading in info.configuration_doc
+    assert info.capabilities.permission_mode == pb.PERMISSION_MODE_NONE
