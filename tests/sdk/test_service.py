@@ -12,6 +12,7 @@ from dragoman.protocol.errors import Reason, invalid
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.sdk import Run
+from dragoman.sdk._service import AdapterServicer
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
@@ -355,26 +356,20 @@ async def test_a_run_that_nobody_holds_is_cancelled_at_once() -> None:
 
 
 async def test_a_caller_who_left_before_the_first_byte_leaves_nothing() -> None:
-    """Between acceptance and the first write nobody reads, and the run must still be held and let go."""
-    entered, go = asyncio.Event(), asyncio.Event()
+    """Between acceptance and the first byte nobody reads, and the run must be held, and let go, all the same."""
 
-    class Slow(Scripted):
-        def accept(self, request: api.ExecuteRequest) -> str:
-            entered.set()
-            return super().accept(request)
+    class Gone:
+        async def send_initial_metadata(self, _: object) -> None:
+            raise asyncio.CancelledError
 
-        async def execute(self, run: Run) -> pb.Result:
-            await go.wait()
-            return await super().execute(run)
-
-    adapter = Slow(until_cancelled)
-    async with serving(adapter) as sidecar:
-        call = sidecar.begin(api.ExecuteRequest(run_id="r"))
-        await asyncio.wait_for(entered.wait(), DEADLINE_S)
-        call.cancel()
-        go.set()
-        answer = await sidecar.stub.Cancel(api.CancelRequest(run_id="r"), timeout=DEADLINE_S)
-        assert answer.outcome == pb.OUTCOME_CANCELLED
+    adapter = Scripted(until_cancelled)
+    servicer = AdapterServicer(adapter)
+    gone: Any = Gone()
+    with pytest.raises(asyncio.CancelledError):
+        await servicer.Execute(api.ExecuteRequest(run_id="r"), gone)
+    await asyncio.sleep(0)  # the run's own task begins
+    await asyncio.wait_for(adapter.runs[0].finished.wait(), DEADLINE_S)
+    assert adapter.runs[0].cancel_wish.reason == "nobody holds the run"
 
 
 async def test_orphan_after_gives_time_to_come_back() -> None:
