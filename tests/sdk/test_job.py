@@ -164,6 +164,14 @@ def test_without_any_of_them_there_is_a_default() -> None:
     assert prompt(full("CoHalo", "COHALO")) == "You are agent agent-1 (Ada). Continue your CoHalo work."
 
 
+def test_values_that_only_the_default_asks_for_are_not_missed() -> None:
+    request = full()
+    request.ClearField("agent")
+    text, _, missing = render_prompt(request, settings_of(request), resumes=False)
+    assert text.startswith("You are agent  ()")
+    assert missing == (), "the caller wrote no template"
+
+
 def test_the_bootstrap_text_goes_before_a_new_session_only() -> None:
     request = full(bootstrapPromptTemplate="Welcome {{agent.name}}")
     request.prompt = "do ü"

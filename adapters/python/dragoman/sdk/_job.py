@@ -94,7 +94,7 @@ class Plan:
 def render_prompt(
     request: adapter_pb2.ExecuteRequest, settings: Settings, *, resumes: bool
 ) -> tuple[str, dict[str, int], tuple[str, ...]]:
-    """Return the prompt, the sizes of its sections in bytes, and template paths that were missing.
+    """Return the prompt, the sizes of its sections in bytes, and paths that were missing in the caller's templates.
 
     The bootstrap text goes before it in new sessions only: a resumed one has had it.
     """
@@ -104,7 +104,8 @@ def render_prompt(
 
     def fill(name: str, template: str) -> str:
         rendered = render(template, data)
-        missing.extend(rendered.missing)
+        if template is not DEFAULT_PROMPT:  # nobody wrote that one here, so nobody can have forgotten a value
+            missing.extend(rendered.missing)
         sizes[name] = len(rendered.text.encode())
         return rendered.text
 
