@@ -1,5 +1,6 @@
 """Addresses: what is one, where one may listen without TLS, and who holds a socket's path."""
 
+import errno
 import stat
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dragoman.protocol.addresses import (
     hold_socket_path,
     parse_address,
     private_files,
+    why_not_bound,
 )
 
 
@@ -78,3 +80,28 @@ def test_private_files_are_for_this_user_alone(tmp_path: Path) -> None:
     (tmp_path / "usual").touch(mode=0o644)
     assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "usual").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize(
+    ("address", "number", "why"),
+    [
+        ("127.0.0.1:80", errno.EACCES, "this user is not allowed to (ports below 1024 mostly are"),
+        ("unix:/x/y.sock", errno.EACCES, "this user is not allowed to; choose another path"),
+        ("[::1]:80", errno.EADDRNOTAVAIL, "this machine has no such address"),
+        ("127.0.0.1:80", errno.ENOBUFS, "odd; choose another port"),
+    ],
+)
+def test_why_a_server_could_not_be_bound(
+    address: str, number: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bind(_self: object, _address: object) -> None:
+        raise OSError(number, "odd")
+
+    monkeypatch.setattr("socket.socket.bind", bind)
+    assert why_not_bound(parse_address(address)).startswith(why)
+
+
+def test_an_address_that_is_free_by_now_is_left_free(tmp_path: Path) -> None:
+    for address in (f"unix:{tmp_path / 'a.sock'}", "127.0.0.1:0"):
+        assert why_not_bound(parse_address(address)).endswith("try again")
+    assert list(tmp_path.iterdir()) == []

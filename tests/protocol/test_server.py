@@ -317,9 +317,21 @@ async def test_a_socket_is_for_this_user_alone_and_has_one_server(tmp_path: Path
 async def test_a_port_that_is_taken_is_told() -> None:
     async with serving() as served:
         second = DragomanServer({}, served.server.addresses)
-        with pytest.raises(AddressError, match="taken"):
+        with pytest.raises(AddressError, match="listens there already; choose another port, or 0 for any free one"):
             await second.start()
         await second.stop([], 0)
+
+
+async def test_a_path_that_something_else_has_is_told_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    server = DragomanServer({}, [f"unix:{path}"])
+    with pytest.raises(
+        AddressError, match="something is there that is no socket of this server; choose another path"
+    ):
+        await server.start()
+    await server.stop([], 0)
+    assert path.read_text() == "mine"
 
 
 def test_what_others_could_reach_is_refused_before_anything_listens() -> None:

@@ -5,9 +5,11 @@ can reach the contract can run programs as that user.
 """
 
 import contextlib
+import errno
 import fcntl
 import ipaddress
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +85,42 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def why_not_bound(address: Address) -> str:
+    """Return why a server could not be bound to ``address``, and what would do, as a clause for people.
+
+    gRPC does not tell the error's number; so this binds a plain socket there, for a moment, to learn it.
+    """
+    try:
+        _bind_once(address)
+    except OSError as error:
+        kind, text = error.errno, error.strerror or str(error)
+    else:
+        return "it could not be bound a moment ago, but is free now; try again"
+    other = "choose another path" if address.path else "choose another port, or 0 for any free one"
+    if kind == errno.EADDRINUSE and address.path:
+        return f"something is there that is no socket of this server; {other}"
+    if kind == errno.EADDRINUSE:
+        return f"another program listens there already; {other}"
+    if kind in {errno.EACCES, errno.EPERM}:
+        low = "" if address.path else " (ports below 1024 mostly are the administrator's)"
+        return f"this user is not allowed to{low}; {other}"
+    if kind == errno.EADDRNOTAVAIL:
+        return "this machine has no such address; 127.0.0.1 is there on most"
+    return f"{text}; {other}"
+
+
+def _bind_once(address: Address) -> None:
+    if address.path:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.bind(address.path)
+            os.unlink(address.path)  # noqa: PTH108 - an address, not a path object
+        return
+    family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+        probe.bind(where)
 
 
 @contextlib.contextmanager

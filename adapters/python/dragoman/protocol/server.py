@@ -22,6 +22,7 @@ from dragoman.protocol.addresses import (
     hold_socket_path,
     parse_address,
     private_files,
+    why_not_bound,
 )
 from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.fanout import Reader, SlowReaderError
@@ -322,7 +323,7 @@ class DragomanServer:
         try:
             port = self._server.add_insecure_port(str(address))
         except RuntimeError as error:
-            raise AddressError(f"cannot listen on {address}: it is taken or not allowed") from error
+            raise AddressError(f"cannot listen on {address}: {why_not_bound(address)}") from error
         return str(address) if address.path else str(Address(host=address.host, port=port))
 
     async def set_serving(self) -> None:
