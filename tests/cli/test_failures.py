@@ -24,6 +24,14 @@ def test_near_names() -> None:
     )
 
 
+def test_near_names_that_the_message_has_are_not_told_twice() -> None:
+    error = DragomanError(
+        Reason.ADAPTER_NOT_FOUND, "no adapter 'claud'; did you mean claude_code?", {"did_you_mean": "claude_code"}
+    )
+    assert as_text(complaint(error)).count("claude_code") == 1
+    assert json.loads(as_json(complaint(error)))["error"]["near"] == ["claude_code"]
+
+
 def test_nobody_there() -> None:
     error = DragomanError(None, "failed to connect to all addresses; …", status=grpc.StatusCode.UNAVAILABLE)
     text = as_text(complaint(error, address="127.0.0.1:9"))

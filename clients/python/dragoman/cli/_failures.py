@@ -89,7 +89,7 @@ def as_text(told: Complaint) -> str:
     for path, description in told.where:
         if f"{path}: {description}" != told.what:
             lines.append(f"  {one_line(path)}: {one_line(description, 600)}")
-    if told.near:
+    if told.near and "did you mean" not in told.what:
         lines.append(f"  did you mean {' or '.join(one_line(name) for name in told.near)}?")
     if told.retry_after_s is not None:
         lines.append(f"  try again in {seconds(told.retry_after_s)}")
