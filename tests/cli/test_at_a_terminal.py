@@ -7,10 +7,13 @@ import pty
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller, Until
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf.message import Message
 
 from tests.cli.program import DESCRIBED, routed, start
 
@@ -123,6 +126,35 @@ async def test_ctrl_c_at_the_terminal_cancels_while_a_question_is_open() -> None
         await terminal.see("[1-2] > ")
         terminal.process.send_signal(2)
         assert await terminal.end() == 130
+
+
+class _Slow(FakeAdapter):
+    """Does not answer one unary call until the test opens the gate ``answer``."""
+
+    slow = ""
+
+    async def handle(self, name: str, request: Any, context: Any) -> Message | None:
+        if name == self.slow:
+            await self.gate("answer").wait()
+        return await super().handle(name, request, context)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "slow", "told"),
+    [
+        (["detect"], "Detect", "still looking for agents; one of them takes its time…\n"),
+        (["run", "fake"], "Describe", "waiting for the adapter 'fake' to start…\n"),
+    ],
+)
+async def test_what_takes_long_is_told(arguments: list[str], slow: str, told: str) -> None:
+    tell = Teller()
+    fake = _Slow([tell.started(), tell.succeeded()], answers={"Describe": DESCRIBED, "Detect": api.DetectResponse()})
+    fake.slow = slow
+    async with routed(fake) as env, at_a_terminal(*arguments, env=env) as terminal:
+        await terminal.see(told)
+        fake.open("answer")
+        assert await terminal.end() == 0
+    assert terminal.screen.count(told) == 1
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])

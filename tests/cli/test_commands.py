@@ -27,7 +27,8 @@ async def test_detect() -> None:
         machine = await dragoman("detect", "--refresh", "--json", env=env)
     assert text.code == 0
     assert text.out == "✓ a v1.0 (auth: ok)\n✗ b (not installed; install it)\n1 of 2 agents available\n"
-    assert json_format.Parse(machine.out, api.DetectResponse()) == FOUND
+    parsed = [json_format.Parse(line, api.Detection()) for line in machine.out.splitlines()]
+    assert parsed == list(FOUND.detections)
     assert [request.refresh for request in fake.requests("Detect")] == [False, True]
 
 
@@ -66,7 +67,8 @@ async def test_adapters() -> None:
         "fake  Fake 1.2, ready, entry point, also fake_local, pid 7, 2 live runs\n"
         "odd  refused, manifest\n    its alias is taken\n"
     )
-    assert json_format.Parse(machine.out, router_pb2.ListAdaptersResponse()) == response
+    parsed = [json_format.Parse(line, router_pb2.AdapterEntry()) for line in machine.out.splitlines()]
+    assert parsed == list(response.adapters)
     assert [request.describe for request in fake.requests("ListAdapters")] == [False, True]
 
 

@@ -63,7 +63,11 @@ def changed(found: pb.Detection, **fields: object) -> pb.Detection:
             pb.Detection(adapter="process", available=True, auth=pb.AUTH_STATE_NOT_NEEDED),
             "✓ process (no login needed)",
         ),
-        (pb.Detection(adapter="a", message="It does not start.", hint="See."), "✗ a (It does not start; See)"),
+        (pb.Detection(adapter="a", message="It does not start.", hint="See."), "✗ a (It does not start. See)"),
+        (
+            pb.Detection(adapter="a", message="It does not start. ", hint="ask again.\n"),
+            "✗ a (It does not start; ask again)",
+        ),
         (pb.Detection(adapter="a\x1b[2J", available=True, version="\x1b]0;x"), "✓ a␛[2J ␛]0;x (available)"),
     ],
 )
@@ -75,9 +79,11 @@ def test_problems_come_below_with_what_to_do() -> None:
     found = changed(OK)
     found.problems.add(code="version_timeout", message="--version is slow", hint="see whether it asks")
     found.problems.add(code="odd", message="two of them on PATH")
+    found.problems.add(code="old", message="It is old.", hint="Get a newer one.")
     assert lines(found)[1:] == [
         "    ! --version is slow; see whether it asks",
         "    ! two of them on PATH",
+        "    ! It is old. Get a newer one",
     ]
 
 

@@ -86,7 +86,7 @@ async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Pa
         ended = await finish(server)
     assert (ran.code, attached.code, attached.out) == (0, 0, ran.out)
     assert runs.out.startswith("r1  succeeded, process, ")
-    entries = {entry["adapter"]: entry for entry in json.loads(adapters.out)["adapters"]}
+    entries = {entry["adapter"]: entry for entry in map(json.loads, adapters.out.splitlines())}
     assert entries["process"]["state"] == "ADAPTER_STATE_READY"
     assert ended.code == 0
     assert not psutil.pid_exists(int(entries["process"]["pid"]))

@@ -25,15 +25,14 @@ def lines(detections: Iterable[pb.Detection]) -> list[list[Segment]]:
         if version[:1].isdigit():
             version = f"v{version}"
         name = " ".join(part for part in (one_line(found.adapter, 60), version) if part)
-        out.append([mark, Segment(f"{name} ({'; '.join(_facts(found) if ready else _obstacles(found))})")])
+        out.append([mark, Segment(f"{name} ({_facts(found) if ready else _obstacles(found)})")])
         for problem in found.problems:
-            hint = f"; {_clause(problem.hint)}" if problem.hint else ""
             if problem.message != found.message:
-                out.append([Segment(f"    ! {_clause(problem.message)}{hint}", Style.TOOL)])
+                out.append([Segment(f"    ! {_joined(problem.message, problem.hint)}", Style.TOOL)])
     return out
 
 
-def _facts(found: pb.Detection) -> list[str]:
+def _facts(found: pb.Detection) -> str:
     facts: list[str] = []
     if found.auth == pb.AUTH_STATE_NOT_NEEDED:
         facts.append("no login needed")
@@ -46,10 +45,10 @@ def _facts(found: pb.Detection) -> list[str]:
         facts.append("no config dir yet")
     if found.hint:
         facts.append(_clause(found.hint))
-    return [", ".join(facts)] if facts else [_clause(found.message) or "available"]
+    return ", ".join(facts) or _clause(found.message) or "available"
 
 
-def _obstacles(found: pb.Detection) -> list[str]:
+def _obstacles(found: pb.Detection) -> str:
     if found.confidence == pb.DETECTION_CONFIDENCE_ABSENT:
         what = "not installed"
     elif found.confidence == pb.DETECTION_CONFIDENCE_CONFIG_ONLY:
@@ -59,8 +58,16 @@ def _obstacles(found: pb.Detection) -> list[str]:
     elif found.auth == pb.AUTH_STATE_MISSING:
         what = "installed but not authenticated"
     else:
-        what = _clause(found.message) or "not available"
-    return [what, *([_clause(found.hint)] if found.hint else [])]
+        what = found.message or "not available"
+    return _joined(what, found.hint)
+
+
+def _joined(what: str, hint: str) -> str:
+    """Return what is wrong and what to do as one text: two sentences, or two clauses of one."""
+    first, second = _clause(what), _clause(hint)
+    if not first or not second:
+        return first or second
+    return f"{first}{'.' if second[0].isupper() else ';'} {second}"
 
 
 def _clause(sentence: str) -> str:

@@ -18,6 +18,12 @@ def print_lines(lines: Iterable[Sequence[Segment]]) -> None:
     sys.stdout.flush()
 
 
+def print_json_lines(messages: Iterable[Message]) -> None:
+    """Print each message as protobuf JSON on a line of its own on standard output."""
+    sys.stdout.write("".join(json_format.MessageToJson(message, indent=None) + "\n" for message in messages))
+    sys.stdout.flush()
+
+
 def print_json(message: Message) -> None:
     """Print a message as protobuf JSON on standard output."""
     sys.stdout.write(json_format.MessageToJson(message) + "\n")

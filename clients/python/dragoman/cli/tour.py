@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dragoman.cli import _detected
@@ -20,6 +20,7 @@ from dragoman.cli._screen import Screen
 from dragoman.cli._show import print_lines
 from dragoman.cli._style import Segment, Style
 from dragoman.cli._summary import EXIT_USAGE
+from dragoman.cli._text import one_line
 from dragoman.cli.commands.run import Wishes, request_for
 from dragoman.client import Client, DragomanError, execute_request
 from dragoman.v1 import adapter_pb2 as pb
@@ -97,7 +98,7 @@ async def _tour(client: Client, agent: str, prompt: str) -> int:
         drive = Drive(client.execute(request), screen, interactive=request.permissions.interactive)
         code = await drive.run()
     if not agent:
-        _next(found)
+        type_next(found)
     return code
 
 
@@ -106,7 +107,8 @@ def _demonstration() -> pb.ExecuteRequest:
     return execute_request("process", _TASK, cwd=str(Path.cwd()), config=config)
 
 
-def _next(found: list[pb.Detection]) -> None:
+def type_next(found: Sequence[pb.Detection]) -> None:
+    """Say what can be typed next, and what would make more agents ready."""
     agents = [item for item in found if item.confidence != pb.DETECTION_CONFIDENCE_NOT_APPLICABLE]
     ready = [item for item in agents if _detected.is_ready(item)]
     _say("type next (these use your own account and spend your tokens):" if ready else "type next:")
@@ -115,7 +117,8 @@ def _next(found: list[pb.Detection]) -> None:
         _say(f"  {_here(_detected.next_command(item))}", Style.STRONG)
     if not ready:
         for item in agents:
-            _say(f"  {item.hint or item.message}  (then make run again)")
+            name, todo = one_line(item.adapter, 60), one_line(item.hint or item.message, 300)
+            _say(f"  {name}: {todo}  (then make run again)")
     _say(f"  {_here('dragoman run process --config command=ls')} --config 'args=[\"-l\"]'", Style.STRONG)
     _say(f"  {_here('dragoman serve --listen 127.0.0.1:7777')}", Style.STRONG)
 

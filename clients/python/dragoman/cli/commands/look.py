@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 from dragoman.cli import _detected, _values
 from dragoman.cli._connect import run_connected
-from dragoman.cli._show import print_json, print_lines
+from dragoman.cli._patience import patience
+from dragoman.cli._show import print_json, print_json_lines, print_lines
 from dragoman.cli._style import Segment, Style
 from dragoman.cli._summary import EXIT_FAILED, EXIT_OK
 from dragoman.cli._text import neutral, one_line, seconds, word
@@ -20,13 +21,15 @@ _LEVELS = {
     event_pb2.SEVERITY_WARNING: ("!", Style.TOOL),
     event_pb2.SEVERITY_ERROR: ("✗", Style.ERROR),
 }
+_LOOKING_S = 2.0
+"""How long looking for agents may take without a word."""
 _STATUS_STYLES = {pb.TEST_STATUS_PASS: Style.ASSISTANT, pb.TEST_STATUS_FAIL: Style.ERROR}
 
 
 @click.command("detect")
 @click.argument("adapter", required=False, default="")
 @click.option("--refresh", is_flag=True, help="Look now; do not answer from the cache.")
-@json_option("Print the DetectResponse as JSON.")
+@json_option("Print one line of JSON per agent, a Detection.")
 @router_option()
 def detect_command(adapter: str, refresh: bool, as_json: bool, router: str | None) -> int:
     """Look which agents are installed and logged in. Spends nothing.
@@ -35,9 +38,10 @@ def detect_command(adapter: str, refresh: bool, as_json: bool, router: str | Non
     """
 
     async def work(client: Client) -> int:
-        found = await client.detect(adapter, refresh=refresh)
+        async with patience("still looking for agents; one of them takes its time…", after_s=_LOOKING_S):
+            found = await client.detect(adapter, refresh=refresh)
         if as_json:
-            print_json(pb.DetectResponse(detections=found))
+            print_json_lines(found)
         else:
             print_lines([*_detected.lines(found), [Segment(_detected.counted(found))]])
         return EXIT_FAILED if adapter and not all(map(_detected.is_ready, found)) else EXIT_OK
@@ -47,7 +51,7 @@ def detect_command(adapter: str, refresh: bool, as_json: bool, router: str | Non
 
 @click.command("adapters")
 @click.option("--describe", is_flag=True, help="Start those that never ran, to ask what they are.")
-@json_option("Print the ListAdaptersResponse as JSON.")
+@json_option("Print one line of JSON per adapter, an AdapterEntry.")
 @router_option()
 def adapters_command(describe: bool, as_json: bool, router: str | None) -> int:
     """List a router's adapters; refused ones with the reason."""
@@ -55,7 +59,7 @@ def adapters_command(describe: bool, as_json: bool, router: str | None) -> int:
     async def work(client: Client) -> None:
         response = await client.list_adapters(describe=describe)
         if as_json:
-            print_json(response)
+            print_json_lines(response.adapters)
         else:
             print_lines([line for entry in response.adapters for line in _entry_lines(entry)])
 

@@ -10,13 +10,17 @@ import click
 from dragoman.cli import _handles, _values
 from dragoman.cli._connect import run_connected
 from dragoman.cli._drive import Drive, is_interactive
+from dragoman.cli._patience import patience
 from dragoman.cli._screen import Screen
+from dragoman.cli._text import one_line
 from dragoman.cli.commands._options import config_option, cwd_option, env_option, json_option, router_option
 from dragoman.client import Client, execute_request
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
 _ASKING = frozenset({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATURE_INPUT_REQUESTS})
+_STARTING_S = 3.0
+"""How long an adapter may take to start without a word."""
 _EXAMPLES = """\b
 Examples:
   dragoman run claude_code "Fix the failing test." --cwd ~/project
@@ -168,7 +172,8 @@ def run_command(
     )
 
     async def work(client: Client) -> int:
-        described = await client.describe(adapter)
+        async with patience(f"waiting for the adapter '{one_line(adapter)}' to start…", after_s=_STARTING_S):
+            described = await client.describe(adapter)
         settings = _values.config(config_pairs, described.config_schema_json)
         request = request_for(replace(wishes, config=settings), described, interactive=is_interactive())
         async with Screen(as_json=as_json, debug=debug) as screen:
