@@ -128,7 +128,11 @@ class Housed:
 
     def claim(self) -> Line:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(str(self.control))
+        try:
+            connection.connect(str(self.control))
+        except OSError:
+            connection.close()
+            raise
         self._lines.append(Line(connection))
         return self._lines[-1]
 
