@@ -9,6 +9,9 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from dragoman.cli._failures import Complaint
+from dragoman.cli._problem import ProblemError
+from dragoman.cli._summary import EXIT_USAGE
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.logs import configure_logs
 from dragoman.router.app import Router, RouterConfig, run_router
@@ -24,12 +27,27 @@ async def embedded_router(*, debug: bool = False) -> AsyncIterator[str]:
 
     Args:
         debug: show its log.
+
+    Raises:
+        ProblemError: its directories cannot be made.
     """
     configure_logs("console", level="info" if debug else "critical")
-    with tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()) as folder:
-        config = RouterConfig(listen=(f"unix:{Path(folder) / 'router.sock'}",))
-        async with Router(config) as router:
-            yield router.addresses[0]
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()))
+            config = RouterConfig(listen=(f"unix:{Path(folder) / 'router.sock'}",))
+            router = await held.enter_async_context(Router(config))
+        except OSError as error:
+            raise ProblemError(_no_directory(error)) from error
+        yield router.addresses[0]
+
+
+def _no_directory(error: OSError) -> Complaint:
+    return Complaint(
+        f"cannot make the directory {error.filename}: {error.strerror}" if error.filename else str(error),
+        hint="set XDG_STATE_HOME to a folder that can be written, or give 'dragoman serve' a --state-dir",
+        exit_code=EXIT_USAGE,
+    )
 
 
 def _short_directory() -> str | None:
@@ -46,9 +64,22 @@ def serve(config: RouterConfig) -> None:
 
     Raises:
         AddressError: an address is taken, or would need TLS.
-        OSError: its directories cannot be made.
+        ProblemError: its directories cannot be made.
+        OSError: standard output is gone.
     """
-    run_router(config, on_ready=_announce)
+    is_ready = False
+
+    def announce(addresses: Sequence[str]) -> None:
+        nonlocal is_ready
+        is_ready = True
+        _announce(addresses)
+
+    try:
+        run_router(config, on_ready=announce)
+    except OSError as error:
+        if is_ready:
+            raise
+        raise ProblemError(_no_directory(error)) from error
 
 
 def _announce(addresses: Sequence[str]) -> None:

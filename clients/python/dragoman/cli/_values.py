@@ -3,9 +3,24 @@
 import json
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
+
+
+def directory(path: str | None) -> str:
+    """Return ``path`` made absolute, or the current directory if there is none.
+
+    Raises:
+        click.UsageError: it takes the current directory to tell, and that was removed.
+    """
+    try:
+        return str(Path.cwd() if path is None else Path(path).absolute())
+    except OSError as error:
+        raise click.UsageError(
+            "the current directory is gone; go to another, or give --cwd an absolute path"
+        ) from error
 
 
 def config(pairs: Iterable[str], schema_json: str = "") -> dict[str, Any]:

@@ -5,6 +5,7 @@ and a mistyped name answer at once.
 """
 
 import difflib
+import errno
 import importlib
 import json
 import os
@@ -67,6 +68,10 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
 
+_WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What writing ends with, where no file is named; only standard output has no name."""
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dragoman", prog_name="dragoman")
 def cli() -> None:
@@ -85,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # gRPC's fork handlers kill children of a process that launches many; its own log is for its developers.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         outcome = cli.main(arguments, prog_name="dragoman", standalone_mode=False)
@@ -95,11 +101,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return 130
-    except BrokenPipeError:
-        # Whoever read our output is gone; nothing is left to be said, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        return _system_error(error)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Let standard streams that are closed lead nowhere.
+
+    The lowest comes first and so takes its own number, which the next socket or file would get otherwise.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - it lasts as long as the program
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
+def _system_error(error: OSError) -> int:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What could not be written is still there, and would be a second error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 1  # whoever read our output is gone; nothing is left to be said
+    is_output = error.filename is None and error.errno in _WRITE_ERRORS
+    sys.stderr.write(f"error: {f'cannot write the output: {error.strerror}' if is_output else error}\n")
+    return 1
 
 
 def _complain(problem: ProblemError, arguments: Sequence[str]) -> int:

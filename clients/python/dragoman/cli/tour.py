@@ -13,16 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dragoman.cli import _detected
+from dragoman.cli._connect import connected
 from dragoman.cli._drive import Drive, is_interactive
-from dragoman.cli._failures import as_text, complaint
-from dragoman.cli._router import embedded_router
+from dragoman.cli._failures import as_text
+from dragoman.cli._problem import ProblemError
 from dragoman.cli._screen import Screen
 from dragoman.cli._show import print_lines
 from dragoman.cli._style import Segment, Style
 from dragoman.cli._summary import EXIT_USAGE
 from dragoman.cli._text import one_line
 from dragoman.cli.commands.run import Wishes, request_for
-from dragoman.client import Client, DragomanError, execute_request
+from dragoman.client import Client, execute_request
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -72,13 +73,12 @@ async def tour(environ: Mapping[str, str]) -> int:
     if bool(agent) != bool(prompt):
         sys.stderr.write("error: AGENT and PROMPT go together: make run AGENT=claude_code PROMPT='Say hello.'\n")
         return EXIT_USAGE
-    async with embedded_router() as address, Client(address) as client:
-        try:
+    try:
+        async with connected(None) as client:
             return await _tour(client, agent, prompt)
-        except DragomanError as error:
-            told = complaint(error, address=address)
-            sys.stderr.write(as_text(told))
-            return told.exit_code
+    except ProblemError as problem:
+        sys.stderr.write(as_text(problem.complaint))
+        return problem.complaint.exit_code
 
 
 async def _tour(client: Client, agent: str, prompt: str) -> int:

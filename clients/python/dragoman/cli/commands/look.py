@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 from dragoman.cli import _detected, _values
@@ -158,7 +157,7 @@ def test_command(
     async def work(client: Client) -> int:
         schema = (await client.describe(adapter)).config_schema_json
         config = _values.config(config_pairs, schema)
-        where = str(Path(cwd).absolute()) if cwd is not None else str(Path.cwd())
+        where = _values.directory(cwd)
         response = await client.test_environment(adapter, live=live, cwd=where, config=config, env=env, model=model)
         if as_json:
             print_json(response)

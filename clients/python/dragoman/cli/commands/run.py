@@ -63,11 +63,12 @@ def request_for(wishes: Wishes, described: pb.DescribeResponse, *, interactive: 
 
     Raises:
         DragomanError: a setting has no JSON form.
+        click.UsageError: the current directory is gone.
     """
     features = {item.feature for item in described.capabilities.items}
     cwd = wishes.cwd
     if cwd is None and event_pb2.FEATURE_WORKSPACE in features and "cwd" not in (wishes.config or {}):
-        cwd = str(Path.cwd())
+        cwd = _values.directory(None)
     request = execute_request(
         wishes.adapter,
         None if wishes.template else wishes.prompt,
@@ -157,7 +158,7 @@ def run_command(
         adapter=adapter,
         prompt=_standard_input() if prompt == "-" else prompt,
         template=template,
-        cwd=None if cwd is None else str(Path(cwd).absolute()),
+        cwd=None if cwd is None else _values.directory(cwd),
         model=model,
         config=_values.config(config_pairs),
         env=_values.variables(env_pairs),

@@ -85,7 +85,7 @@ def serve_command(
     )
     try:
         serve(config)
-    except (AddressError, OSError) as error:
+    except AddressError as error:
         raise ProblemError(Complaint(str(error), exit_code=EXIT_USAGE)) from error
 
 

@@ -1,0 +1,108 @@
+"""The program where something that is always there is not: directories, standard streams, room on a disk."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from dragoman.testkit.fake_adapter import FakeAdapter, Teller
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import router_pb2
+
+from tests.cli.program import DESCRIBED, Done, dragoman, environment, finish, routed
+
+LISTED = router_pb2.ListAdaptersResponse(adapters=[router_pb2.AdapterEntry(adapter="fake")])
+SERVE = ["serve", "--listen", "127.0.0.1:0"]
+
+
+def fake_of() -> FakeAdapter:
+    tell = Teller()
+    answers = {"Describe": DESCRIBED, "ListAdapters": LISTED, "Detect": api.DetectResponse()}
+    return FakeAdapter([tell.started(), tell.text("hello"), tell.succeeded()], answers=answers)
+
+
+async def shell(script: str, *arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> Done:
+    """Run ``script``, in which ``"$@"`` is ``dragoman ARGUMENTS``."""
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", script, "sh", sys.executable, "-m", "dragoman.cli.main", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(env),
+        cwd=cwd,
+    )
+    return await finish(process)
+
+
+@pytest.mark.parametrize("arguments", [["run", "process"], ["detect"], ["adapters"], SERVE])
+async def test_a_state_directory_that_cannot_be_made(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    state = tmp_path / "file" / "state"
+    done = await dragoman(*arguments, env={"XDG_STATE_HOME": str(state)})
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: cannot make the directory {state}")
+    assert "Not a directory" in done.err
+    assert "--state-dir" in done.err
+    assert "XDG_STATE_HOME" in done.err
+    assert done.err.count("\n") == 2
+
+
+async def test_a_given_state_directory_that_cannot_be_made_is_told_to_programs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = await dragoman(*SERVE, "--state-dir", str(tmp_path / "file" / "state"))
+    assert done.code == 2
+    assert f"cannot make the directory {tmp_path / 'file' / 'state'}" in done.err
+
+
+async def test_the_tour_tells_it_too(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    env = environment({"XDG_STATE_HOME": str(tmp_path / "file" / "state"), "AGENT": "", "PROMPT": ""})
+    pipe = asyncio.subprocess.PIPE
+    program = (sys.executable, "-m", "dragoman.cli.tour")
+    done = await finish(await asyncio.create_subprocess_exec(*program, stdout=pipe, stderr=pipe, env=env))
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: cannot make the directory ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "fake", "hi"], ["run", "fake", "hi", "--cwd", "x"], ["test", "fake"], ["test", "fake", "--cwd", "x"]],
+)
+async def test_a_current_directory_that_is_gone(arguments: list[str], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    async with routed(fake_of()) as env:
+        done = await shell('rmdir "$PWD" && exec "$@"', *arguments, env=env, cwd=gone)
+    assert done.code == 2
+    assert "the current directory is gone" in done.err
+    assert "Traceback" not in done.err
+
+
+async def test_an_absolute_directory_needs_no_current_one(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    async with routed(fake_of()) as env:
+        done = await shell('rmdir "$PWD" && exec "$@"', "run", "fake", "--cwd", "/", env=env, cwd=gone)
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", [["run", "fake", "hi"], ["run", "fake", "--json"], ["adapters"], ["detect"]])
+async def test_a_stream_that_is_closed_is_done_without(closed: str, arguments: list[str]) -> None:
+    async with routed(fake_of()) as env:
+        done = await shell(f'exec "$@" {closed}', *arguments, env=env)
+    assert done.code == 0
+    assert "Traceback" not in done.err
+    assert "hello" not in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["adapters"], ["adapters", "--json"], ["describe", "fake", "--json"], ["detect"], ["--help"], ["--version"]],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_a_disk_that_is_full_is_told(arguments: list[str], unbuffered: str) -> None:
+    async with routed(fake_of()) as env:
+        done = await shell('exec "$@" >/dev/full', *arguments, env={**env, "PYTHONUNBUFFERED": unbuffered})
+    assert (done.code, done.err) == (1, "error: cannot write the output: No space left on device\n")
