@@ -19,6 +19,7 @@ import pytest
 from dragoman.client import Client, RunStream, execute_request
 from dragoman.sdk import Adapter
 from dragoman.testkit.conversation import Conversation
+from dragoman.testkit.family import AgentFamily
 from dragoman.testkit.isolation import Isolation, isolate
 from dragoman.testkit.model_server import ModelServer
 from dragoman.testkit.streams import check_stream
@@ -48,8 +49,8 @@ class Recipe:
     """What is particular about an agent."""
 
     make: Callable[[], Adapter]
-    family: str
-    """Its key in ``dragoman.testkit.isolation``."""
+    family: AgentFamily
+    """How it is isolated, and what it calls its tools."""
     executable: str
     unknown_session: str
     """An id of the right shape that no session has."""

@@ -48,7 +48,10 @@ class AgentSuite:
             monkeypatch.delenv(name, raising=False)
         server = AdapterServer(self.recipe.make(), ["127.0.0.1:0"])
         await server.start()
-        async with ModelServer(self.scenarios) as model, Client(server.addresses[0]) as client:
+        async with (
+            ModelServer(self.scenarios, tools=self.recipe.family.tools) as model,
+            Client(server.addresses[0]) as client,
+        ):
             yield Bench(self.recipe, client, model, tmp_path)
         await server.stop(0)
 

@@ -11,6 +11,7 @@ import pytest
 from dragoman.adapters.claude_code import adapter
 from dragoman.adapters.claude_code.adapter import INHERITED
 from dragoman.adapters.claude_code.system import TESTED_VERSION
+from dragoman.testkit.families.claude import CLAUDE
 from dragoman.testkit.isolation import log_in
 from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
@@ -25,7 +26,7 @@ WORDS_SERVER = Path(__file__).parent / "words_server.py"
 
 CLAUDE_CODE = Recipe(
     make=adapter,
-    family="claude",
+    family=CLAUDE,
     executable="claude",
     unknown_session="00000000-0000-4000-8000-000000000000",
     max_turns={"maxTurnsPerRun": 2},

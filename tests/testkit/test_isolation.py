@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from dragoman.testkit.isolation import FAKE_KEY, FAMILIES, FAR_FUTURE_MS, isolate, log_in
+from dragoman.testkit.families import FAMILIES
+from dragoman.testkit.isolation import FAKE_KEY, FAR_FUTURE_MS, isolate, log_in
 
 URL = "http://127.0.0.1:4242"
 

@@ -8,7 +8,6 @@ from typing import Any
 from dragoman.testkit.conversation import Conversation, fill, fill_text, steers
 from dragoman.testkit.http1 import HttpRequest
 from dragoman.testkit.scenarios import Block, Failure, Reply, Text, Thinking, Tool, Usage
-from dragoman.testkit.vocabulary import native
 
 _KINDS: Mapping[int, str] = {
     400: "invalid_request_error",
@@ -201,7 +200,7 @@ def _whole_block(block: Block, conversation: Conversation, tool_id: str) -> dict
 def _call(tool: Tool, conversation: Conversation) -> tuple[str, dict[str, object]]:
     inputs = fill(tool.inputs, conversation)
     assert isinstance(inputs, dict)
-    return native(tool.action, inputs, conversation.tools)
+    return tool.action, inputs
 
 
 def _cut(text: str, size: int) -> list[str]:

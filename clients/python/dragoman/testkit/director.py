@@ -9,6 +9,7 @@ from typing import Any
 
 from dragoman.testkit.catalogue import CATALOGUE, DEFAULT
 from dragoman.testkit.conversation import Conversation
+from dragoman.testkit.family import Native
 from dragoman.testkit.http1 import HttpRequest
 from dragoman.testkit.scenarios import Answer, Scenario, say
 
@@ -68,9 +69,11 @@ class Director:
 
     Attributes:
         requests: Everything asked so far.
+        tools: What the agent that asks calls the actions of scripts; None if it is not known which one asks.
     """
 
-    def __init__(self, scenarios: Iterable[Scenario] = ()) -> None:
+    def __init__(self, scenarios: Iterable[Scenario] = (), tools: Mapping[str, Native] | None = None) -> None:
+        self.tools = tools
         self.requests: list[RecordedRequest] = []
         self._scenarios = {script.name: script for script in (*CATALOGUE, *scenarios)}
         self._attempts: Counter[str] = Counter()

@@ -15,7 +15,7 @@ asked so far, ``POST /_testkit/release?gate=stall`` ends a stall.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 from dragoman.testkit.anthropic import AnthropicMessages
 from dragoman.testkit.dialect import Dialect
 from dragoman.testkit.director import Director, RecordedRequest, record_of
+from dragoman.testkit.family import Native
 from dragoman.testkit.http1 import (
     BadRequestError,
     HttpRequest,
@@ -45,6 +46,7 @@ class ModelServer:
         self,
         scenarios: Iterable[Scenario] = (),
         *,
+        tools: Mapping[str, Native] | None = None,
         dialects: Sequence[Dialect] = DIALECTS,
         port: int = 0,
     ) -> None:
@@ -52,10 +54,12 @@ class ModelServer:
 
         Args:
             scenarios: Scripts added to the catalogue's; equal names replace.
+            tools: What the agent that will ask calls the actions of scripts (`AgentFamily.tools`); None
+                recognises the family by the tools it offers.
             dialects: Wire formats spoken.
             port: TCP port; 0 takes a free one.
         """
-        self._director = Director(scenarios)
+        self._director = Director(scenarios, tools)
         self._dialects = dialects
         self._port = port
         self._connections: set[asyncio.Task[None]] = set()

@@ -10,6 +10,7 @@ from dragoman.testkit.dialect import Dialect
 from dragoman.testkit.director import Director, RecordedRequest
 from dragoman.testkit.http1 import Responder
 from dragoman.testkit.scenarios import Answer, Delivery, Failure, Reply
+from dragoman.testkit.vocabulary import in_own_words
 
 
 class CutError(Exception):
@@ -54,6 +55,7 @@ class Performance:
 
     async def _reply(self, reply: Reply, ending: Failure | None) -> None:
         number = len(self.director.requests)
+        reply = in_own_words(reply, self.conversation.tools, self.director.tools)
         if self.conversation.stream:
             events = list(self.dialect.events(reply, self.conversation, number))
             if ending is not None:

@@ -1,66 +1,42 @@
-"""What each agent family calls the neutral tool actions of the scripts."""
+"""What an agent calls the neutral tool actions of the scripts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
+
+from dragoman.testkit.families import FAMILIES
+from dragoman.testkit.family import Native
+from dragoman.testkit.scenarios import Reply, Tool
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
-    """A family's own tool for a neutral action.
-
-    Attributes:
-        name: Tool name offered in the request.
-        inputs: Native input field -> neutral argument it takes.
-        constants: Native input fields with a fixed value.
-    """
-
-    name: str
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, object] = field(default_factory=dict)
-
-
-#: Agent family -> neutral action -> its tool. A family is recognised by the tools a request offers.
-VOCABULARIES: Mapping[str, Mapping[str, Native]] = {
-    "claude": {
-        "write": Native("Write", {"file_path": "path", "content": "content"}),
-        "read": Native("Read", {"file_path": "path"}),
-        "edit": Native("Edit", {"file_path": "path", "old_string": "old", "new_string": "new"}),
-        "shell": Native("Bash", {"command": "command"}, {"description": "Run a scripted command"}),
-        "background": Native(
-            "Bash",
-            {"command": "command"},
-            {"description": "Run a scripted command", "run_in_background": True},
-        ),
-        "skill": Native("Skill", {"skill": "name"}),
-        "ask": Native("AskUserQuestion", {"questions": "questions"}),
-        "subagent": Native(
-            "Agent",
-            {"prompt": "prompt"},
-            {
-                "description": "Scripted helper",
-                "subagent_type": "general-purpose",
-                "run_in_background": False,
-            },
-        ),
-    },
-}
-
-
-def native(action: str, inputs: Mapping[str, object], offered: tuple[str, ...]) -> tuple[str, dict[str, object]]:
-    """Translate a neutral tool call into the asking agent's own.
+def in_own_words(reply: Reply, offered: tuple[str, ...], tools: Mapping[str, Native] | None = None) -> Reply:
+    """Return a reply whose tool calls are those of the asking agent.
 
     Args:
-        action: Neutral action, or a native tool name.
-        inputs: Its arguments.
-        offered: Tool names the request offers.
-
-    Returns:
-        Tool name and input; both as given when no family that knows the action recognises itself.
+        reply: What the script says.
+        offered: Tool names that the request offers.
+        tools: The agent's own tools, if it is known which agent asks; None recognises it by what it offers.
     """
-    for words in VOCABULARIES.values():
-        tool = words.get(action)
-        if tool is None or not any(known.name in offered for known in words.values()):
-            continue
-        named = {theirs: inputs[ours] for theirs, ours in tool.inputs.items() if ours in inputs}
-        return tool.name, {**named, **tool.constants}
-    return action, dict(inputs)
+    if not any(isinstance(block, Tool) for block in reply.blocks):
+        return reply
+    words = tools if tools is not None else _recognised(offered)
+    return replace(
+        reply, blocks=tuple(_translated(block, words) if isinstance(block, Tool) else block for block in reply.blocks)
+    )
+
+
+def _recognised(offered: tuple[str, ...]) -> Mapping[str, Native]:
+    """Return the tools of the family of which the request offers the most; none if it offers none of any."""
+
+    def known(tools: Mapping[str, Native]) -> int:
+        return len({tool.name for tool in tools.values()} & set(offered))
+
+    best = max((family.tools for family in FAMILIES.values()), key=known)
+    return best if known(best) else {}
+
+
+def _translated(tool: Tool, words: Mapping[str, Native]) -> Tool:
+    own = words.get(tool.action)
+    if own is None:
+        return tool  # a native name already
+    named = {theirs: tool.inputs[ours] for theirs, ours in own.inputs.items() if ours in tool.inputs}
+    return replace(tool, action=own.name, inputs={**named, **own.constants})

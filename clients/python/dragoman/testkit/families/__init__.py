@@ -1,0 +1,12 @@
+"""The agent programs that the test kit knows: one module each."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from dragoman.testkit.families.claude import CLAUDE
+from dragoman.testkit.family import AgentFamily
+
+FAMILIES: Final[Mapping[str, AgentFamily]] = {
+    "claude": CLAUDE,
+}
+"""By name."""
