@@ -2,24 +2,56 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
+from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.testkit.conversation import Conversation, fill, fill_text, steers
+from dragoman.testkit.conversation import Conversation, Part, read_parts
+from dragoman.testkit.dialect import ErrorAnswer, cut, flat, sse
 from dragoman.testkit.http1 import HttpRequest
-from dragoman.testkit.scenarios import Block, Failure, Reply, Text, Thinking, Tool, Usage
+from dragoman.testkit.scenarios import Block, Cause, Failure, Reply, Text, Thinking, Tool, Usage
 
-_KINDS: Mapping[int, str] = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    529: "overloaded_error",
+_WINDOW = "anthropic-ratelimit-unified"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    status: int
+    kind: str
+    message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_WORDINGS: Mapping[Cause, _Wording] = {
+    "unauthorized": _Wording(401, "authentication_error", "invalid x-api-key"),
+    "forbidden": _Wording(
+        403, "permission_error", "Your API key does not have permission to use the specified resource."
+    ),
+    "rate_limited": _Wording(429, "rate_limit_error", "This request would exceed your rate limit."),
+    "quota": _Wording(
+        429,
+        "rate_limit_error",
+        "This request would exceed your account's usage limit.",
+        {  # by which the vendor reports a subscription's five-hour window
+            f"{_WINDOW}-status": "rejected",
+            f"{_WINDOW}-reset": "4102444800",
+            f"{_WINDOW}-representative-claim": "five_hour",
+            f"{_WINDOW}-5h-status": "rejected",
+            f"{_WINDOW}-5h-reset": "4102444800",
+            f"{_WINDOW}-5h-utilization": "1.0",
+        },
+    ),
+    "no_credit": _Wording(
+        400,
+        "invalid_request_error",
+        "Your credit balance is too low to access the Anthropic API. "
+        "Please go to Plans & Billing to upgrade or purchase credits.",
+    ),
+    "overflow": _Wording(400, "invalid_request_error", "prompt is too long: 213462 tokens > 200000 maximum"),
+    "no_model": _Wording(404, "not_found_error", "model: {model}"),
+    "malformed": _Wording(400, "invalid_request_error", "scripted failure"),
+    "overloaded": _Wording(529, "overloaded_error", "Overloaded"),
+    "server_error": _Wording(500, "api_error", "Internal server error"),
 }
-_HARNESS = ("<system-reminder>", "<task-notification>", "[Request interrupted by user")
 
 
 class AnthropicMessages:
@@ -42,38 +74,33 @@ class AnthropicMessages:
             return {"input_tokens": len(request.body) // 4}
         return None
 
-    def events(self, reply: Reply, conversation: Conversation, number: int) -> Iterator[bytes]:
-        """Render the server-sent events of a reply."""
-        for event in stream_events(reply, conversation, number):
-            yield sse(event)
+    def events(
+        self, reply: Reply, conversation: Conversation, number: int, ending: Failure | None = None
+    ) -> Iterator[bytes]:
+        """Render the server-sent events of a reply; ``ending`` becomes its ``error`` event."""
+        for event in stream_events(reply, conversation, number, ending):
+            yield sse(event, event["type"])
 
     def whole(self, reply: Reply, conversation: Conversation, number: int) -> object:
         """Render a reply as one ``message`` object."""
         message = _message(conversation, number, reply.usage)
         message["content"] = [
-            _whole_block(block, conversation, _tool_id(number, index)) for index, block in enumerate(reply.blocks)
+            _whole_block(block, _tool_id(number, index)) for index, block in enumerate(reply.blocks)
         ]
         message["stop_reason"] = _stop_reason(reply)
         message["usage"]["output_tokens"] = reply.usage.output
         return message
 
-    def failure(self, failure: Failure, conversation: Conversation) -> object:
-        """Render an error body."""
-        kind = failure.kind or _KINDS.get(failure.status, "api_error")
-        message = fill_text(failure.message, conversation)
-        error = {"type": kind, "message": message}
-        return {"type": "error", "error": error, "request_id": "req_scripted"}
-
-    def failure_event(self, failure: Failure, conversation: Conversation) -> bytes:
-        """Render an ``error`` event inside a stream."""
-        body = self.failure(failure, conversation)
-        assert isinstance(body, dict)
-        return sse(body)
-
-
-def sse(event: Mapping[str, Any]) -> bytes:
-    """Frame one event; non-ASCII characters travel raw."""
-    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+    def failure(self, failure: Failure, conversation: Conversation) -> ErrorAnswer:
+        """Render an error answer."""
+        wording = _WORDINGS[failure.cause]
+        headers = dict(wording.headers)
+        if failure.retry_after_s is not None:
+            headers["retry-after"] = str(failure.retry_after_s)
+        message = failure.message or wording.message.replace("{model}", conversation.model)
+        error = {"type": wording.kind, "message": message}
+        body = {"type": "error", "error": error, "request_id": "req_scripted"}
+        return ErrorAnswer(wording.status, body, headers)
 
 
 def read_conversation(body: Mapping[str, Any], session: str = "") -> Conversation:
@@ -86,43 +113,21 @@ def read_conversation(body: Mapping[str, Any], session: str = "") -> Conversatio
     Returns:
         The conversation; odd or missing parts read as empty.
     """
-    texts: list[tuple[int, str]] = []
-    results: list[tuple[int, str, str]] = []  # sorted by call, as agents report them by completion
-    system = [_flat(body.get("system"))]
-    for index, message in enumerate(body.get("messages") or ()):
+    parts: list[Part] = []
+    system = [flat(body.get("system"))]
+    for turn, message in enumerate(body.get("messages") or ()):
         if message.get("role") == "system":
-            system.append(_flat(message.get("content")))
+            system.append(flat(message.get("content")))
         elif message.get("role") == "user":
-            for call_id, text in _user_parts(message.get("content")):
-                if call_id is None:
-                    texts.append((index, text))
-                else:
-                    results.append((index, call_id, text))
-    typed = [(index, text) for index, text in texts if not text.lstrip().startswith(_HARNESS)]
-    at, prompt = _chosen(typed)
-    after = [(index, text) for index, _, text in sorted(results) if index > at]
-    later = sorted([*(t for t in texts if t[0] > at), *after], key=itemgetter(0))
-    return Conversation(
-        user_texts=tuple(text for _, text in typed),
-        later_texts=tuple(text for _, text in later),
-        tool_results=tuple(text for _, text in after),
-        rounds=len({index for index, _ in after}),
-        prompt=prompt,
-        prompt_number=sum(index <= at for index, _ in typed),
+            parts += [Part(turn, text, call) for call, text in _user_parts(message.get("content"))]
+    request = Conversation(
         tools=tuple(str(tool.get("name", "")) for tool in body.get("tools") or ()),
         model=str(body.get("model", "")),
         system="\n".join(system),
         stream=bool(body.get("stream")),
         session=session,
     )
-
-
-def _chosen(typed: list[tuple[int, str]]) -> tuple[int, str]:
-    """Return index and text of the prompt: the last that steers the model, else the last."""
-    for index, text in reversed(typed):
-        if steers(text):
-            return index, text
-    return typed[-1] if typed else (-1, "")
+    return read_parts(parts, request)
 
 
 def _user_parts(content: object) -> Iterator[tuple[str | None, str]]:
@@ -133,80 +138,62 @@ def _user_parts(content: object) -> Iterator[tuple[str | None, str]]:
         if part.get("type") == "text":
             yield None, str(part.get("text", ""))
         elif part.get("type") == "tool_result":
-            yield str(part.get("tool_use_id", "")), _flat(part.get("content"))
+            yield str(part.get("tool_use_id", "")), flat(part.get("content"))
 
 
-def _flat(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    return "\n".join(str(part["text"]) for part in parts if "text" in part)
-
-
-def stream_events(reply: Reply, conversation: Conversation, number: int) -> Iterator[Mapping[str, Any]]:
+def stream_events(
+    reply: Reply, conversation: Conversation, number: int, ending: Failure | None = None
+) -> Iterator[Mapping[str, Any]]:
     """Yield the events of a streamed reply, unframed.
 
     Args:
         reply: What to say.
-        conversation: The request, for its placeholders and model.
+        conversation: The request, for its model.
         number: Makes message and tool ids unique.
+        ending: An error that takes the place of the end.
     """
     yield {"type": "message_start", "message": _message(conversation, number, reply.usage)}
     for index, block in enumerate(reply.blocks):
-        yield from _block_events(index, block, conversation, _tool_id(number, index))
+        yield from _block_events(index, block, _tool_id(number, index))
+    if ending is not None:
+        error = AnthropicMessages().failure(ending, conversation).body
+        assert isinstance(error, dict)
+        yield error
+        return
     delta = {"stop_reason": _stop_reason(reply), "stop_sequence": None}
     usage = _usage(reply.usage, reply.usage.output)
     yield {"type": "message_delta", "delta": delta, "usage": usage}
     yield {"type": "message_stop"}
 
 
-def _block_events(index: int, block: Block, conversation: Conversation, tool_id: str) -> Iterator[Mapping[str, Any]]:
-    start, deltas = _block_parts(block, conversation, tool_id)
+def _block_events(index: int, block: Block, tool_id: str) -> Iterator[Mapping[str, Any]]:
+    start, deltas = _block_parts(block, tool_id)
     yield {"type": "content_block_start", "index": index, "content_block": start}
     for delta in deltas:
         yield {"type": "content_block_delta", "index": index, "delta": delta}
     yield {"type": "content_block_stop", "index": index}
 
 
-def _block_parts(
-    block: Block, conversation: Conversation, tool_id: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _block_parts(block: Block, tool_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the opening of a content block and its deltas."""
     if isinstance(block, Text):
-        text = fill_text(block.text, conversation)
-        pieces = [{"type": "text_delta", "text": piece} for piece in _cut(text, block.chunk)]
+        pieces = [{"type": "text_delta", "text": piece} for piece in cut(block.text, block.chunk)]
         return {"type": "text", "text": ""}, pieces
     if isinstance(block, Thinking):
-        text = fill_text(block.text, conversation)
-        pieces = [{"type": "thinking_delta", "thinking": piece} for piece in _cut(text, block.chunk)]
+        pieces = [{"type": "thinking_delta", "thinking": piece} for piece in cut(block.text, block.chunk)]
         pieces.append({"type": "signature_delta", "signature": "c2NyaXB0ZWQ="})
         return {"type": "thinking", "thinking": "", "signature": ""}, pieces
-    name, inputs = _call(block, conversation)
-    text = json.dumps(inputs, ensure_ascii=False)
-    pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in _cut(text, block.chunk)]
-    return {"type": "tool_use", "id": tool_id, "name": name, "input": {}}, pieces
+    text = json.dumps(block.inputs, ensure_ascii=False)
+    pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in cut(text, block.chunk)]
+    return {"type": "tool_use", "id": tool_id, "name": block.action, "input": {}}, pieces
 
 
-def _whole_block(block: Block, conversation: Conversation, tool_id: str) -> dict[str, Any]:
+def _whole_block(block: Block, tool_id: str) -> dict[str, Any]:
     if isinstance(block, Text):
-        return {"type": "text", "text": fill_text(block.text, conversation)}
+        return {"type": "text", "text": block.text}
     if isinstance(block, Thinking):
-        text = fill_text(block.text, conversation)
-        return {"type": "thinking", "thinking": text, "signature": "c2NyaXB0ZWQ="}
-    name, inputs = _call(block, conversation)
-    return {"type": "tool_use", "id": tool_id, "name": name, "input": inputs}
-
-
-def _call(tool: Tool, conversation: Conversation) -> tuple[str, dict[str, object]]:
-    inputs = fill(tool.inputs, conversation)
-    assert isinstance(inputs, dict)
-    return tool.action, inputs
-
-
-def _cut(text: str, size: int) -> list[str]:
-    if size <= 0:
-        return [text]
-    return [text[at : at + size] for at in range(0, len(text), size)]
+        return {"type": "thinking", "thinking": block.text, "signature": "c2NyaXB0ZWQ="}
+    return {"type": "tool_use", "id": tool_id, "name": block.action, "input": block.inputs}
 
 
 def _message(conversation: Conversation, number: int, usage: Usage) -> dict[str, Any]:
@@ -233,8 +220,8 @@ def _usage(usage: Usage, output: int) -> dict[str, Any]:
 
 
 def _stop_reason(reply: Reply) -> str:
-    if reply.stop_reason is not None:
-        return reply.stop_reason
+    if reply.stop is not None:
+        return reply.stop  # the vendor's words are the neutral ones
     return "tool_use" if any(isinstance(block, Tool) for block in reply.blocks) else "end_turn"
 
 

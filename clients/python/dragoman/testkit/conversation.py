@@ -2,12 +2,31 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dragoman.testkit.scenarios import Block, Failure, Reply, Tool
 
 _WORD = re.compile(r"\bMOCK_([A-Z0-9_]+)")
 _EXACTLY = re.compile(r"repl(?:y|ies) with exactly:?\s*[\"'`]?([A-Za-z0-9._-]*[A-Za-z0-9])", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{([a-z_0-9]+)(?::([^{}|]*))?(?:\|([^{}]*))?\}")
+#: How texts begin that an agent's harness adds as if the user had typed them.
+_HARNESS = ("<system-reminder>", "<task-notification>", "[Request interrupted by user")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that came from the user's side of a conversation: a text, or the result of a tool.
+
+    Attributes:
+        turn: Grows whenever the model has spoken in between; results of one turn make one round.
+        text: What it says.
+        call: Id of the call that this is the result of; None for a text.
+    """
+
+    turn: int
+    text: str
+    call: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +66,33 @@ class Conversation:
         return found.group(1) if found else ""
 
 
+def read_parts(parts: Sequence[Part], request: Conversation) -> Conversation:
+    """Find the prompt in what the user's side said, and what came after it.
+
+    Args:
+        parts: Texts and results, oldest first. Results may come in any order within their turn.
+        request: What else the request says: model, tools, system text and the like.
+
+    Returns:
+        ``request`` with the rest filled in.
+    """
+    typed = [at for at, part in enumerate(parts) if part.call is None and not part.text.lstrip().startswith(_HARNESS)]
+    chosen = next((at for at in reversed(typed) if steers(parts[at].text)), typed[-1] if typed else -1)
+    later = parts[chosen + 1 :]
+    # Agents report the results of one turn by completion, scripts want them by call.
+    results = sorted((part for part in later if part.call is not None), key=lambda part: (part.turn, part.call))
+    texts = [part for part in later if part.call is None]
+    return replace(
+        request,
+        user_texts=tuple(parts[at].text for at in typed),
+        later_texts=tuple(part.text for part in sorted([*texts, *results], key=lambda part: part.turn)),
+        tool_results=tuple(part.text for part in results),
+        rounds=len({part.turn for part in results}),
+        prompt=parts[chosen].text if chosen >= 0 else "",
+        prompt_number=sum(at <= chosen for at in typed),
+    )
+
+
 def steers(text: str) -> bool:
     """Say whether a user text chooses what the model does: by a script's word or an exact reply."""
     return bool(_WORD.search(text) or _EXACTLY.search(text))
@@ -80,6 +126,24 @@ def fill(value: object, conversation: Conversation) -> object:
     if isinstance(value, (list, tuple)):
         return [fill(item, conversation) for item in value]
     return value
+
+
+def fill_reply(reply: Reply, conversation: Conversation) -> Reply:
+    """Fill the placeholders of everything that a reply says; see `fill`."""
+    return replace(reply, blocks=tuple(_filled(block, conversation) for block in reply.blocks))
+
+
+def fill_failure(failure: Failure, conversation: Conversation) -> Failure:
+    """Fill the placeholders of an error's text; see `fill`."""
+    return replace(failure, message=fill_text(failure.message, conversation))
+
+
+def _filled(block: Block, conversation: Conversation) -> Block:
+    if isinstance(block, Tool):
+        inputs = fill(block.inputs, conversation)
+        assert isinstance(inputs, dict)
+        return replace(block, inputs=inputs)
+    return replace(block, text=fill_text(block.text, conversation))
 
 
 def fill_text(text: str, conversation: Conversation) -> str:

@@ -1,6 +1,8 @@
 """The door a wire format of model APIs enters the scripted model server by."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dragoman.testkit.conversation import Conversation
@@ -8,8 +10,26 @@ from dragoman.testkit.http1 import HttpRequest
 from dragoman.testkit.scenarios import Failure, Reply
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An error as it goes over the wire.
+
+    Attributes:
+        status: HTTP status.
+        body: The JSON body.
+        headers: Headers that belong to it, such as ``retry-after``.
+    """
+
+    status: int
+    body: object
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 class Dialect(Protocol):
-    """One model API's wire format: requests in, answers out. Stateless."""
+    """One model API's wire format: requests in, answers out. Stateless.
+
+    What it is given to say has its placeholders filled and its tools named as the asking agent names them.
+    """
 
     name: str
 
@@ -19,14 +39,37 @@ class Dialect(Protocol):
     def aside(self, request: HttpRequest) -> object | None:
         """Return the JSON answer to a side request, such as counting tokens; None if it is none."""
 
-    def events(self, reply: Reply, conversation: Conversation, number: int) -> Iterator[bytes]:
-        """Render a streamed reply, one item per stream event; ``number`` makes its ids unique."""
+    def events(
+        self, reply: Reply, conversation: Conversation, number: int, ending: Failure | None = None
+    ) -> Iterator[bytes]:
+        """Render a streamed reply, one item per stream event; ``number`` makes its ids unique.
+
+        With ``ending``, that error takes the place of whatever ends a stream properly.
+        """
 
     def whole(self, reply: Reply, conversation: Conversation, number: int) -> object:
         """Render a reply that is not streamed, as its JSON body."""
 
-    def failure(self, failure: Failure, conversation: Conversation) -> object:
-        """Render an error answer, as its JSON body."""
+    def failure(self, failure: Failure, conversation: Conversation) -> ErrorAnswer:
+        """Render an error answer in the vendor's words."""
 
-    def failure_event(self, failure: Failure, conversation: Conversation) -> bytes:
-        """Render an error that is reported inside a stream."""
+
+def cut(text: str, size: int) -> list[str]:
+    """Cut a text into pieces of ``size`` characters; 0 leaves it whole."""
+    if size <= 0:
+        return [text]
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def flat(content: object) -> str:
+    """Return the text of a message's content, which is a string or a list of parts; other parts are left out."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
+
+
+def sse(data: object, event: str = "") -> bytes:
+    """Frame one server-sent event, named if ``event`` says so; non-ASCII characters travel raw."""
+    name = f"event: {event}\n" if event else ""
+    return f"{name}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dragoman.testkit.conversation import Conversation
+from dragoman.testkit.conversation import Conversation, fill_failure, fill_reply
 from dragoman.testkit.dialect import Dialect
 from dragoman.testkit.director import Director, RecordedRequest
 from dragoman.testkit.http1 import Responder
@@ -49,18 +49,17 @@ class Performance:
         elif answer.after is not None:
             await self._reply(answer.after, answer)
         else:
-            self.record.status = answer.status
-            body = self.dialect.failure(answer, self.conversation)
-            await self.out.send_json(answer.status, body, answer.headers)
+            error = self.dialect.failure(fill_failure(answer, self.conversation), self.conversation)
+            self.record.status = error.status
+            await self.out.send_json(error.status, error.body, {**error.headers, **answer.headers})
 
     async def _reply(self, reply: Reply, ending: Failure | None) -> None:
         number = len(self.director.requests)
         reply = in_own_words(reply, self.conversation.tools, self.director.tools)
+        reply = fill_reply(reply, self.conversation)
+        ending = ending and fill_failure(ending, self.conversation)
         if self.conversation.stream:
-            events = list(self.dialect.events(reply, self.conversation, number))
-            if ending is not None:
-                # The error takes the place of the stream's proper end.
-                events[-2:] = [self.dialect.failure_event(ending, self.conversation)]
+            events = list(self.dialect.events(reply, self.conversation, number, ending))
             await self._stream(reply, events)
             return
         if reply.delivery.hold is not None:

@@ -1,7 +1,7 @@
 """What a scripted model says, as data: scenarios, their steps, and how each answer is delivered.
 
-Nothing here knows a wire format. A dialect module (``anthropic``) renders a `Reply` or a `Failure`;
-``conversation`` fills the ``{placeholders}`` in every string from the request being answered.
+Nothing here knows a wire format or a vendor's words. A dialect module (such as ``anthropic``) renders
+a `Reply` or a `Failure`, once ``conversation`` has filled the ``{placeholders}`` in its strings from the request.
 """
 
 from collections.abc import Mapping
@@ -107,23 +107,42 @@ class Delivery:
     pace_ms: float = 0
 
 
+#: Why a reply ends early, in no vendor's words.
+Stop = Literal["refusal", "max_tokens"]
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A successful answer of the model.
 
     Attributes:
         blocks: Content in order.
-        stop_reason: The dialect's own word; None means "tool use" if a tool is called, else "end".
+        stop: Why the model stopped, if not because it had said all or wants a tool called.
         usage: Token numbers reported.
         headers: Extra response headers.
         delivery: How it is sent.
     """
 
     blocks: tuple[Block, ...]
-    stop_reason: str | None = None
+    stop: Stop | None = None
     usage: Usage = Usage()
     headers: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = Delivery()
+
+
+#: What is wrong, in no vendor's words: a dialect answers with its vendor's status, error type and text.
+Cause = Literal[
+    "unauthorized",  # the key is wrong
+    "forbidden",  # the key is right but not allowed to do this
+    "rate_limited",  # too fast; passes soon
+    "quota",  # what a plan includes is used up; passes when its window ends
+    "no_credit",  # no money left
+    "overflow",  # the prompt is longer than the context
+    "no_model",  # nobody knows the model asked for
+    "malformed",  # the request is refused as wrong
+    "overloaded",  # the vendor has no room at the moment
+    "server_error",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +150,16 @@ class Failure:
     """An error answer of the API.
 
     Attributes:
-        status: HTTP status.
-        kind: The dialect's error type; empty lets the dialect derive it from the status.
-        message: Error text; placeholders are filled.
-        headers: Extra response headers, such as ``retry-after``.
+        cause: What is wrong.
+        message: Text instead of the vendor's usual one; placeholders are filled. Empty leaves the usual one.
+        retry_after_s: When to come back, told the vendor's way; None says nothing about it.
+        headers: Extra response headers.
         after: Stream this reply first and report the error inside the stream, status 200.
     """
 
-    status: int
-    kind: str = ""
-    message: str = "scripted failure"
+    cause: Cause
+    message: str = ""
+    retry_after_s: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     after: Reply | None = None
 
