@@ -278,7 +278,7 @@ class TestServer:
         assert (await send(server.url, "GET", "/")).status == 200
         counted = await send(server.url, "POST", "/v1/messages/count_tokens", b"{}" * 40)
         assert counted.json == {"input_tokens": 20}
-        missing = await send(server.url, "GET", "/v1/models")
+        missing = await send(server.url, "GET", "/v1/nothing")
         assert (missing.status, missing.json["error"]["type"]) == (404, "not_found_error")
         assert server.model_requests == []
 

@@ -11,7 +11,11 @@ _WORD = re.compile(r"\bMOCK_([A-Z0-9_]+)")
 _EXACTLY = re.compile(r"repl(?:y|ies) with exactly:?\s*[\"'`]?([A-Za-z0-9._-]*[A-Za-z0-9])", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{([a-z_0-9]+)(?::([^{}|]*))?(?:\|([^{}]*))?\}")
 #: How texts begin that an agent's harness adds as if the user had typed them.
-_HARNESS = ("<system-reminder>", "<task-notification>", "[Request interrupted by user")
+_HARNESS = (
+    *("<system-reminder>", "<task-notification>", "[Request interrupted by user"),
+    *("<session_context>", "<hook_context>", "[System:"),
+    *("<environment_context>", "<skill>", "<turn_aborted>", "# AGENTS.md instructions"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,11 @@ class Conversation:
         prompt: The prompt that chose the script: the last that names one, else the last.
         prompt_number: Position of that prompt among the user's texts, from 1; 0 if there is none.
         tools: Names of the tools offered.
+        text_tools: Those of them that take plain text in place of JSON.
         model: Model asked for.
         system: System text.
         stream: Whether a streamed answer is wanted.
+        stream_usage: Whether a stream shall report usage, where the API does so only when asked.
         session: Whatever tells two agent sessions apart; empty if nothing does.
     """
 
@@ -54,9 +60,11 @@ class Conversation:
     prompt: str = ""
     prompt_number: int = 0
     tools: tuple[str, ...] = ()
+    text_tools: tuple[str, ...] = ()
     model: str = ""
     system: str = ""
     stream: bool = False
+    stream_usage: bool = False
     session: str = ""
 
     @property
@@ -189,7 +197,7 @@ def _matched(pattern: re.Pattern[str], text: str) -> str | None:
     return found.group(1) if found else None
 
 
-_CWD = re.compile(r"working directory: *(\S[^\n]*?) *(?:\n|$)", re.IGNORECASE)
+_CWD = re.compile(r"(?:working directory: *|<cwd>)(\S[^\n<]*?) *(?:\n|</cwd>|$)", re.IGNORECASE)
 
 #: name -> how to find it; the second argument is what follows the colon in the placeholder.
 PLACEHOLDERS: Mapping[str, Callable[[Conversation, str], str | None]] = {

@@ -31,10 +31,11 @@ from dragoman.testkit.http1 import (
     read_request,
     stream_limit,
 )
+from dragoman.testkit.openai_chat import OpenAIChat
 from dragoman.testkit.performance import CutError, Performance
 from dragoman.testkit.scenarios import Scenario
 
-DIALECTS: tuple[Dialect, ...] = (AnthropicMessages(),)
+DIALECTS: tuple[Dialect, ...] = (AnthropicMessages(), Gemini(), OpenAIChat())
 
 _T = TypeVar("_T")
 
