@@ -13,7 +13,7 @@ from dragoman.testkit.family import Native
 from dragoman.testkit.http1 import HttpRequest
 from dragoman.testkit.scenarios import Answer, Scenario, say
 
-_KEPT_HEADERS = ("user-agent", "x-api-key", "authorization", "x-claude-code-session-id")
+_KEPT_HEADERS = ("user-agent", "x-api-key", "x-goog-api-key", "authorization", "x-claude-code-session-id")
 _KEPT_PREFIXES = ("anthropic-", "x-stainless-retry")
 
 

@@ -24,6 +24,7 @@ from dragoman.testkit.anthropic import AnthropicMessages
 from dragoman.testkit.dialect import Dialect
 from dragoman.testkit.director import Director, RecordedRequest, record_of
 from dragoman.testkit.family import Native
+from dragoman.testkit.gemini import Gemini
 from dragoman.testkit.http1 import (
     BadRequestError,
     HttpRequest,
@@ -35,7 +36,7 @@ from dragoman.testkit.openai_chat import OpenAIChat
 from dragoman.testkit.performance import CutError, Performance
 from dragoman.testkit.scenarios import Scenario
 
-DIALECTS: tuple[Dialect, ...] = (AnthropicMessages(), Gemini(), OpenAIChat())
+DIALECTS: tuple[Dialect, ...] = (AnthropicMessages(), Gemini(), Gemini(), OpenAIChat())
 
 _T = TypeVar("_T")
 

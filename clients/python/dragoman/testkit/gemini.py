@@ -1,0 +1,258 @@
+"""The Gemini dialect: ``POST /v1beta/models/MODEL:generateContent``, streamed or not, and Google's error bodies."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dragoman.testkit.conversation import Conversation, Part, read_parts
+from dragoman.testkit.dialect import ErrorAnswer, cut, sse
+from dragoman.testkit.http1 import HttpRequest
+from dragoman.testkit.scenarios import Block, Cause, Failure, Reply, Thinking, Tool, Usage
+
+_PATH: Final = re.compile(r"/models/([^/:]+):(generateContent|streamGenerateContent|countTokens)$")
+_WORKSPACE: Final = re.compile(r"\*\*Workspace Directories:\*\*\n\s*- (\S[^\n]*)")
+_STOPS: Final = {"refusal": "SAFETY", "max_tokens": "MAX_TOKENS"}
+_DETAIL: Final = "type.googleapis.com/google.rpc."
+_QUOTA: Final = (
+    "You exceeded your current quota, please check your plan and billing details.\n* Quota exceeded for metric: "
+    "generativelanguage.googleapis.com/generate_content_requests, limit: 250, model: {model}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    status: int
+    name: str
+    message: str
+    quota: str = ""
+    """Which quota is exceeded, in the vendor's words."""
+
+
+_WORDINGS: Final[Mapping[Cause, _Wording]] = {
+    "unauthorized": _Wording(401, "UNAUTHENTICATED", "Request had invalid authentication credentials."),
+    "forbidden": _Wording(403, "PERMISSION_DENIED", "The caller does not have permission"),
+    "rate_limited": _Wording(
+        429, "RESOURCE_EXHAUSTED", _QUOTA, quota="GenerateRequestsPerMinutePerProjectPerModel-FreeTier"
+    ),
+    "quota": _Wording(429, "RESOURCE_EXHAUSTED", _QUOTA, quota="GenerateRequestsPerDayPerProjectPerModel-FreeTier"),
+    "no_credit": _Wording(
+        429,
+        "RESOURCE_EXHAUSTED",
+        "Your prepayment credits are depleted. Please go to AI Studio to manage your project and billing.",
+    ),
+    "overflow": _Wording(
+        400,
+        "INVALID_ARGUMENT",
+        "The input token count (1213462) exceeds the maximum number of tokens allowed (1048576).",
+    ),
+    "no_model": _Wording(
+        404,
+        "NOT_FOUND",
+        "models/{model} is not found for API version v1beta, or is not supported for generateContent. Call "
+        "ListModels to see the list of available models and their supported methods.",
+    ),
+    "malformed": _Wording(400, "INVALID_ARGUMENT", "Request contains an invalid argument."),
+    "overloaded": _Wording(503, "UNAVAILABLE", "The model is overloaded. Please try again later."),
+    "server_error": _Wording(500, "INTERNAL", "An internal error has occurred. Please retry."),
+}
+
+
+class Gemini:
+    """Speaks Gemini's ``generateContent``; see `dragoman.testkit.dialect.Dialect`."""
+
+    name = "gemini"
+
+    def conversation(self, request: HttpRequest) -> Conversation | None:
+        """Read ``generateContent`` and ``streamGenerateContent``; None for anything else, side requests too."""
+        found = _asked(request)
+        if found is None or found.method == "countTokens" or found.is_aside:
+            return None
+        return read_conversation(found.body, found.model, stream=found.method == "streamGenerateContent")
+
+    def aside(self, request: HttpRequest) -> object | None:
+        """Answer what the agent asks besides the conversation, so that no script is disturbed.
+
+        ``countTokens`` gets a quarter of the bytes; a question for JSON gets the plainest value that its schema
+        allows; a request without functions, such as for a summary, gets a fixed text.
+        """
+        found = _asked(request)
+        if found is None:
+            return None
+        if found.method == "countTokens":
+            return {"totalTokens": len(request.body) // 4}
+        if not found.is_aside:
+            return None
+        schema = _settings(found.body).get("responseJsonSchema")
+        said = json.dumps(plainest(schema)) if schema is not None else "A scripted summary."
+        usage = _usage(Usage(input=20, output=4, cache_read=0), output=4)
+        return _response([{"text": said}], found.model, 0, usage, finish="STOP")
+
+    def events(
+        self, reply: Reply, conversation: Conversation, number: int, ending: Failure | None = None
+    ) -> Iterator[bytes]:
+        """Render the server-sent events of a reply; each tells the tokens so far, ``ending`` becomes the last."""
+        for index, block in enumerate(reply.blocks):
+            for part in _parts(block, _call_id(number, index), block.chunk):
+                yield sse(_response([part], conversation.model, number, _usage(reply.usage)))
+        if ending is not None:
+            yield sse(self.failure(ending, conversation).body)
+            return
+        usage = _usage(reply.usage, reply.usage.output, _thoughts(reply))
+        yield sse(_response([{"text": ""}], conversation.model, number, usage, _finish(reply)))
+
+    def whole(self, reply: Reply, conversation: Conversation, number: int) -> object:
+        """Render a reply as one response object."""
+        blocks = enumerate(reply.blocks)
+        parts = [part for index, block in blocks for part in _parts(block, _call_id(number, index), 0)]
+        usage = _usage(reply.usage, reply.usage.output, _thoughts(reply))
+        return _response(parts, conversation.model, number, usage, _finish(reply))
+
+    def failure(self, failure: Failure, conversation: Conversation) -> ErrorAnswer:
+        """Render an error answer with Google's typed details."""
+        wording = _WORDINGS[failure.cause]
+        message = failure.message or wording.message.replace("{model}", conversation.model)
+        details: list[dict[str, Any]] = []
+        if wording.quota:
+            violation = {"quotaId": wording.quota, "quotaDimensions": {"model": conversation.model}}
+            details.append({"@type": f"{_DETAIL}QuotaFailure", "violations": [violation]})
+        if failure.retry_after_s is not None:
+            message += f"\nPlease retry in {failure.retry_after_s}s."
+            details.append({"@type": f"{_DETAIL}RetryInfo", "retryDelay": f"{failure.retry_after_s}s"})
+        error: dict[str, Any] = {"code": wording.status, "message": message, "status": wording.name}
+        if details:
+            error["details"] = details
+        return ErrorAnswer(wording.status, {"error": error})
+
+
+def plainest(schema: object) -> object:
+    """Return the plainest value that a JSON Schema allows: required keys only, the first word, the least number."""
+    if not isinstance(schema, Mapping):
+        return "scripted"
+    if schema.get("enum"):
+        return schema["enum"][0]
+    match str(schema.get("type", "string")).lower():
+        case "object":
+            fields = schema.get("properties") or {}
+            return {name: plainest(fields.get(name)) for name in schema.get("required") or ()}
+        case "array":
+            return []
+        case "boolean":
+            return False
+        case "number" | "integer":
+            return schema.get("minimum", 0)
+        case _:
+            return "scripted"
+
+
+def read_conversation(body: Mapping[str, Any], model: str, *, stream: bool) -> Conversation:
+    """Reduce a request body to what scripts look at.
+
+    Args:
+        body: The parsed request.
+        model: Model asked for; the path says it.
+        stream: Whether the path asks for a stream.
+
+    Returns:
+        The conversation; odd or missing parts read as empty. Its system text ends with the working directory,
+        which the agent tells among the user's texts.
+    """
+    parts: list[Part] = []
+    for turn, content in enumerate(body.get("contents") or ()):
+        if content.get("role", "user") == "user":
+            parts += [_user_part(turn, part) for part in content.get("parts") or ()]
+    system = [str(part.get("text", "")) for part in (body.get("systemInstruction") or {}).get("parts") or ()]
+    places = [found.group(1) for part in parts if (found := _WORKSPACE.search(part.text))]
+    request = Conversation(
+        tools=tuple(str(tool.get("name", "")) for tool in _functions(body)),
+        model=model,
+        system="\n".join([*system, *(f"Working directory: {place}\n" for place in places)]),
+        stream=stream,
+    )
+    return read_parts([part for part in parts if part.text or part.call is not None], request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    model: str
+    method: str
+    body: Mapping[str, Any]
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it is none of the conversation: not streamed, and it wants JSON or offers no function."""
+        one_off = "responseJsonSchema" in _settings(self.body) or not _functions(self.body)
+        return self.method == "generateContent" and one_off
+
+
+def _asked(request: HttpRequest) -> _Asked | None:
+    found = _PATH.search(request.path)
+    body = request.json()
+    if request.method != "POST" or found is None or not isinstance(body, dict):
+        return None
+    return _Asked(found.group(1), found.group(2), body)
+
+
+def _settings(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings = body.get("generationConfig")
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def _functions(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [function for tool in body.get("tools") or () for function in tool.get("functionDeclarations") or ()]
+
+
+def _user_part(turn: int, part: Mapping[str, Any]) -> Part:
+    result = part.get("functionResponse")
+    if result is None:
+        return Part(turn, str(part.get("text", "")))
+    said = result.get("response")
+    if isinstance(said, Mapping) and len(said) == 1:
+        [said] = said.values()  # {"output": …} or {"error": …}
+    call = str(result.get("id", "")).rpartition("__")[2]  # the agent puts the tool's name before it
+    return Part(turn, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False), call)
+
+
+def _parts(block: Block, call_id: str, chunk: int) -> list[dict[str, Any]]:
+    """Return the parts of a block, several if it is streamed; a function call always comes whole."""
+    if isinstance(block, Tool):
+        return [{"functionCall": {"id": call_id, "name": block.action, "args": block.inputs}}]
+    mark = {"thought": True} if isinstance(block, Thinking) else {}
+    return [{"text": piece, **mark} for piece in cut(block.text, chunk)]
+
+
+def _response(
+    parts: list[dict[str, Any]], model: str, number: int, usage: Mapping[str, int], finish: str = ""
+) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
+    if finish:
+        candidate["finishReason"] = finish
+    said = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": model}
+    return {**said, "responseId": f"response_{number:06d}"}
+
+
+def _thoughts(reply: Reply) -> int:
+    """Return how many of the output tokens are thoughts: a quarter of their characters, at most half of all."""
+    thought = sum(len(block.text) for block in reply.blocks if isinstance(block, Thinking))
+    return min(thought // 4, reply.usage.output // 2)
+
+
+def _usage(usage: Usage, output: int | None = None, thoughts: int = 0) -> dict[str, int]:
+    prompt = usage.input + usage.cache_read + usage.cache_write
+    counts = {"promptTokenCount": prompt, "totalTokenCount": prompt + (output or 0)}
+    if usage.cache_read:
+        counts["cachedContentTokenCount"] = usage.cache_read
+    if output is not None:
+        counts["candidatesTokenCount"] = output - thoughts
+    if thoughts:
+        counts["thoughtsTokenCount"] = thoughts
+    return counts
+
+
+def _finish(reply: Reply) -> str:
+    return _STOPS[reply.stop] if reply.stop is not None else "STOP"
+
+
+def _call_id(number: int, index: int) -> str:
+    return f"call_{number:06d}_{index}"
