@@ -6,7 +6,7 @@ of a cancel, the time after the agent's last word) are looked at in one place, `
 
 import asyncio
 import os.path
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from dragoman.sdk._clocks import Clock, Clocks
 from dragoman.sdk._job import Job, Plan
 from dragoman.sdk._lines import HeadTail, Line, LineSplitter, well_formed
 from dragoman.sdk._outcome import Evidence
-from dragoman.sdk._parser import Ask, Output, Parser, Stream, Withdraw, Write, log_event
+from dragoman.sdk._parser import Ask, Interrupts, Output, Parser, Perform, Stream, Withdraw, Write, log_event
+from dragoman.sdk._performing import Performing
 from dragoman.sdk._questions import Questions
 from dragoman.sdk._run import Run
 from dragoman.sdk._stopping import Stopping
@@ -38,6 +39,11 @@ class AttemptEnd:
     tree_confirmed_dead: bool
     raw: HeadTail
     """What could not be parsed of standard output."""
+
+
+def nothing_spawned(evidence: Evidence) -> AttemptEnd:
+    """Return the end of an attempt that had no child process."""
+    return AttemptEnd(evidence, tree_confirmed_dead=True, raw=HeadTail(0, 0))
 
 
 class Attempt:
@@ -78,7 +84,8 @@ class Attempt:
         self._stopping = Stopping(plan.cancel)
         self._linger_deadline: float | None = None
         self._was_killed = False
-        self._questions = Questions(run, job, self._write, self._clocks_wait)
+        self._performing = Performing(job, environment, self._write)
+        self._questions = Questions(run, job, self._write, self._clocks_wait, self._performing.begin)
         self._stdin = [plan.stdin]
         """Written once there is a child."""
         self._closes_stdin = not plan.keep_stdin_open
@@ -108,8 +115,9 @@ class Attempt:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
             self._run.inputs.drop_all()
-        self._take(self._parser_finish(), None)
-        return AttemptEnd(self._evidence(end), end.tree_confirmed_dead, self._raw)
+            others_gone = await self._performing.close()
+        self._take(self._parser_says(self._parser.finish), None)
+        return AttemptEnd(self._evidence(end), end.tree_confirmed_dead and others_gone, self._raw)
 
     def _evidence(self, end: ChildEnd | None) -> Evidence:
         return Evidence(
@@ -208,9 +216,9 @@ class Attempt:
         else:
             self._stderr.feed(self._run.redactor.text(line.data.decode("utf-8", "replace")).encode() + b"\n")
 
-    def _parser_finish(self) -> list[Output]:
+    def _parser_says(self, call: Callable[[], Iterable[Output]]) -> list[Output]:
         try:
-            return list(self._parser.finish())
+            return list(call())
         except Exception as error:  # noqa: BLE001 - as above
             _log.error("parser failed", run_id=self._run.run_id, **failure_fields(error))
             return []
@@ -240,6 +248,8 @@ class Attempt:
                 self._clocks_wait()
         elif isinstance(output, Ask):
             self._questions.ask(output, is_ending=self._stopping.has_begun or self._linger_deadline is not None)
+        elif isinstance(output, Perform):
+            self._performing.begin(output)
         elif isinstance(output, Withdraw):
             self._run.inputs.withdraw(output.request_id)
         elif isinstance(output, Write):
@@ -315,6 +325,8 @@ class Attempt:
                 self._stop(now, now + self._job.settings.grace_s)
         for step in self._stopping.due(now):
             self._write(step.write)
+            if step.interrupts and isinstance(self._parser, Interrupts):
+                self._take(self._parser_says(self._parser.interrupt), None)
             if step.signal is not None and self._child is not None:
                 self._child.signal(step.signal)
         if self._stopping.is_over(now) or (self._linger_deadline is not None and now >= self._linger_deadline):

@@ -64,6 +64,8 @@ class CancelStep:
 
     signal: Signals | None = SIGTERM
     write: bytes = b""
+    interrupts: bool = False
+    """The parser knows what to write, as the agent has told it: see ``Interrupts``."""
     share: float = 1.0
     """The share of the grace that this step gets before the next; the last step gets what is left."""
 

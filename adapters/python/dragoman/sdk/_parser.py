@@ -1,11 +1,13 @@
 """What an adapter's parser gets and gives. Pure: lines in, events and wishes out; no clock, no I/O."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
+from dragoman.sdk._json import JsonValue
 from dragoman.sdk._lines import Line
+from dragoman.sdk._workbench import Workbench
 from dragoman.v1 import event_pb2 as pb
 
 Stream = Literal["stdout", "stderr"]
@@ -78,6 +80,16 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Perform:
+    """The agent wants something done for it: a file read, a command run. It is cancelled with the attempt."""
+
+    operation: Callable[[Workbench], Awaitable[JsonValue]]
+    """Does it. It may take its time."""
+    encode: Callable[["JsonValue | Exception"], bytes]
+    """Makes the bytes for the agent's standard input: of what came of it, or of what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """The agent asks. Policy or the caller answers; ``encode`` makes the bytes for its standard input."""
 
@@ -85,6 +97,8 @@ class Ask:
     encode: Callable[[Answer], bytes]
     lineage: pb.Lineage | None = None
     """The nested agent that asks. None: the main one."""
+    perform: Callable[[Answer], Perform | None] | None = None
+    """What is done if it is allowed, in place of ``encode``. None, or returning None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,7 @@ class CloseInput:
     """Close the agent's standard input: it has all it needs."""
 
 
-Output: TypeAlias = pb.AgentEvent | Ask | Withdraw | Write | CloseInput
+Output: TypeAlias = pb.AgentEvent | Ask | Perform | Withdraw | Write | CloseInput
 """What comes out of a parser."""
 
 
@@ -120,6 +134,14 @@ class Parser(Protocol):
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
+
+
+@runtime_checkable
+class Interrupts(Protocol):
+    """A parser that knows how to stop its agent, where that needs what only the agent's output tells."""
+
+    def interrupt(self) -> Iterable[Output]:
+        """Ask the agent to stop what it does. Called once, when a ``CancelStep`` says so."""
 
 
 def log_event(stream: Stream, line: Line) -> pb.AgentEvent:

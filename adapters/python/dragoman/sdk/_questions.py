@@ -6,12 +6,16 @@ from collections.abc import Callable
 from dragoman.protocol.order import OrderError
 from dragoman.sdk._inputs import Resolution
 from dragoman.sdk._job import Job
-from dragoman.sdk._parser import Answer, Ask
+from dragoman.sdk._parser import Answer, Ask, Perform
 from dragoman.sdk._permissions import decide
 from dragoman.sdk._run import Run
 from dragoman.v1 import event_pb2 as pb
 
 _ALLOWING = (pb.INPUT_OPTION_KIND_ALLOW_ONCE, pb.INPUT_OPTION_KIND_ALLOW_ALWAYS)
+_REFUSING = (
+    *(pb.INPUT_OPTION_KIND_REJECT_ONCE, pb.INPUT_OPTION_KIND_REJECT_ALWAYS),
+    pb.INPUT_OPTION_KIND_UNSPECIFIED,
+)
 
 
 class Questions:
@@ -22,12 +26,21 @@ class Questions:
         job: the attempt's.
         write: writes to the agent's standard input.
         on_change: called when a question was opened or has ended.
+        perform: does what was allowed. None: no question of these agents leads to that.
     """
 
-    def __init__(self, run: Run, job: Job, write: Callable[[bytes], None], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        job: Job,
+        write: Callable[[bytes], None],
+        on_change: Callable[[], None],
+        perform: Callable[[Perform], None] | None = None,
+    ) -> None:
         self._run = run
         self._job = job
         self._write = write
+        self._perform = perform
         self._on_change = on_change
 
     def ask(self, ask: Ask, *, is_ending: bool) -> None:
@@ -48,7 +61,7 @@ class Questions:
         allowed = decision == pb.PERMISSION_DECISION_ALLOW
         if not allowed:
             self._tell_denied(ask.request)
-        self._write(ask.encode(_policy_answer(ask.request, allowed=allowed)))
+        self._reply(ask, _policy_answer(ask.request, allowed=allowed))
 
     def _decide(self, request: pb.InputRequest, *, is_ending: bool) -> pb.PermissionDecision.ValueType:
         if request.kind == pb.INPUT_KIND_PERMISSION:
@@ -76,7 +89,14 @@ class Questions:
         answer = _given_answer(ask.request, resolution)
         if answer.allowed:
             self._tell_call(ask, pb.TOOL_STATUS_RUNNING, answer.updated_input_json)
-        self._write(ask.encode(answer))
+        self._reply(ask, answer)
+
+    def _reply(self, ask: Ask, answer: Answer) -> None:
+        perform = ask.perform(answer) if ask.perform is not None else None
+        if perform is not None and self._perform is not None:
+            self._perform(perform)
+        else:
+            self._write(ask.encode(answer))
 
     def _tell_call(self, ask: Ask, status: pb.ToolStatus.ValueType, input_json: str = "") -> None:
         """Tell that a tool call waits for its permission, or goes on with it; only the run loop knows both."""
@@ -95,7 +115,10 @@ class Questions:
 def _policy_answer(request: pb.InputRequest, *, allowed: bool) -> Answer:
     if request.kind != pb.INPUT_KIND_PERMISSION:
         return Answer(allowed=False)  # policy knows no answers, only refusals
-    option = next((item for item in request.options if (item.kind in _ALLOWING) == allowed), None)
+    # Once before always, in whatever order the agent lists them: policy decides about each anew.
+    by_kind = {item.kind: item for item in reversed(request.options)}
+    kinds = _ALLOWING if allowed else _REFUSING
+    option = next((by_kind[kind] for kind in kinds if kind in by_kind), None)
     message = "" if allowed else "Not allowed by this run's permission policy."
     return Answer(allowed=allowed, option=option, chosen=(option,) if option else (), message=message)
 
