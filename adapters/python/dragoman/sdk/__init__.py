@@ -1,6 +1,7 @@
 """What an adapter author imports.
 
-Subclass ``CommandLineAdapter`` for an agent that is a program, ``Adapter`` for anything else, and serve it::
+Subclass ``CommandLineAdapter`` for an agent that is a program, ``InProcessAdapter`` for one that is asked over a
+network, ``Adapter`` for anything else, and serve it::
 
     from dragoman.sdk import serve
     from my_adapter import MyAdapter
@@ -9,6 +10,7 @@ Subclass ``CommandLineAdapter`` for an agent that is a program, ``Adapter`` for 
 """
 
 from dragoman.sdk._adapter import Adapter, AdapterInfo, Model, capabilities
+from dragoman.sdk._agent_adapter import AgentAdapter
 from dragoman.sdk._command_line import CommandLineAdapter
 from dragoman.sdk._config import (
     as_bool,
@@ -22,6 +24,7 @@ from dragoman.sdk._config import (
 from dragoman.sdk._detection import probe
 from dragoman.sdk._failures import classify_http, classify_text, unknown_session
 from dragoman.sdk._finding import AuthFinding
+from dragoman.sdk._in_process import InProcessAdapter, Turn
 from dragoman.sdk._inputs import Resolution
 from dragoman.sdk._job import TERMINATE, CancelStep, Job, Plan
 from dragoman.sdk._json import JsonValue, compact, parse_json_object
@@ -46,6 +49,7 @@ from dragoman.sdk._server import AdapterServer, serve
 from dragoman.sdk._sessions import SessionPlan
 from dragoman.sdk._settings import Instructions, Settings
 from dragoman.sdk._skills import SkillSource, skill_prompt
+from dragoman.sdk._supervision import FailureError
 from dragoman.sdk._template import render
 
 __all__ = [
@@ -53,6 +57,7 @@ __all__ = [
     "Adapter",
     "AdapterInfo",
     "AdapterServer",
+    "AgentAdapter",
     "Answer",
     "Ask",
     "AuthFinding",
@@ -60,7 +65,9 @@ __all__ = [
     "CloseInput",
     "CommandLineAdapter",
     "Evidence",
+    "FailureError",
     "FailureInfo",
+    "InProcessAdapter",
     "Instructions",
     "Job",
     "JsonValue",
@@ -77,6 +84,7 @@ __all__ = [
     "SkillSource",
     "Stream",
     "Terminal",
+    "Turn",
     "Withdraw",
     "Write",
     "as_bool",

@@ -123,3 +123,6 @@ class Adapter(abc.ABC):
             Reason.NOT_IMPLEMENTED,
             f"{self.describe().type} is given its skills with each run (ExecuteRequest.skills); nothing is kept",
         )
+
+    async def close(self) -> None:  # noqa: B027 - most adapters have nothing that outlives runs
+        """End what outlives runs. Called once, when the server has stopped."""

@@ -1,4 +1,4 @@
-"""TestEnvironment for command-line agents: what is wrong with a set-up, as checks with stable codes.
+"""TestEnvironment: what is wrong with a set-up, as checks with stable codes.
 
 Levels follow the seeds: an *error* is a set-up that cannot work, a *warning* never blocks anything (an API key in
 the environment is one: it works, and it is billed), *info* is what was found in order.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk._config import as_object, as_string
-from dragoman.sdk._finding import config_dir, detect_agent
+from dragoman.sdk._finding import config_dir
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._run import Run
 from dragoman.sdk._values import seconds, struct_to_dict
@@ -24,6 +24,7 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
 if TYPE_CHECKING:  # the two know each other; only one can import the other at run time
+    from dragoman.sdk._agent_adapter import AgentAdapter
     from dragoman.sdk._command_line import CommandLineAdapter
 
 _DEFAULT_LIVE_S = 60.0
@@ -54,9 +55,7 @@ class Checks:
         self.items.append(check)
 
 
-async def check_environment(
-    adapter: "CommandLineAdapter", request: pb.TestEnvironmentRequest
-) -> list[pb.EnvironmentCheck]:
+async def check_environment(adapter: "AgentAdapter", request: pb.TestEnvironmentRequest) -> list[pb.EnvironmentCheck]:
     """Make all checks, the LIVE one last and only if no other failed."""
     checks = Checks()
     config = _check_config(adapter, request, checks)
@@ -65,7 +64,7 @@ async def check_environment(
         _check_cwd(cwd, checks)
     given = {**_string_values(config.get("env")), **request.env}
     env = {**os.environ, **given}
-    await _check_agent(adapter, env, as_string(config.get("command"), ""), checks)
+    await adapter.check_agent(env, config, checks)
     _check_api_keys(adapter, env, given, checks)
     for check in adapter.extra_checks(config, env):
         checks.items.append(check)
@@ -78,7 +77,7 @@ async def check_environment(
 
 
 def _check_config(
-    adapter: "CommandLineAdapter", request: pb.TestEnvironmentRequest, checks: Checks
+    adapter: "AgentAdapter", request: pb.TestEnvironmentRequest, checks: Checks
 ) -> dict[str, JsonValue]:
     try:
         config = struct_to_dict(request.config)
@@ -101,24 +100,44 @@ def _check_cwd(cwd: str, checks: Checks) -> None:
         checks.add(_ERROR, problem.code, problem.message, hint=problem.hint)
 
 
-async def _check_agent(adapter: "CommandLineAdapter", env: Mapping[str, str], command: str, checks: Checks) -> None:
-    found = await detect_agent(adapter, env, command)
+async def check_agent(
+    adapter: "AgentAdapter", env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks
+) -> None:
+    """Check an agent that is no program: is it there, and is one logged in."""
+    found = await adapter.look(env, config)
+    if found.available:
+        checks.add(_INFO, "agent_available", found.message)
+    else:
+        checks.add(_ERROR, "agent_unavailable", found.message, hint=found.hint)
+    _check_finding(adapter, found, checks)
+
+
+async def check_program(
+    adapter: "CommandLineAdapter", env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks
+) -> None:
+    """Check an agent that is a program: is it there, does it start, is one logged in."""
+    command = as_string(config.get("command"), "")
+    found = await adapter.look(env, config)
     if not found.executable:
         what = command or " or ".join(adapter.executables) or "config.command"
         hint = adapter.install_hint if not command else "Install it, or set config.command to its absolute path."
         checks.add(_ERROR, "command_not_found", f"{what} was not found on PATH.", hint=hint)
         return
     checks.add(_INFO, "command_found", f"The executable is {found.executable}.", detail=found.version)
-    for problem in found.problems:
-        level = _ERROR if problem.code == "executable_broken" else _WARNING
-        checks.add(level, problem.code, problem.message, hint=problem.hint)
-    _check_auth(adapter, found, checks)
+    _check_finding(adapter, found, checks)
     directory = config_dir(adapter, env)
     if directory is not None and not directory.is_dir():
         checks.add(_INFO, "config_dir_absent", f"There is no {directory} yet; the agent makes it when first used.")
 
 
-def _check_auth(adapter: "CommandLineAdapter", found: pb.Detection, checks: Checks) -> None:
+def _check_finding(adapter: "AgentAdapter", found: pb.Detection, checks: Checks) -> None:
+    for problem in found.problems:
+        level = _ERROR if problem.code == "executable_broken" else _WARNING
+        checks.add(level, problem.code, problem.message, hint=problem.hint)
+    _check_auth(adapter, found, checks)
+
+
+def _check_auth(adapter: "AgentAdapter", found: pb.Detection, checks: Checks) -> None:
     if found.auth == pb.AUTH_STATE_OK:
         checks.add(_INFO, "auth_ok", "The agent is logged in.", detail=found.auth_method)
     elif found.auth == pb.AUTH_STATE_MISSING:
@@ -131,7 +150,7 @@ def _check_auth(adapter: "CommandLineAdapter", found: pb.Detection, checks: Chec
 
 
 def _check_api_keys(
-    adapter: "CommandLineAdapter", env: Mapping[str, str], given: Mapping[str, str], checks: Checks
+    adapter: "AgentAdapter", env: Mapping[str, str], given: Mapping[str, str], checks: Checks
 ) -> None:
     for name in adapter.api_key_variables:
         if not env.get(name):
@@ -145,7 +164,7 @@ def _check_api_keys(
         )
 
 
-async def _check_live(adapter: "CommandLineAdapter", request: pb.TestEnvironmentRequest, checks: Checks) -> None:
+async def _check_live(adapter: "AgentAdapter", request: pb.TestEnvironmentRequest, checks: Checks) -> None:
     """Have one tiny real turn in a neutral directory; the answer must echo a nonce that nobody can know."""
     nonce = f"dragoman-{secrets.token_hex(6)}"
     neutral = Path(tempfile.mkdtemp(prefix="dragoman-live-"))
@@ -177,7 +196,7 @@ async def _check_live(adapter: "CommandLineAdapter", request: pb.TestEnvironment
         checks.add(_INFO, "live_ok", "The agent answered a live turn.", detail=result.model)
 
 
-async def _run_once(adapter: "CommandLineAdapter", request: pb.ExecuteRequest) -> tuple[event_pb2.Result, str]:
+async def _run_once(adapter: "AgentAdapter", request: pb.ExecuteRequest) -> tuple[event_pb2.Result, str]:
     run = Run(request, adapter.accept(request), adapter=adapter.describe().type, instance_id="")
     result = await adapter.execute(run)
     run.finish(result)

@@ -30,6 +30,7 @@ class AdapterServer:
     """
 
     def __init__(self, adapter: Adapter, listen: Sequence[str]) -> None:
+        self._adapter = adapter
         self.servicer = AdapterServicer(adapter)
         handler = service_handler(_SERVICE, self.servicer)
         self._server = DragomanServer({_SERVICE: handler}, listen)
@@ -50,7 +51,10 @@ class AdapterServer:
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
         """Refuse new runs, stop those that live within ``grace_s`` seconds, and close."""
-        await self._server.stop([self.servicer], grace_s)
+        try:
+            await self._server.stop([self.servicer], grace_s)
+        finally:
+            await self._adapter.close()
 
 
 def serve(
