@@ -12,11 +12,13 @@ class Native:
         name: Tool name as the agent offers it to the model.
         inputs: Native input field -> neutral argument it takes.
         constants: Native input fields with a fixed value.
+        templates: Native input field -> text in which ``<name>`` stands for a neutral argument.
     """
 
     name: str
     inputs: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, object] = field(default_factory=dict)
+    templates: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

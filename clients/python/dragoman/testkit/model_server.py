@@ -33,10 +33,11 @@ from dragoman.testkit.http1 import (
     stream_limit,
 )
 from dragoman.testkit.openai_chat import OpenAIChat
+from dragoman.testkit.openai_responses import OpenAIResponses
 from dragoman.testkit.performance import CutError, Performance
 from dragoman.testkit.scenarios import Scenario
 
-DIALECTS: tuple[Dialect, ...] = (AnthropicMessages(), Gemini(), Gemini(), OpenAIChat())
+DIALECTS: tuple[Dialect, ...] = (AnthropicMessages(), Gemini(), OpenAIChat(), OpenAIResponses())
 
 _T = TypeVar("_T")
 

@@ -39,4 +39,11 @@ def _translated(tool: Tool, words: Mapping[str, Native]) -> Tool:
     if own is None:
         return tool  # a native name already
     named = {theirs: tool.inputs[ours] for theirs, ours in own.inputs.items() if ours in tool.inputs}
-    return replace(tool, action=own.name, inputs={**named, **own.constants})
+    written = {field: _written(text, tool.inputs) for field, text in own.templates.items()}
+    return replace(tool, action=own.name, inputs={**named, **written, **own.constants})
+
+
+def _written(text: str, inputs: Mapping[str, object]) -> str:
+    for name, value in inputs.items():
+        text = text.replace(f"<{name}>", str(value))
+    return text

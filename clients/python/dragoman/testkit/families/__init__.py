@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from dragoman.testkit.families.claude import CLAUDE
+from dragoman.testkit.families.codex import CODEX
 from dragoman.testkit.family import AgentFamily
 
 FAMILIES: Final[Mapping[str, AgentFamily]] = {
     "claude": CLAUDE,
+    "codex": CODEX,
 }
 """By name."""

@@ -1,0 +1,50 @@
+"""Codex, with the tools it offers to models of its direct mode; `CODE_MODE_MODEL` is one of the other mode."""
+
+from typing import Final
+
+from dragoman.testkit.family import AgentFamily, Native
+
+MODEL: Final = "gpt-5.5"
+CODE_MODE_MODEL: Final = "gpt-6.1-sol"
+
+#: A provider of our own, as the built-in one tries WebSockets first. Fewer retries than usual, for the time's sake.
+_CONFIG: Final = """\
+model = "gpt-5.5"
+model_provider = "scripted"
+check_for_update_on_startup = false
+
+[features]
+plugins = false
+
+[analytics]
+enabled = false
+
+[feedback]
+enabled = false
+
+[model_providers.scripted]
+name = "scripted"
+base_url = "{url}/v1"
+env_key = "SCRIPTED_API_KEY"
+wire_api = "responses"
+request_max_retries = 1
+stream_max_retries = 1
+"""
+
+CODEX: Final = AgentFamily(
+    executable="codex",
+    config=".codex",
+    environment={"CODEX_HOME": "{config}"},
+    model={"SCRIPTED_API_KEY": "{key}"},
+    model_files={".codex/config.toml": _CONFIG},
+    tools={
+        "write": Native("apply_patch", {"path": "path", "content": "content"}),
+        "edit": Native("apply_patch", {"path": "path", "old": "old", "new": "new"}),
+        "read": Native("exec_command", templates={"cmd": "cat '<path>'"}),
+        "shell": Native("exec_command", {"cmd": "command"}, {"yield_time_ms": 30000}),
+        "background": Native("exec_command", {"cmd": "command"}, {"yield_time_ms": 250}),
+        "subagent": Native("spawn_agent", {"message": "prompt"}),
+    },
+    login_file="auth.json",
+    login={"OPENAI_API_KEY": "sk-fake-0000-dragoman-testkit"},
+)
