@@ -15,6 +15,7 @@ from dragoman.protocol.limits import MAX_LINE_BYTES
 from dragoman.protocol.logs import failure_fields
 from dragoman.sdk._child import Child, ChildEnd, ChildSpec
 from dragoman.sdk._clocks import Clock, Clocks
+from dragoman.sdk._framing import Splitter, make_splitter
 from dragoman.sdk._job import Job, Plan
 from dragoman.sdk._lines import HeadTail, Line, LineSplitter, well_formed
 from dragoman.sdk._outcome import Evidence
@@ -69,7 +70,10 @@ class Attempt:
         self._clocks = clocks
         self._linger_s = linger_s
         self._native_protocol = native_protocol
-        self._splitters = {"stdout": LineSplitter(MAX_LINE_BYTES), "stderr": LineSplitter(MAX_LINE_BYTES)}
+        self._splitters: dict[str, Splitter] = {
+            "stdout": make_splitter(plan.framing, MAX_LINE_BYTES),
+            "stderr": LineSplitter(MAX_LINE_BYTES),
+        }
         self._raw = HeadTail(_HEAD_BYTES, _TAIL_BYTES)
         self._stderr = HeadTail(0, _STDERR_TAIL_BYTES)
         self._budget = job.settings.output_bytes

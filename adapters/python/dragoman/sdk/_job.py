@@ -7,6 +7,7 @@ from signal import SIGTERM, Signals
 
 from dragoman.sdk._config import as_string
 from dragoman.sdk._environment import EnvironmentInputs
+from dragoman.sdk._framing import Framing
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._sessions import SessionPlan
 from dragoman.sdk._settings import Instructions, Settings
@@ -82,6 +83,8 @@ class Plan:
     stdin: bytes = b""
     keep_stdin_open: bool = False
     """Whether answers follow on standard input. Else it is closed after ``stdin``."""
+    framing: Framing = "lines"
+    """How standard output is cut into what the parser gets as lines."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The agent's own variables. ``config.env`` and ``env`` win over them."""
     files: Mapping[str, bytes] = field(default_factory=dict)
