@@ -44,6 +44,7 @@ from dragoman.sdk._parser import (
     Write,
     log_event,
 )
+from dragoman.sdk._permissions import decide
 from dragoman.sdk._run import Run
 from dragoman.sdk._server import AdapterServer, serve
 from dragoman.sdk._sessions import SessionPlan
@@ -98,6 +99,7 @@ __all__ = [
     "classify_text",
     "common_properties",
     "compact",
+    "decide",
     "failure_from_hint",
     "log_event",
     "parse_json_object",
