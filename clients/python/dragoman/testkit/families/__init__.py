@@ -5,10 +5,12 @@ from typing import Final
 
 from dragoman.testkit.families.claude import CLAUDE
 from dragoman.testkit.families.codex import CODEX
+from dragoman.testkit.families.opencode import OPENCODE
 from dragoman.testkit.family import AgentFamily
 
 FAMILIES: Final[Mapping[str, AgentFamily]] = {
     "claude": CLAUDE,
     "codex": CODEX,
+    "opencode": OPENCODE,
 }
 """By name."""
