@@ -99,6 +99,8 @@ class Ask:
     """The nested agent that asks. None: the main one."""
     perform: Callable[[Answer], Perform | None] | None = None
     """What is done if it is allowed, in place of ``encode``. None, or returning None: nothing."""
+    is_free: bool = False
+    """It is allowed, and nobody is asked, unless the run's permissions refuse it in so many words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,14 @@ def decide(
     return decision
 
 
+def is_refused(permissions: pb.Permissions, subject: pb.InputSubject, *, cwd: str = "") -> bool:
+    """Tell whether the permissions refuse it in so many words, not only for want of somebody to ask."""
+    if permissions.auto_approve:
+        return False
+    decisions = (rule.decision for rule in permissions.rules if matches(rule, subject, cwd=cwd))
+    return next(decisions, permissions.default_decision) == pb.PERMISSION_DECISION_DENY
+
+
 def matches(rule: pb.PermissionRule, subject: pb.InputSubject, *, cwd: str = "") -> bool:
     """Tell whether a rule is about this; all that it sets must match.
 

@@ -7,7 +7,7 @@ from dragoman.protocol.order import OrderError
 from dragoman.sdk._inputs import Resolution
 from dragoman.sdk._job import Job
 from dragoman.sdk._parser import Answer, Ask, Perform
-from dragoman.sdk._permissions import decide
+from dragoman.sdk._permissions import decide, is_refused
 from dragoman.sdk._run import Run
 from dragoman.v1 import event_pb2 as pb
 
@@ -50,7 +50,7 @@ class Questions:
             ask: the question.
             is_ending: whether the attempt is being stopped or has said its last word; nobody is asked then.
         """
-        decision = self._decide(ask.request, is_ending=is_ending)
+        decision = self._decide(ask, is_ending=is_ending)
         if decision == pb.PERMISSION_DECISION_ASK:
             # Now, not in a task: what the agent says next may already withdraw it.
             self._tell_call(ask, pb.TOOL_STATUS_AWAITING_PERMISSION)
@@ -63,7 +63,11 @@ class Questions:
             self._tell_denied(ask.request)
         self._reply(ask, _policy_answer(ask.request, allowed=allowed))
 
-    def _decide(self, request: pb.InputRequest, *, is_ending: bool) -> pb.PermissionDecision.ValueType:
+    def _decide(self, ask: Ask, *, is_ending: bool) -> pb.PermissionDecision.ValueType:
+        request = ask.request
+        if ask.is_free:
+            refused = is_refused(self._job.permissions, request.subject, cwd=self._job.settings.cwd)
+            return pb.PERMISSION_DECISION_DENY if refused else pb.PERMISSION_DECISION_ALLOW
         if request.kind == pb.INPUT_KIND_PERMISSION:
             decision = decide(self._job.permissions, request.subject, cwd=self._job.settings.cwd)
         else:

@@ -1,0 +1,46 @@
+"""Agents that speak the Agent Client Protocol (agentclientprotocol.com): JSON-RPC over standard input and output.
+
+Subclass ``AcpAdapter``; an agent's own ways go into ``AcpOptions``::
+
+    from dragoman.sdk.acp import AcpAdapter, AcpOptions
+
+    class MyAdapter(AcpAdapter):
+        executables = ("my-agent",)
+        acp = AcpOptions(usage="last_call")
+
+        def info(self): ...
+
+        def acp_args(self, job):
+            return ["acp"]
+"""
+
+from dragoman.sdk._fields import Fields
+from dragoman.sdk._jsonrpc import RpcError
+from dragoman.sdk.acp._adapter import CANCEL, AcpAdapter, conversation
+from dragoman.sdk.acp._failures import error_text
+from dragoman.sdk.acp._options import AcpOptions, ToolState, TurnEnd
+from dragoman.sdk.acp._parser import AcpParser, opening
+from dragoman.sdk.acp._setup import Conversation, Offer, full_prompt, read_offer
+from dragoman.sdk.acp._tools import file_changes, unified_diff
+from dragoman.sdk.acp._usage import read_tokens
+
+__all__ = [
+    "CANCEL",
+    "AcpAdapter",
+    "AcpOptions",
+    "AcpParser",
+    "Conversation",
+    "Fields",
+    "Offer",
+    "RpcError",
+    "ToolState",
+    "TurnEnd",
+    "conversation",
+    "error_text",
+    "file_changes",
+    "full_prompt",
+    "opening",
+    "read_offer",
+    "read_tokens",
+    "unified_diff",
+]

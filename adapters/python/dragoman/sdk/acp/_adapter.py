@@ -1,0 +1,96 @@
+"""The base of adapters for agents that speak the Agent Client Protocol."""
+
+from collections.abc import Mapping, Sequence
+from signal import SIGTERM
+from typing import ClassVar, Final
+
+from dragoman.sdk._command_line import CommandLineAdapter
+from dragoman.sdk._job import CancelStep, Job, Plan
+from dragoman.sdk._parser import Parser
+from dragoman.sdk._values import struct_to_dict
+from dragoman.sdk.acp._options import AcpOptions
+from dragoman.sdk.acp._parser import COST_KEY, AcpParser, opening
+from dragoman.sdk.acp._setup import Conversation, full_prompt
+from dragoman.v1 import event_pb2 as pb
+
+CANCEL: Final = (
+    # Answered with what was done so far, as soon as the agent's calls are called off.
+    CancelStep(signal=None, interrupts=True, share=0.4),
+    CancelStep(signal=SIGTERM),
+)
+"""``session/cancel`` first, then SIGTERM."""
+
+
+class AcpAdapter(CommandLineAdapter):
+    """An adapter for an agent that speaks the protocol. Subclasses give ``info`` and say how the agent is started."""
+
+    native_protocol: ClassVar[str] = "acp"
+    acp: ClassVar[AcpOptions] = AcpOptions()
+    """The agent's ways."""
+    skills_in_prompt: ClassVar[bool] = False
+    """Whether skills go into the prompt, as the agent has no notion of them. Then there is no ``skill_layout``."""
+
+    def acp_args(self, job: Job) -> Sequence[str]:
+        """Return the arguments behind the executable that make the agent speak the protocol. Pure."""
+        del job
+        return ()
+
+    def acp_env(self, job: Job) -> Mapping[str, str]:
+        """Return the agent's own variables. Pure."""
+        del job
+        return {}
+
+    def acp_options(self, job: Job) -> AcpOptions:
+        """Return the agent's ways in this run. Pure."""
+        del job
+        return self.acp
+
+    def acp_conversation(self, job: Job) -> Conversation:
+        """Return what this run wants of the agent. Pure."""
+        return conversation(job, self.acp_options(job), skills_in_prompt=self.skills_in_prompt)
+
+    def plan(self, job: Job) -> Plan:
+        """Say how to run the agent."""
+        session = job.session
+        notes: list[str] = []
+        if session.disposition == pb.SESSION_DISPOSITION_FORK:
+            notes.append(f"copies session {session.native_id}")
+        elif session.resumes:
+            notes.append(f"resumes session {session.native_id}")
+        return Plan(
+            argv=(job.executable, *self.acp_args(job), *job.settings.extra_args),
+            stdin=opening(self.acp_options(job), self._info.version),
+            keep_stdin_open=True,
+            env=self.acp_env(job),
+            notes=tuple(notes),
+            cancel=CANCEL,
+        )
+
+    def parser(self, job: Job) -> Parser:
+        """Return what understands the agent's output, and answers it."""
+        return AcpParser(self.acp_conversation(job), self.acp_options(job), self._info.version)
+
+
+def conversation(job: Job, options: AcpOptions, *, skills_in_prompt: bool = False) -> Conversation:
+    """Return what a job wants of its agent. Pure."""
+    prompt = full_prompt(
+        job.prompt,
+        system_prompt=job.system_prompt,
+        instructions=job.instructions.with_directive() if job.instructions is not None else "",
+        skills=job.skills if skills_in_prompt else (),
+        slash_commands=options.slash_commands,
+    )
+    kept = struct_to_dict(job.request.session.handle.params).get(COST_KEY) if job.session.resumes else None
+    return Conversation(
+        cwd=job.settings.cwd,
+        prompt=prompt,
+        additional_directories=job.settings.additional_directories,
+        mcp_servers=tuple(job.request.mcp_servers),
+        session_id=job.session.native_id,
+        forks=job.session.disposition == pb.SESSION_DISPOSITION_FORK,
+        mode=job.permissions.native_mode,
+        model=job.settings.model,
+        cost_before=kept if isinstance(kept, str) else None,
+        tag=f"acp-{job.attempt}",
+        names_frames=job.request.include_native,
+    )

@@ -1,0 +1,290 @@
+"""One attempt's side of the Agent Client Protocol: what the agent says, and what it is told next. Pure.
+
+The conversation is initialize, then authenticate if the adapter wants it, then session/new (or resume, load, fork),
+then the wanted mode, model and options, then the prompt, whose answer ends it. What was said before the prompt is
+history and is not told again.
+"""
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Final
+
+from dragoman.sdk._fields import Fields, inner, text
+from dragoman.sdk._json import compact
+from dragoman.sdk._jsonrpc import Notification, Peer, Request, Response, RpcError, Stray
+from dragoman.sdk._lines import Line
+from dragoman.sdk._parser import CloseInput, FailureInfo, Output, Report, Stream, Terminal, Write, log_event
+from dragoman.sdk.acp._adjusting import Adjustment, adjustments
+from dragoman.sdk.acp._ending import ending, other_usage, run_usage
+from dragoman.sdk.acp._failures import failure_of, is_lost_session
+from dragoman.sdk.acp._options import AcpOptions
+from dragoman.sdk.acp._requests import Requests
+from dragoman.sdk.acp._setup import (
+    PROTOCOL_VERSION,
+    Conversation,
+    Offer,
+    initialize_params,
+    read_offer,
+    session_params,
+    unsupported,
+)
+from dragoman.sdk.acp._updates import Updates
+from dragoman.sdk.acp._usage import SessionCost, amount_text, read_amount
+from dragoman.v1 import event_pb2 as pb
+
+INITIALIZE: Final = "initialize"
+PROMPT: Final = "session/prompt"
+COST_KEY: Final = "acpSessionCost"
+"""The session's parameter that keeps what it has cost so far."""
+
+_OPENING: Final = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
+
+
+def opening(options: AcpOptions, version: str) -> bytes:
+    """Return the first line that the agent is told. The parser expects the answer to it."""
+    return Peer[str]().request(INITIALIZE, initialize_params(options, version), INITIALIZE)
+
+
+class AcpParser:
+    """Understands one attempt of an agent that speaks the protocol, and says what it is told.
+
+    Args:
+        wanted: what this attempt wants of the agent.
+        options: the agent's ways.
+        version: the adapter's, as in ``opening``.
+    """
+
+    def __init__(self, wanted: Conversation, options: AcpOptions | None = None, version: str = "") -> None:
+        self.report = Report()
+        self.offer = Offer()
+        self._wanted = wanted
+        self._options = options or AcpOptions()
+        self._peer = Peer[str]()
+        self._peer.request(INITIALIZE, initialize_params(self._options, version), INITIALIZE)  # the plan has sent it
+        known = read_amount(wanted.cost_before) if wanted.session_id else Decimal(0)
+        self._cost = SessionCost(known)
+        self._updates = Updates(self._options, wanted.cwd, self._cost)
+        self._requests = Requests(self._peer, self._options, wanted, self._updates.calls)
+        self._session_id = ""
+        self._adjustments: list[Adjustment] = []
+        self._stopping = False
+        self._steps: dict[str, Callable[[Fields], Iterable[Output]]] = {
+            INITIALIZE: self._initialized,
+            "authenticate": self._authenticated,
+            "session/new": self._opened,
+            "session/load": self._opened,
+            "session/resume": self._opened,
+            "session/fork": self._opened,
+            "adjust": self._adjusted,
+            PROMPT: self._prompted,
+        }
+
+    # What the run loop calls.
+
+    def line(self, stream: Stream, line: Line) -> Iterable[Output]:
+        """Take a line."""
+        message = self._peer.read(line.data) if stream == "stdout" else None
+        if message is None or isinstance(message, Stray):
+            return [log_event(stream, line)]
+        self.report.has_output = True
+        try:
+            outputs = self._message(message)
+        except RecursionError:  # nested so deeply that it can be read but not written
+            outputs = None
+        if outputs is None:
+            return [log_event(stream, line)]
+        if self._wanted.names_frames:
+            _name(message, outputs)
+        return outputs
+
+    def finish(self) -> Iterable[Output]:
+        """Take the end of all output."""
+        outputs: list[Output] = list(self._updates.speech.pause())
+        if self.report.terminal is None:
+            self._sum_up({})
+            if self._stopping:
+                outputs += self._updates.calls.cut_off()
+        return outputs
+
+    def interrupt(self) -> Iterable[Output]:
+        """Ask the agent to stop: the turn is cancelled; before there is one, its input is closed."""
+        self._stopping = True
+        outputs: list[Output] = list(self._requests.give_up())
+        if PROMPT in self._peer.pending:
+            self._updates.calls.interrupted = True
+            outputs.append(Write(self._peer.notify("session/cancel", {"sessionId": self._session_id})))
+        else:
+            outputs.append(CloseInput())
+        return outputs
+
+    # Messages.
+
+    def _message(self, message: Request | Notification | Response[str]) -> list[Output] | None:
+        if isinstance(message, Request):
+            try:
+                return self._requests.take(message)
+            except RecursionError:
+                return [Write(self._peer.error(message.id, -32603, "nested too deeply"))]
+        if isinstance(message, Notification):
+            return self._notified(message)
+        if self._stopping and message.tag != PROMPT:
+            return []  # nothing more is begun
+        if message.error is not None:
+            return self._failed(message.tag, message.error)
+        return list(self._steps[message.tag](message.fields))
+
+    def _notified(self, message: Notification) -> list[Output] | None:
+        if message.method == "$/cancel_request":
+            return self._requests.withdraw(message.params)
+        if message.method != "session/update":
+            return None
+        events = self._updates.take(inner(message.params, "update"))
+        if events is None:
+            return None
+        outputs: list[Output] = list(events)
+        session = text(message.params, "sessionId")
+        if self._session_id and session not in {"", self._session_id}:
+            for output in outputs:
+                if isinstance(output, pb.AgentEvent):
+                    output.lineage.subagent_id = session  # it was not begun here, so the agent has begun it
+        return outputs
+
+    # Step by step.
+
+    def _ask(self, method: str, params: dict[str, object], tag: str = "") -> Write:
+        return Write(self._peer.request(method, params, tag or method))
+
+    def _initialized(self, result: Fields) -> Iterable[Output]:
+        self.offer = read_offer(result)
+        if self.offer.version not in {None, PROTOCOL_VERSION}:
+            message = f"The agent speaks version {self.offer.version} of the protocol; version 1 is wanted."
+            return self._fail(FailureInfo(pb.FAILURE_KIND_VERSION_UNSUPPORTED, message, code="acp_version"))
+        if self._options.authenticate:
+            return [self._ask("authenticate", {"methodId": self._options.authenticate})]
+        return self._open()
+
+    def _authenticated(self, result: Fields) -> Iterable[Output]:
+        del result
+        return self._open()
+
+    def _open(self) -> list[Output]:
+        notices: list[Output] = [
+            pb.AgentEvent(
+                notice=pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=message),
+                origin=pb.EVENT_ORIGIN_ADAPTER,
+            )
+            for code, message in unsupported(self._wanted, self.offer)
+        ]
+        params = session_params(self._wanted, self.offer, self._options)
+        if not self._wanted.session_id:
+            return [*notices, self._ask("session/new", params)]
+        method = self._way_back()
+        if not method:
+            return self._fail(_cannot_go_on(self._wanted))
+        return [*notices, self._ask(method, {"sessionId": self._wanted.session_id, **params})]
+
+    def _way_back(self) -> str:
+        """Return how an earlier session is reached; empty if the agent offers no way."""
+        if self._wanted.forks:
+            return "session/fork" if self.offer.forks else ""
+        if self.offer.resumes and not (self._options.prefers_load and self.offer.loads):
+            return "session/resume"
+        return "session/load" if self.offer.loads else ""
+
+    def _opened(self, result: Fields) -> Iterable[Output]:
+        asked_for = "" if self._wanted.forks else self._wanted.session_id
+        self._session_id = text(result, "sessionId") or asked_for
+        if not self._session_id:
+            message = "The agent began a session without saying its id."
+            return self._fail(FailureInfo(pb.FAILURE_KIND_UNPARSEABLE_OUTPUT, message, code="acp_no_session_id"))
+        self.report.session_id = self._session_id
+        outputs: list[Output] = list(self._updates.set_up(self._session_id, self.offer, result))
+        chosen = adjustments(self._wanted, self._options, self._updates.choices)
+        if isinstance(chosen, FailureInfo):
+            return [*outputs, *self._fail(chosen)]
+        self._adjustments = chosen
+        return [*outputs, *self._go_on()]
+
+    def _go_on(self) -> list[Output]:
+        if self._adjustments:
+            method, params = self._adjustments[0]
+            return [self._ask(method, {"sessionId": self._session_id, **params}, "adjust")]
+        self._updates.prompted()
+        prompt = [{"type": "text", "text": self._wanted.prompt}]
+        return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt})]
+
+    def _adjusted(self, result: Fields) -> Iterable[Output]:
+        _, params = self._adjustments.pop(0)
+        choices = self._updates.choices
+        choices.mode = str(params.get("modeId", choices.mode))
+        choices.model = str(params.get("modelId", choices.model))
+        choices.read_options(result)
+        return [*self._updates.tell_session(), *self._go_on()]
+
+    # The end.
+
+    def _prompted(self, result: Fields) -> Iterable[Output]:
+        outputs: list[Output] = list(self._updates.speech.pause())
+        other = other_usage(result, self._options)
+        if other is not None:
+            outputs.append(pb.AgentEvent(usage=other))
+        reason = text(result, "stopReason")
+        self._sum_up(result)
+        terminal = ending(reason, result, self._updates, self._options, interrupted=self._stopping)
+        if terminal.interrupted:
+            outputs += self._updates.calls.cut_off()
+        self.report.terminal = terminal
+        self.report.raw_json = compact(result)
+        return [*outputs, CloseInput()]
+
+    def _sum_up(self, result: Fields) -> None:
+        report, updates = self.report, self._updates
+        report.summary = updates.speech.last_words
+        report.model = updates.choices.model
+        report.provider = self._options.provider
+        report.usage = run_usage(result, self._options, updates, self._cost)
+        if self._cost.total is not None:
+            report.session_params[COST_KEY] = amount_text(self._cost.total)
+
+    def _failed(self, tag: str, error: RpcError) -> list[Output]:
+        outputs: list[Output] = list(self._updates.speech.pause())
+        method = self._adjustments[0][0] if tag == "adjust" and self._adjustments else tag
+        if tag == PROMPT:
+            self._sum_up({})
+            if self._stopping:  # some agents answer a cancelled prompt with an error
+                outputs += self._updates.calls.cut_off()
+                self.report.terminal = Terminal(succeeded=False, subtype="cancelled", interrupted=True)
+                return [*outputs, CloseInput()]
+        failure = failure_of(error, method, self.offer.auth_methods)
+        is_old = tag in _OPENING and bool(self._wanted.session_id)
+        if is_old and (is_lost_session(error) or self._options.lost_session(error)):
+            failure = _lost(self._wanted.session_id, failure)
+        return [*outputs, *self._fail(failure, subtype=failure.code)]
+
+    def _fail(self, failure: FailureInfo, subtype: str = "") -> list[Output]:
+        self.report.terminal = Terminal(succeeded=False, subtype=subtype, failure=failure)
+        return [CloseInput()]
+
+
+def _cannot_go_on(wanted: Conversation) -> FailureInfo:
+    if wanted.forks:
+        message = "This agent does not offer to copy a session (session/fork)."
+        return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="acp_no_fork")
+    message = "This agent offers neither session/resume nor session/load: it cannot go on with a session."
+    return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code="acp_no_resume")
+
+
+def _lost(session_id: str, failure: FailureInfo) -> FailureInfo:
+    message = f"The agent knows no session {session_id}."
+    return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code=failure.code, errors=failure.errors)
+
+
+def _name(message: Request | Notification | Response[str], outputs: list[Output]) -> None:
+    event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
+    if event is None:
+        return
+    if isinstance(message, Response):
+        event.native.type = f"{message.tag}/result"
+    else:
+        kind = text(inner(message.params, "update"), "sessionUpdate")
+        event.native.type = "/".join(part for part in (message.method, kind) if part)

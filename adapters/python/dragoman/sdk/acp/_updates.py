@@ -1,0 +1,209 @@
+"""What the agent tells while it works: text, reasoning, tools, plans, facts of the session. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal
+
+from dragoman.sdk._fields import Fields, count, inner, objects, text
+from dragoman.sdk.acp._content import block_text
+from dragoman.sdk.acp._options import AcpOptions
+from dragoman.sdk.acp._setup import Choices, Offer
+from dragoman.sdk.acp._tools import ToolCalls
+from dragoman.sdk.acp._usage import SessionCost
+from dragoman.v1 import event_pb2 as pb
+
+_PLAN_STATUSES: Final = {
+    "pending": pb.PLAN_ENTRY_STATUS_PENDING,
+    "in_progress": pb.PLAN_ENTRY_STATUS_IN_PROGRESS,
+    "completed": pb.PLAN_ENTRY_STATUS_COMPLETED,
+    "cancelled": pb.PLAN_ENTRY_STATUS_CANCELLED,
+}
+_LONGEST_SUMMARY: Final = 256 * 1024
+"""Characters of the last words that are kept as the summary."""
+
+_Said = Literal["text", "thinking"]
+_Handler = Callable[[Fields], Iterable[pb.AgentEvent]]
+
+
+class Speech:
+    """Text and reasoning, in items: what is said in one go, or belongs to one message."""
+
+    def __init__(self) -> None:
+        self._kind: _Said | None = None
+        self._message = ""
+        self._item = ""
+        self._used: set[str] = set()
+        self._last: list[str] = []
+        self._room = _LONGEST_SUMMARY
+        self.has_spoken = False
+        """Whether there was any answer, as opposed to reasoning."""
+
+    @property
+    def last_words(self) -> str:
+        """The last item of the answer, up to a length."""
+        return "".join(self._last)
+
+    def say(self, kind: _Said, update: Fields) -> Iterator[pb.AgentEvent]:
+        """Take a piece of text or reasoning."""
+        words, message = block_text(inner(update, "content")), text(update, "messageId")
+        if not words:
+            return
+        if self._kind != kind or (message and message != self._message):
+            yield from self.pause()
+            self._begin(kind, message)
+        if kind == "text":
+            self.has_spoken = True
+            self._last.append(words[: self._room])
+            self._room -= len(self._last[-1])
+            yield pb.AgentEvent(text=pb.Text(item_id=self._item, delta=words))
+        else:
+            yield pb.AgentEvent(thinking=pb.Thinking(item_id=self._item, delta=words))
+
+    def pause(self) -> Iterator[pb.AgentEvent]:
+        """End the item, so that what is held back of it comes before what follows."""
+        if self._kind == "text":
+            yield pb.AgentEvent(text=pb.Text(item_id=self._item))
+        elif self._kind == "thinking":
+            yield pb.AgentEvent(thinking=pb.Thinking(item_id=self._item))
+        self._kind = None
+
+    def _begin(self, kind: _Said, message: str) -> None:
+        self._kind, self._message = kind, message
+        self._item = message or f"{kind}-{len(self._used) + 1}"
+        if self._item in self._used:
+            self._item = f"{self._item}-{len(self._used) + 1}"
+        self._used.add(self._item)
+        if kind == "text":
+            self._last, self._room = [], _LONGEST_SUMMARY
+
+
+class Updates:
+    """Turns ``session/update`` into events.
+
+    Args:
+        options: the agent's ways.
+        cwd: the session's directory.
+        cost: follows the session's cost.
+    """
+
+    def __init__(self, options: AcpOptions, cwd: str, cost: SessionCost) -> None:
+        self.calls = ToolCalls(options, cwd)
+        self.speech = Speech()
+        self.choices = Choices()
+        self.session = pb.Session()
+        self.context_used: int | None = None
+        self.context_size: int | None = None
+        self.has_acted = False
+        """Whether a tool was called or a plan was made."""
+        self._cost = cost
+        self._told_session = b""
+        self._is_history = True
+        self._facts: dict[str, _Handler] = {
+            "available_commands_update": self._commands,
+            "current_mode_update": self._mode,
+            "config_option_update": self._options_changed,
+            "session_info_update": self._info,
+            "usage_update": self._usage,
+        }
+        self._deeds: dict[str, _Handler] = {
+            "agent_message_chunk": lambda update: self.speech.say("text", update),
+            "agent_thought_chunk": lambda update: self.speech.say("thinking", update),
+            "user_message_chunk": self._user,
+            "tool_call": self._tool,
+            "tool_call_update": self._tool,
+            "plan": self._plan,
+            "plan_update": lambda update: self._plan(inner(update, "plan")),
+        }
+
+    def prompted(self) -> None:
+        """Note that this run's prompt is sent: what comes now is this run's."""
+        self._is_history = False
+
+    def take(self, update: Fields) -> Iterable[pb.AgentEvent] | None:
+        """Take an update. None: it is of no known kind."""
+        kind = text(update, "sessionUpdate")
+        if kind in self._facts:
+            return self._facts[kind](update)
+        if kind in self._deeds:
+            return [] if self._is_history else self._deeds[kind](update)
+        return None
+
+    def set_up(self, session_id: str, offer: Offer, result: Fields) -> Iterator[pb.AgentEvent]:
+        """Take what the answer to session/new and its like tells."""
+        self.session.native_id = session_id
+        self.session.agent_version = offer.agent_version
+        self.choices.read_session(result)
+        yield from self.tell_session()
+
+    def tell_session(self) -> Iterator[pb.AgentEvent]:
+        """Tell the session's facts if they have changed."""
+        self.session.mode, self.session.model = self.choices.mode, self.choices.model
+        told = self.session.SerializeToString()
+        if self.session.native_id and told != self._told_session:
+            self._told_session = told
+            yield pb.AgentEvent(session=self.session)
+
+    # Facts of the session.
+
+    def _commands(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        names = [text(item, "name") for item in objects(update, "availableCommands")]
+        self.session.commands[:] = [name for name in names if name]
+        yield from self.tell_session()
+
+    def _mode(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        self.choices.mode = text(update, "currentModeId") or text(update, "modeId") or self.choices.mode
+        yield from self.tell_session()
+
+    def _options_changed(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        self.choices.read_options(update)
+        yield from self.tell_session()
+
+    def _info(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        if "title" in update:
+            self.session.title = text(update, "title")
+        yield from self.tell_session()
+
+    def _usage(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        self._cost.take(update, is_history=self._is_history)
+        self.context_used, self.context_size = count(update, "used"), count(update, "size")
+        if self._is_history:
+            return
+        usage = pb.Usage(scope=pb.USAGE_SCOPE_SESSION, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
+        cost = self._cost.of_session()
+        if cost is not None:
+            usage.cost.CopyFrom(cost)
+        self.add_context(usage)
+        yield pb.AgentEvent(usage=usage)
+
+    def add_context(self, usage: pb.Usage) -> None:
+        """Write how full the context is, as far as that is known."""
+        if self.context_used is not None:
+            usage.context_used = self.context_used
+        if self.context_size:
+            usage.context_size = self.context_size
+
+    # What it says and does.
+
+    def _user(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        words = block_text(inner(update, "content"))
+        yield from self.speech.pause()
+        if words:
+            yield pb.AgentEvent(message=pb.Message(role=pb.MESSAGE_ROLE_USER, text=words))
+
+    def _tool(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        self.has_acted = True
+        yield from self.speech.pause()
+        yield from self.calls.update(update)
+
+    def _plan(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        self.has_acted = True
+        yield from self.speech.pause()
+        entries = [
+            pb.PlanEntry(
+                id=text(item, "id"),
+                content=text(item, "content"),
+                status=_PLAN_STATUSES.get(text(item, "status"), pb.PLAN_ENTRY_STATUS_UNSPECIFIED),
+                priority=text(item, "priority"),
+            )
+            for item in objects(update, "entries")
+        ]
+        yield pb.AgentEvent(plan=pb.Plan(id=text(update, "planId") or text(update, "id"), entries=entries))
