@@ -9,19 +9,22 @@ import asyncio
 import hashlib
 import subprocess
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
 from dragoman.client import Client, RunStream, execute_request
-from dragoman.sdk import Adapter
+from dragoman.sdk import Adapter, AdapterInfo, AdapterServer
 from dragoman.testkit.conversation import Conversation
+from dragoman.testkit.director import RecordedRequest
 from dragoman.testkit.family import AgentFamily
 from dragoman.testkit.isolation import Isolation, isolate
 from dragoman.testkit.model_server import ModelServer
+from dragoman.testkit.scenarios import Scenario
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -31,6 +34,11 @@ MARK = "AGENT_TEST_MARK"
 SECRET = "s3cr3t-Pl0ver-7731-heliotrope"
 
 React = Callable[[pb.AgentEvent, RunStream], Awaitable[None]]
+
+
+Lack = Literal["program", "tools", "shell", "usage", "usage_when_cancelled", "denial", "refusal_message"]
+"""What an agent may not have: a process of its own; tools; a shell among them; token numbers; these also of a
+cancelled run; a way to withhold what is not allowed; a way to tell its model why something was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,35 @@ class Recipe:
     family: AgentFamily
     """How it is isolated, and what it calls its tools."""
     executable: str
+    """Its name in ``.agents/bin``; empty if it is no installed program."""
     unknown_session: str
     """An id of the right shape that no session has."""
     failures: Mapping[str, Failing]
     """Scenarios of the scripted model that end a run."""
-    max_turns: Mapping[str, Any]
-    """The ``config`` that allows two turns."""
+    max_turns: Mapping[str, Any] = field(default_factory=dict)
+    """The ``config`` that allows two turns. Needed if turns can be limited."""
+    lacks: Collection[Lack] = ()
+    """What the agent has not, and no capability says."""
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    """Name of a shared test -> why this agent, not its adapter, cannot stand it. Shown in the table of proofs."""
+    untestable: Mapping[str, str] = field(default_factory=dict)
+    """Name of a shared test -> why it cannot be tried offline. Shown in the table of proofs."""
+    built_from_documentation: bool = False
+    """The program is a fake, made from its vendor's documentation: nothing here proves the real one."""
+    skill_tool: bool = False
+    """Whether the agent has a tool by which its model loads a skill."""
+    auth: api.AuthState.ValueType = api.AUTH_STATE_OK
+    """What Detect finds with the family's variables."""
+    tested: api.TestStatus.ValueType = api.TEST_STATUS_WARN
+    """What a quick test finds with them; by default there is an API key in the environment."""
+    idle_s: float = 3
+    """An idle limit that the agent does not reach while it starts, on a busy machine."""
+    wall_s: float = 2.5
+    """A wall limit that the agent reaches in the slow scenario."""
+    grace_s: float = 10
+    """Time that the agent needs to stop by itself."""
+    lasting: Callable[[str], bool] = lambda _: False
+    """Tells by its command line a process that outlives runs on purpose, and ends with the adapter."""
     own_files: Collection[str] = ()
     """What the agent keeps in the home besides its configuration, relative to it."""
     unset: Collection[str] = ()
@@ -82,12 +113,20 @@ class Seen:
     @property
     def text(self) -> str:
         """The main agent's answer, as a client shows it."""
+        return self._shown("text")
+
+    @property
+    def thinking(self) -> str:
+        """The main agent's reasoning, as a client shows it."""
+        return self._shown("thinking")
+
+    def _shown(self, kind: str) -> str:
         items: dict[str, str] = {}
         for event in self.events:
-            if event.WhichOneof("body") == "text" and not event.HasField("lineage"):
-                text = event.text
-                before = "" if text.WhichOneof("content") == "whole" else items.get(text.item_id, "")
-                items[text.item_id] = before + text.whole + text.delta
+            if event.WhichOneof("body") == kind and not event.HasField("lineage"):
+                piece = getattr(event, kind)
+                before = "" if piece.WhichOneof("content") == "whole" else items.get(piece.item_id, "")
+                items[piece.item_id] = before + piece.whole + piece.delta
         return "".join(items.values())
 
     @property
@@ -106,27 +145,85 @@ class Seen:
         return calls + [result.status for result in self.of("tool_result") if result.tool_call_id == call_id]
 
 
-class Bench:
-    """One agent with a home, a workspace and a scripted model of its own."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """An agent's adapter, served, with a home and a scripted model."""
 
-    def __init__(self, recipe: Recipe, client: Client, model: ModelServer, root: Path) -> None:
-        if not (BIN / recipe.executable).exists():
+    recipe: Recipe
+    client: Client
+    model: ModelServer
+    isolation: Isolation
+    info: AdapterInfo
+
+    @classmethod
+    @asynccontextmanager
+    async def set(cls, recipe: Recipe, scenarios: Iterable[Scenario], root: Path) -> AsyncIterator["Stage"]:
+        """Serve an adapter and its model, with a home below ``root``."""
+        if recipe.executable and not (BIN / recipe.executable).exists():
             pytest.fail(f"{recipe.executable} is not installed; run scripts/install-agents")
-        self.recipe = recipe
-        self.client = client
-        self.model = model
+        adapter = recipe.make()
+        server = AdapterServer(adapter, ["127.0.0.1:0"])
+        await server.start()
+        try:
+            async with (
+                ModelServer(scenarios, tools=recipe.family.tools) as model,
+                Client(server.addresses[0]) as client,
+            ):
+                isolation = isolate(recipe.family, root, model_url=model.url, bin_dir=BIN)
+                yield cls(recipe, client, model, isolation, adapter.describe())
+        finally:
+            await server.stop(0)
+
+
+class Bench:
+    """One agent with a workspace of its own, on a stage that may be shared."""
+
+    def __init__(self, stage: Stage, root: Path) -> None:
+        self.recipe = stage.recipe
+        self.client = stage.client
+        self.model = stage.model
+        self.isolation = stage.isolation
+        self.info = stage.info
+        self.adapter = stage.info.type
         self.root = root
-        self.adapter = recipe.make().describe().type
-        self.isolation: Isolation = isolate(recipe.family, root, model_url=model.url, bin_dir=BIN)
+        self._requests_before = len(self.model.requests)
+        self._model_requests_before = len(self.model.model_requests)
         self.workspace = self.make_workspace("workspace")
         self.mark = uuid.uuid4().hex
         env = {**self.isolation.environment, MARK: self.mark}
         del env["TMPDIR"]  # the run's own is what is to be tested
         self.env: dict[str, str] = env
 
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """All requests to the model server since this bench was made."""
+        return self.model.requests[self._requests_before :]
+
+    @property
+    def model_requests(self) -> list[RecordedRequest]:
+        """Those of them that a script answered."""
+        return self.model.model_requests[self._model_requests_before :]
+
+    def has(self, feature: pb.Feature.ValueType) -> bool:
+        """Tell whether the adapter declares a capability."""
+        return self.info.has(feature)
+
+    def lacks(self, what: Lack) -> bool:
+        """Tell whether the agent has not what no capability says."""
+        return what in self.recipe.lacks
+
+    def all_told(self) -> str:
+        """Return everything that the model was told so far: system texts, the user's, and those after."""
+        conversations = [request.conversation for request in self.model_requests]
+        return "\n".join(
+            "\n".join((item.system, *item.user_texts, *item.later_texts))
+            for item in conversations
+            if item is not None
+        )
+
     def told(self, number: int = 0) -> Conversation:
         """Return what a request told the model; the first, or the one at ``number``."""
-        conversation = self.model.model_requests[number].conversation
+        conversation = self.model_requests[number].conversation
         assert conversation is not None
         return conversation
 
@@ -191,15 +288,16 @@ class Bench:
         assert seen.result.tree_confirmed_dead or seen.result.failure.kind == pb.FAILURE_KIND_NOT_INSTALLED
         assert self.processes() == []
         for started in seen.of("started"):
-            assert not Path(started.env["TMPDIR"]).parent.exists()
+            assert "TMPDIR" not in started.env or not Path(started.env["TMPDIR"]).parent.exists()
 
     def processes(self) -> list[str]:
         """Return the command lines of all processes that carry this bench's mark."""
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(MARK) == self.mark:
-                    found.append(" ".join(process.cmdline()))
+                line = " ".join(process.cmdline())
+                if process.environ().get(MARK) == self.mark and not self.recipe.lasting(line):
+                    found.append(line)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         return found
@@ -237,11 +335,20 @@ def when(reached: Callable[[pb.AgentEvent], bool], act: Callable[[RunStream], Aw
 
 
 def answering(*options: str, **answer: Any) -> React:
-    """Return what answers the first question with the first of its options of each kind, and further fields."""
+    """Return what answers each question with the first of its options that has one of these ids or kinds.
+
+    Args:
+        *options: ids, or kinds as ``allow_once``; none takes the first option there is.
+        **answer: further fields of the answer.
+    """
+
+    def names(option: pb.InputOption) -> set[str]:
+        kind = pb.InputOptionKind.Name(option.kind).removeprefix("INPUT_OPTION_KIND_")
+        return {option.id, kind.lower()}
 
     async def react(event: pb.AgentEvent, stream: RunStream) -> None:
         if event.WhichOneof("body") == "input_request" and event.sequence:
-            ids = [option.id for option in event.input_request.options if option.id in options or not options]
+            ids = [item.id for item in event.input_request.options if not options or names(item) & set(options)]
             await stream.respond(event.input_request.id, pb.InputAnswer(option_ids=ids[:1], **answer))
 
     return react
@@ -249,6 +356,6 @@ def answering(*options: str, **answer: Any) -> React:
 
 async def processes_until(bench: Bench, reached: Callable[[Iterable[str]], bool]) -> None:
     """Wait until the processes of a bench are as wanted: the agent's tools tell nobody when they start."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         while not reached(bench.processes()):  # noqa: ASYNC110 - as said above
             await asyncio.sleep(0.05)

@@ -1,4 +1,8 @@
-"""What every agent adapter must stand, with the real agent: subclass `AgentSuite` and name a `Recipe`."""
+"""What every agent adapter must stand, with the real agent: subclass `AgentSuite` and name a `Recipe`.
+
+A test depends on what the adapter declares: what it does not declare is "not supported by the agent" in the table
+of proofs, and what it declares must pass. `proves` names the scenario of the table that a test belongs to.
+"""
 
 import asyncio
 import hashlib
@@ -7,17 +11,30 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from dragoman.client import Client, DragomanError, Reason
-from dragoman.sdk import AdapterServer
-from dragoman.testkit.model_server import ModelServer
+from dragoman.client import DragomanError, Reason
 from dragoman.testkit.scenarios import Scenario
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Bench, Recipe, answering, processes_until, when
+from tests.agents.harness import SECRET, Bench, Lack, Recipe, Stage, answering, processes_until, when
 
 ALLOWED = pb.Permissions(auto_approve=True)
 ASKED = pb.Permissions(interactive=True)
+
+RUNNING = pb.RUN_PHASE_RUNNING
+DENIALS = {"permission_denied", "tools_withheld"}
+"""Codes of the notices that tell that something is not allowed."""
+
+
+def proves(scenario: str, *features: pb.Feature.ValueType, uses: tuple[Lack, ...] = ()) -> pytest.MarkDecorator:
+    """Mark a test.
+
+    Args:
+        scenario: the row of the table of proofs that it belongs to; ``{name}`` stands for a parameter.
+        *features: capabilities without which it means nothing.
+        uses: what the agent must not lack.
+    """
+    return pytest.mark.proves(scenario, features=features, uses=uses)
 
 
 def is_kind(kind: str) -> Any:
@@ -35,6 +52,24 @@ def resuming(handle: pb.SessionHandle, *, fork: bool = False) -> api.SessionSele
     return api.SessionSelector(handle=handle, fork=fork)
 
 
+def why_not(recipe: Recipe, node: pytest.Item | pytest.Function) -> str:
+    """Return why a shared test is not for this agent; empty if it is."""
+    name = getattr(node, "originalname", "") or node.name
+    exact = (node.name, name)
+    for key in exact:
+        if key in recipe.untestable:
+            return f"not testable offline: {recipe.untestable[key]}"
+        if key in recipe.cannot:
+            return f"not supported by the agent: {recipe.cannot[key]}"
+    info = recipe.make().describe()
+    for mark in node.iter_markers("proves"):
+        missing = [pb.Feature.Name(item)[8:].lower() for item in mark.kwargs["features"] if not info.has(item)]
+        missing += [item for item in mark.kwargs["uses"] if item in recipe.lacks]
+        if missing:
+            return f"not supported by the agent: {', '.join(missing)}"
+    return ""
+
+
 class AgentSuite:
     """The tests that all adapters share."""
 
@@ -42,57 +77,76 @@ class AgentSuite:
     scenarios: ClassVar[tuple[Scenario, ...]] = ()
     """Scripts besides those of the test kit, in the agent's own words."""
 
+    @pytest.fixture(autouse=True)
+    def for_this_agent(self, request: pytest.FixtureRequest) -> None:
+        reason = why_not(self.recipe, request.node)
+        if reason:
+            pytest.skip(reason)
+
     @pytest.fixture
-    async def bench(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    async def stage(self, for_this_agent: None, tmp_path: Path) -> AsyncIterator[Stage]:
+        """Serve the adapter; an agent with a server that is slow to start shares one (`SharedStage`)."""
+        del for_this_agent
+        async with Stage.set(self.recipe, self.scenarios, tmp_path) as stage:
+            yield stage
+
+    @pytest.fixture
+    def bench(self, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         for name in self.recipe.unset:
             monkeypatch.delenv(name, raising=False)
-        server = AdapterServer(self.recipe.make(), ["127.0.0.1:0"])
-        await server.start()
-        async with (
-            ModelServer(self.scenarios, tools=self.recipe.family.tools) as model,
-            Client(server.addresses[0]) as client,
-        ):
-            yield Bench(self.recipe, client, model, tmp_path)
-        await server.stop(0)
+        return Bench(stage, tmp_path)
 
     # What it says and does.
 
+    @proves("text")
     async def test_text(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT")
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
         assert seen.text == seen.result.summary == "Hello from the scripted model."
-        assert len([text for text in seen.of("text") if text.delta]) > 1
-        assert seen.result.usage.tokens.input
-        assert seen.result.usage.tokens.output
-        assert seen.result.exit_code == 0
-        assert seen.of("session")[0].native_id == seen.result.session.handle.native_id
-        assert seen.result.session.change == pb.SESSION_CHANGE_SET
-        assert seen.of("state")[1].pid
+        if bench.has(pb.FEATURE_TEXT_DELTAS):
+            assert len([text for text in seen.of("text") if text.delta]) > 1
+        if not bench.lacks("usage"):
+            assert seen.result.usage.tokens.input
+            assert seen.result.usage.tokens.output
+        if not bench.lacks("program"):
+            assert seen.result.exit_code == 0
+            assert seen.of("state")[1].pid
+        if bench.has(pb.FEATURE_RESUME):
+            assert seen.of("session")[0].native_id == seen.result.session.handle.native_id
+            assert seen.result.session.change == pb.SESSION_CHANGE_SET
 
+    @proves("thinking", pb.FEATURE_THINKING)
     async def test_thinking(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_THINKING")
-        assert "".join(item.delta for item in seen.of("thinking")) == "The user wants a short answer."
+        assert seen.thinking == "The user wants a short answer."
         assert seen.text == "A thought-out reply."
 
+    @proves("beyond ASCII, U+2028")
     async def test_characters_beyond_ascii(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_UNICODE")
         assert seen.text == "Grüße, 世界 \U0001f980 line\u2028separator \u00a0 end"
 
+    @proves("write, allowed", pb.FEATURE_WORKSPACE, uses=("tools",))
     async def test_write(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ALLOWED, leaves=["notes.txt"])
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        (change,) = seen.of("file_change")
-        assert change.path == str(bench.workspace / "notes.txt")
-        assert change.operation == pb.FILE_OPERATION_CREATE
-        assert "+hello from the scripted model" in change.diff
-        statuses = seen.statuses(change.tool_call_id)
-        assert statuses == [pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_RUNNING, pb.TOOL_STATUS_COMPLETED]
+        assert "hello from the scripted model" in (bench.workspace / "notes.txt").read_text()
         call = next(call for call in seen.of("tool_call") if call.input_json)
         assert call.kind == pb.TOOL_KIND_EDIT
         assert "hello from the scripted model" in call.input_json
+        statuses = seen.statuses(call.id)
+        assert statuses[-1] == pb.TOOL_STATUS_COMPLETED
+        if bench.has(pb.FEATURE_TOOL_START):
+            assert statuses[0] in {pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_RUNNING}
+        if bench.has(pb.FEATURE_FILE_CHANGES):
+            (change,) = seen.of("file_change")
+            assert change.path == str(bench.workspace / "notes.txt")
+            assert change.operation == pb.FILE_OPERATION_CREATE
+            assert not change.diff or "+hello from the scripted model" in change.diff
 
+    @proves("failing tool", uses=("tools",))
     async def test_failing_tool(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TOOL_FAIL")
+        seen = await bench.run("MOCK_TOOL_FAIL", permissions=ALLOWED)
         (failed,) = seen.of("tool_result")
         assert failed.status == pb.TOOL_STATUS_FAILED
         assert failed.is_error
@@ -100,22 +154,29 @@ class AgentSuite:
         assert seen.result.counters.failed_tool_calls == 1
         assert seen.text.startswith("That failed: ")
 
+    @proves("failing command", uses=("shell",))
     async def test_failing_command(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_SHELL_FAIL", permissions=ALLOWED)
-        (failed,) = seen.of("tool_result")
-        assert (failed.status, failed.exit_code) == (pb.TOOL_STATUS_FAILED, 3)
+        (ended,) = seen.of("tool_result")
+        # Not every agent calls that a failure, nor gives the exit code by itself.
+        assert ended.exit_code == 3 or (not ended.HasField("exit_code") and "3" in ended.content)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
+    @proves("two tools", uses=("shell",))
     async def test_parallel_tools(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_PARALLEL", permissions=ALLOWED)
         results = {result.tool_call_id: result.content for result in seen.of("tool_result")}
-        assert sorted(results.values()) == ["first", "second"]
+        first, second = sorted(results.values())
+        assert ("first" in first, "second" in second) == (True, True)
         assert set(results) == {call.id for call in seen.of("tool_call")}
-        assert seen.text.endswith("Two results: first and second")
+        assert "Two results: " in seen.text
 
+    @proves("200 KB line")
     async def test_a_line_of_200_kb(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_LINE")
         assert seen.text == "0123456789abcdef" * 12800
 
+    @proves("300 KB prompt")
     async def test_a_prompt_of_300_kb(self, bench: Bench) -> None:
         prompt = "MOCK_ECHO " + "Grüße\u2028" * 34_000
         seen = await bench.run(prompt)
@@ -123,19 +184,30 @@ class AgentSuite:
         (started,) = seen.of("started")
         assert started.prompt_bytes["prompt"] == len(prompt.encode()) > 300_000
 
+    @proves("instructions", pb.FEATURE_INSTRUCTIONS)
     async def test_instructions_and_system_prompt_reach_the_model(self, bench: Bench) -> None:
-        await bench.run("MOCK_TEXT", system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
-        system = bench.told().system
-        assert "You are Ada." in system
-        assert "Be brief." in system
+        given: dict[str, Any] = {"instructions": api.Instructions(text="Be brief.")}
+        if bench.has(pb.FEATURE_SYSTEM_PROMPT):
+            given["system_prompt"] = "You are Ada."
+        await bench.run("MOCK_TEXT", **given)
+        assert "Be brief." in bench.all_told()
+        assert ("You are Ada." in bench.all_told()) == bench.has(pb.FEATURE_SYSTEM_PROMPT)
 
+    @proves("skills", pb.FEATURE_SKILLS)
     async def test_a_skill_is_really_used(self, bench: Bench) -> None:
         text = "---\nname: demo\ndescription: Knows a word.\n---\nThe secret word is heliotrope.\n"
         skill = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": text.encode()}))
-        seen = await bench.run("MOCK_SKILL skill=demo", skills=[skill])
-        assert "The secret word is heliotrope." in seen.text
-        assert "demo" in seen.of("session")[0].skills
+        if self.recipe.skill_tool:
+            seen = await bench.run("MOCK_SKILL skill=demo", skills=[skill], permissions=ALLOWED)
+            assert "The secret word is heliotrope." in seen.text
+        else:
+            seen = await bench.run("MOCK_TEXT", skills=[skill])
+            told = "Knows a word." if bench.has(pb.FEATURE_NATIVE_SKILLS) else "The secret word is heliotrope."
+            assert told in bench.all_told() + str([request.body for request in bench.model_requests])
+        skills = [name for session in seen.of("session") for name in session.skills]
+        assert not skills or "demo" in skills
 
+    @proves("caller's variables", pb.FEATURE_AUTH_TOKEN, uses=("shell",))
     async def test_what_the_agent_is_given_under_the_callers_prefix(self, bench: Bench) -> None:
         brand = api.Brand(name="Paperclip", env_prefix="PAPERCLIP")
         seen = await bench.run(
@@ -145,23 +217,26 @@ class AgentSuite:
             context=api.Context(task_id="T-7"),
             auth_token=SECRET,
         )
-        assert seen.of("tool_result")[0].content == f"T-7-{len(SECRET)}"
+        assert f"T-7-{len(SECRET)}" in seen.of("tool_result")[0].content
 
     # Secrets.
 
+    @proves("secret in a tool", uses=("shell",))
     async def test_no_secret_reaches_an_event(self, bench: Bench) -> None:
         seen = await bench.run(
             "MOCK_SECRET_TOOL name=DEPLOY_TOKEN", permissions=ALLOWED, env={"DEPLOY_TOKEN": SECRET}
         )
         assert "[redacted]" in seen.of("tool_result")[0].content
-        assert "The variable holds [redacted]" in seen.text
+        assert "[redacted]" in seen.text
 
+    @proves("secret echo")
     async def test_no_secret_reaches_an_event_in_pieces(self, bench: Bench) -> None:
         seen = await bench.run(f"MOCK_SECRET_TEXT secret={SECRET}", env={"DEPLOY_TOKEN": SECRET})
         assert seen.text == "The value is [redacted], remember it."
 
     # Permissions.
 
+    @proves("permission, given", pb.FEATURE_PERMISSION_REQUESTS)
     async def test_a_permission_is_asked_and_given(self, bench: Bench) -> None:
         react = answering("allow_once")
         seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react, leaves=["notes.txt"])
@@ -176,28 +251,28 @@ class AgentSuite:
         ]
         assert pb.RUN_PHASE_WAITING_FOR_INPUT in seen.phases
 
+    @proves("permission, refused", pb.FEATURE_PERMISSION_REQUESTS)
     async def test_a_permission_is_asked_and_refused(self, bench: Bench) -> None:
         react = answering("reject_once", message="Not in this workspace.")
         seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react)
+        assert len(seen.of("input_request")) == 1
         (refused,) = seen.of("tool_result")
         assert refused.status == pb.TOOL_STATUS_DENIED
-        assert "Not in this workspace." in refused.content
+        assert bench.lacks("refusal_message") or "Not in this workspace." in refused.content
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
         assert seen.result.counters.denied_tool_calls == 1
 
-    async def test_a_permission_is_given_for_something_else(self, bench: Bench) -> None:
-        path = str(bench.workspace / "notes.txt")
-        edited = f'{{"file_path": "{path}", "content": "edited\\n"}}'
-        react = answering("allow_once", updated_input_json=edited)
-        await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react, leaves=["notes.txt"])
-        assert (bench.workspace / "notes.txt").read_text() == "edited\n"
-
+    @proves("write, denied unattended", pb.FEATURE_WORKSPACE, uses=("tools", "denial"))
     async def test_nobody_there_is_a_refusal_and_a_notice(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_WRITE path=notes.txt")
-        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
-        assert "permission_denied" in seen.notices
+        assert not (bench.workspace / "notes.txt").exists()
+        assert DENIALS & set(seen.notices)
         assert seen.of("input_request") == []
+        assert pb.TOOL_STATUS_COMPLETED not in [result.status for result in seen.of("tool_result")]
+        if bench.has(pb.FEATURE_PERMISSION_REQUESTS):
+            assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
 
+    @proves("permission by rule", pb.FEATURE_PERMISSION_REQUESTS)
     async def test_a_rule_decides(self, bench: Bench) -> None:
         allow = pb.PermissionRule(
             decision=pb.PERMISSION_DECISION_ALLOW, tool_kind=pb.TOOL_KIND_EDIT, path_glob=f"{bench.workspace}/*.txt"
@@ -213,6 +288,7 @@ class AgentSuite:
 
     # Sessions.
 
+    @proves("resume with recall", pb.FEATURE_RESUME)
     async def test_a_session_goes_on(self, bench: Bench) -> None:
         first = await bench.run("MOCK_TEXT word=plover")
         handle = first.result.session.handle
@@ -224,6 +300,7 @@ class AgentSuite:
         assert second.result.usage.tokens.input == first.result.usage.tokens.input
         assert second.result.usage.cost.amount == first.result.usage.cost.amount
 
+    @proves("session copied", pb.FEATURE_FORK)
     async def test_a_session_is_copied(self, bench: Bench) -> None:
         handle = (await bench.run("MOCK_TEXT word=plover")).result.session.handle
         copied = await bench.run("MOCK_RECALL", session=resuming(handle, fork=True))
@@ -231,6 +308,7 @@ class AgentSuite:
         assert copied.of("started")[0].session_disposition == pb.SESSION_DISPOSITION_FORK
         assert copied.result.session.handle.native_id != handle.native_id
 
+    @proves("unknown session", pb.FEATURE_RESUME_REJECTION)
     async def test_a_lost_session_is_begun_anew(self, bench: Bench) -> None:
         handle = pb.SessionHandle(adapter=bench.adapter, native_id=self.recipe.unknown_session)
         seen = await bench.run("MOCK_RECALL", session=resuming(handle))
@@ -243,6 +321,7 @@ class AgentSuite:
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
         assert seen.result.session.handle.native_id != self.recipe.unknown_session
 
+    @proves("unknown session", pb.FEATURE_RESUME_REJECTION)
     async def test_a_lost_session_whose_fresh_start_fails_is_forgotten(self, bench: Bench) -> None:
         handle = pb.SessionHandle(adapter=bench.adapter, native_id=self.recipe.unknown_session)
         seen = await bench.run("MOCK_401", session=resuming(handle))
@@ -250,21 +329,25 @@ class AgentSuite:
         assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
         assert seen.result.session.change == pb.SESSION_CHANGE_CLEAR
 
+    @proves("one run per session", pb.FEATURE_RESUME)
     async def test_a_session_has_one_run_at_a_time(self, bench: Bench) -> None:
         handle = (await bench.run("MOCK_TEXT word=plover")).result.session.handle
 
         async def act(stream: Any) -> None:
+            await bench.model.wait_held()
             with pytest.raises(DragomanError) as caught:
                 await bench.follow(bench.request("MOCK_RECALL", session=resuming(handle)))
             assert caught.value.reason == Reason.SESSION_BUSY
-            copied = await bench.follow(bench.request("MOCK_RECALL", session=resuming(handle, fork=True)))
-            assert "word=plover" in copied.text
-            await stream.cancel(grace_s=10)
+            if bench.has(pb.FEATURE_FORK):
+                copied = await bench.follow(bench.request("MOCK_RECALL", session=resuming(handle, fork=True)))
+                assert "word=plover" in copied.text
+            await stream.cancel(grace_s=self.recipe.grace_s)
 
-        react = when(lambda event: bool(event.text.delta), act)
+        react = when(lambda event: event.state.phase == RUNNING, act)
         seen = await bench.run("MOCK_STALL_MID", session=resuming(handle), react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
 
+    @proves("session of another directory", pb.FEATURE_RESUME, pb.FEATURE_WORKSPACE)
     async def test_a_session_of_another_directory_is_not_resumed(self, bench: Bench) -> None:
         handle = (await bench.run("MOCK_TEXT word=plover")).result.session.handle
         elsewhere = bench.make_workspace("elsewhere")
@@ -276,14 +359,21 @@ class AgentSuite:
 
     # What goes wrong.
 
-    @pytest.fixture
-    def failing(self, scenario: str) -> Any:
-        return self.recipe.failures.get(scenario)
+    @proves("{scenario}")
+    @pytest.mark.parametrize("scenario", ["401", "429", "500", "CUT"])
+    async def test_a_failure_of_the_models_service(self, bench: Bench, scenario: str) -> None:
+        await self.expect_failure(bench, scenario)
 
-    @pytest.mark.parametrize(
-        "scenario", ["401", "429", "529", "500", "CUT", "OVERFLOW", "NO_CREDIT", "NO_MODEL", "REFUSAL"]
-    )
-    async def test_a_failure_of_the_models_service(self, bench: Bench, scenario: str, failing: Any) -> None:
+    @proves("further failures")
+    @pytest.mark.parametrize("scenario", ["529", "OVERFLOW", "NO_CREDIT", "NO_MODEL", "REFUSAL"])
+    async def test_a_failure_that_only_some_agents_tell(self, bench: Bench, scenario: str) -> None:
+        if scenario not in self.recipe.failures:
+            pytest.skip("not supported by the agent: it has no word of its own for it")
+        await self.expect_failure(bench, scenario)
+
+    async def expect_failure(self, bench: Bench, scenario: str) -> None:
+        """Run into a scripted failure, and check that it is told as the recipe says."""
+        failing = self.recipe.failures[scenario]
         seen = await bench.run(f"MOCK_{scenario}", permissions=ALLOWED)
         failure = seen.result.failure
         assert seen.result.outcome == pb.OUTCOME_FAILED
@@ -293,22 +383,26 @@ class AgentSuite:
         assert failure.errors
         retries = [state for state in seen.of("state") if state.phase == pb.RUN_PHASE_RETRYING]
         assert bool(retries) == failing.retries
-        assert all(state.retry_attempt and state.max_retries for state in retries)
+        assert all(state.retry_attempt for state in retries)
         assert seen.result.counters.retries == len(retries)
 
+    @proves("429 that passes")
     async def test_a_failure_that_passes(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_429_ONCE")
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        running, retrying = pb.RUN_PHASE_RUNNING, pb.RUN_PHASE_RETRYING
-        assert seen.phases == [pb.RUN_PHASE_STARTING, running, retrying, running]
-        (state,) = [state for state in seen.of("state") if state.phase == retrying]
-        assert state.retry_cause == pb.FAILURE_KIND_RATE_LIMITED
-        assert state.retry_delay.ToMilliseconds() >= 1000
+        assert seen.text.endswith("Recovered from the rate limit.")
+        if self.recipe.failures["429"].retries:
+            retrying = pb.RUN_PHASE_RETRYING
+            assert seen.phases == [pb.RUN_PHASE_STARTING, RUNNING, retrying, RUNNING]
+            (state,) = [state for state in seen.of("state") if state.phase == retrying]
+            assert state.retry_cause in {pb.FAILURE_KIND_RATE_LIMITED, pb.FAILURE_KIND_UNSPECIFIED}
 
+    @proves("cut that passes")
     async def test_a_cut_that_passes_leaves_one_answer(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_CUT_ONCE")
         assert seen.text == seen.result.summary == "Recovered from the cut."
 
+    @proves("turn limit", pb.FEATURE_MAX_TURNS, uses=("shell",))
     async def test_the_turn_limit(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_LOOP", permissions=ALLOWED, config=self.recipe.max_turns)
         assert seen.result.outcome == pb.OUTCOME_FAILED
@@ -316,16 +410,20 @@ class AgentSuite:
         assert len(seen.of("tool_result")) == 2
         assert seen.result.usage.tokens.input
 
+    @proves("stall, idle limit")
     async def test_silence_ends_by_the_idle_limit(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_STALL_MID", limits=limits(idle=3, grace=8))
+        seen = await bench.run("MOCK_STALL_MID", limits=limits(idle=self.recipe.idle_s, grace=8))
         assert seen.result.outcome == pb.OUTCOME_TIMED_OUT
         assert seen.result.failure.kind == pb.FAILURE_KIND_IDLE_TIMEOUT
+        assert bench.model_requests, "it was not the model that was silent"
 
+    @proves("wall limit")
     async def test_a_run_that_takes_too_long(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_SLOW", limits=limits(wall=2.5, grace=8))
+        seen = await bench.run("MOCK_SLOW", limits=limits(wall=self.recipe.wall_s, grace=8))
         assert seen.result.outcome == pb.OUTCOME_TIMED_OUT
         assert seen.result.failure.kind == pb.FAILURE_KIND_WALL_TIMEOUT
 
+    @proves("not installed", uses=("program",))
     async def test_an_agent_that_is_not_installed(self, bench: Bench) -> None:
         env = {"PATH": "/usr/bin:/bin"}
         seen = await bench.run("MOCK_TEXT", env=env)
@@ -337,53 +435,68 @@ class AgentSuite:
 
     # Stopping.
 
+    @proves("cancel while streaming")
     async def test_cancel_while_it_speaks(self, bench: Bench) -> None:
-        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10, reason="enough"))
+        async def act(stream: Any) -> None:
+            await bench.model.wait_held()
+            await stream.cancel(grace_s=self.recipe.grace_s, reason="enough")
+
+        streams = bench.has(pb.FEATURE_TEXT_DELTAS)
+        react = when(lambda event: bool(event.text.delta) if streams else event.state.phase == RUNNING, act)
         seen = await bench.run("MOCK_STALL_MID", react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
         assert seen.result.tree_confirmed_dead
-        assert seen.result.usage.tokens.input, "what was used is lost"
-        assert seen.result.session.change == pb.SESSION_CHANGE_SET
+        if not bench.lacks("usage_when_cancelled") and not bench.lacks("usage"):
+            assert seen.result.usage.tokens.input, "what was used is lost"
+        if bench.has(pb.FEATURE_RESUME):
+            assert seen.result.session.change == pb.SESSION_CHANGE_SET
 
+    @proves("cancel while streaming")
     async def test_cancel_before_its_first_word(self, bench: Bench) -> None:
         async def act(stream: Any) -> None:
             await bench.model.wait_held()
-            await stream.cancel(grace_s=10)
+            await stream.cancel(grace_s=self.recipe.grace_s)
 
-        seen = await bench.run("MOCK_STALL", react=when(is_kind("session"), act))
+        seen = await bench.run("MOCK_STALL", react=when(lambda event: event.state.phase == RUNNING, act))
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
 
+    @proves("cancel at once")
     async def test_cancel_at_the_very_beginning(self, bench: Bench) -> None:
-        react = when(is_kind("started"), lambda stream: stream.cancel(grace_s=10))
+        react = when(is_kind("started"), lambda stream: stream.cancel(grace_s=self.recipe.grace_s))
         seen = await bench.run("MOCK_TEXT", react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
 
+    @proves("cancel in a tool, no survivor", uses=("shell",))
     async def test_cancel_in_a_tool_leaves_no_process(self, bench: Bench) -> None:
         async def act(stream: Any) -> None:
             await processes_until(bench, lambda all_: any("sleep 300" in line for line in all_))
-            await stream.cancel(grace_s=10)
+            await stream.cancel(grace_s=self.recipe.grace_s)
 
-        react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
+        react = when(lambda event: event.state.phase == RUNNING, act)
         seen = await bench.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
-        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_CANCELLED]
+        ended = {pb.TOOL_STATUS_CANCELLED, pb.TOOL_STATUS_FAILED}
+        assert {result.status for result in seen.of("tool_result")} <= ended
 
+    @proves("kill in a tool, no survivor", uses=("shell", "program"))
     async def test_kill_in_a_tool_leaves_no_process(self, bench: Bench) -> None:
         async def act(stream: Any) -> None:
             await processes_until(bench, lambda all_: any("sleep 300" in line for line in all_))
             await stream.cancel(grace_s=0)
 
-        react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
+        react = when(lambda event: event.state.phase == RUNNING, act)
         seen = await bench.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
         assert seen.result.signal == "SIGKILL"
 
+    @proves("cancel while it asks", pb.FEATURE_PERMISSION_REQUESTS)
     async def test_cancel_while_it_waits_for_an_answer(self, bench: Bench) -> None:
-        react = when(is_kind("input_request"), lambda stream: stream.cancel(grace_s=10))
+        react = when(is_kind("input_request"), lambda stream: stream.cancel(grace_s=self.recipe.grace_s))
         seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
         assert [end.resolution for end in seen.of("input_resolved")] == [pb.INPUT_RESOLUTION_DROPPED]
 
+    @proves("a daemon left by a tool is gone", uses=("shell",))
     async def test_a_program_that_a_tool_left_behind_is_gone_too(self, bench: Bench) -> None:
         command = "setsid nohup sleep 301 >/dev/null 2>&1 & echo left"
         seen = await bench.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
@@ -391,6 +504,7 @@ class AgentSuite:
 
     # Several.
 
+    @proves("parallel runs")
     async def test_two_runs_at_once(self, bench: Bench) -> None:
         there = bench.make_workspace("second")
         requests = [
@@ -399,26 +513,31 @@ class AgentSuite:
         ]
         first, second = await asyncio.gather(*(bench.follow(request) for request in requests))
         assert ("one" in first.text, "two" in second.text) == (True, True)
-        assert first.result.session.handle.native_id != second.result.session.handle.native_id
+        if bench.has(pb.FEATURE_RESUME):
+            assert first.result.session.handle.native_id != second.result.session.handle.native_id
         assert bench.processes() == []
 
     # Before a run.
 
+    @proves("Detect")
     async def test_detect(self, bench: Bench) -> None:
         (found,) = await bench.client.detect(bench.adapter, env=bench.env)
         assert found.available
-        assert found.version
-        assert found.confidence == api.DETECTION_CONFIDENCE_CONFIDENT
-        assert found.auth == api.AUTH_STATE_OK
+        assert found.version or bench.lacks("program")
+        if not bench.lacks("program"):
+            assert found.confidence == api.DETECTION_CONFIDENCE_CONFIDENT
+        assert found.auth == self.recipe.auth
 
+    @proves("TestEnvironment, quick")
     async def test_a_quick_test_spends_nothing_and_changes_nothing(self, bench: Bench) -> None:
         before = sorted(bench.isolation.home.rglob("*"))
         tested = await bench.client.test_environment(bench.adapter, env=bench.env, cwd=str(bench.workspace))
-        assert tested.status == api.TEST_STATUS_WARN  # there is an API key in the environment
-        assert bench.model.requests == []
+        assert tested.status == self.recipe.tested
+        assert bench.requests == []
         assert sorted(bench.isolation.home.rglob("*")) == before
         assert bench.changed(bench.workspace) == []
 
+    @proves("TestEnvironment, live")
     async def test_a_live_test_echoes_its_nonce(self, bench: Bench) -> None:
         tested = await bench.client.test_environment(
             bench.adapter, live=True, env=bench.env, cwd=str(bench.workspace)
@@ -428,3 +547,15 @@ class AgentSuite:
         assert "dragoman-" in bench.told().prompt
         assert bench.changed(bench.workspace) == []
         assert bench.processes() == []
+
+
+class SharedStage:
+    """Mixed in before `AgentSuite`: all tests of the class share one served adapter, home and model server."""
+
+    recipe: ClassVar[Recipe]
+    scenarios: ClassVar[tuple[Scenario, ...]] = ()
+
+    @pytest.fixture(scope="class")
+    async def stage(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+        async with Stage.set(type(self).recipe, type(self).scenarios, tmp_path_factory.mktemp("shared")) as stage:
+            yield stage

@@ -17,7 +17,7 @@ from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, when
+from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, processes_until, when
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
 pytestmark = pytest.mark.agents
@@ -30,6 +30,7 @@ CLAUDE_CODE = Recipe(
     executable="claude",
     unknown_session="00000000-0000-4000-8000-000000000000",
     max_turns={"maxTurnsPerRun": 2},
+    skill_tool=True,
     own_files=[".cache/claude-cli-nodejs"],  # logs of MCP servers
     unset=INHERITED,
     failures={
@@ -83,7 +84,7 @@ class TestClaudeCode(AgentSuite):
     async def test_a_slash_is_a_command_where_it_may_be(self, bench: Bench) -> None:
         seen = await bench.run("/compact", config={"allowSlashCommands": True})
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        assert bench.model.model_requests == []
+        assert bench.model_requests == []
 
     async def test_always_holds_for_the_session_and_writes_no_settings(self, bench: Bench) -> None:
         seen = await bench.run(
@@ -102,6 +103,13 @@ class TestClaudeCode(AgentSuite):
             leaves=["a.txt"],
         )
         assert again.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_permission_is_given_for_something_else(self, bench: Bench) -> None:
+        path = str(bench.workspace / "notes.txt")
+        edited = f'{{"file_path": "{path}", "content": "edited\\n"}}'
+        react = answering("allow_once", updated_input_json=edited)
+        await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react, leaves=["notes.txt"])
+        assert (bench.workspace / "notes.txt").read_text() == "edited\n"
 
     async def test_a_question_is_answered(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_ASK", permissions=ASKED, react=answering("option_2"))
@@ -248,6 +256,20 @@ class TestClaudeCode(AgentSuite):
         seen = await bench.run("MOCK_TEXT", config={"dangerouslySkipPermissions": True})
         assert seen.result.failure.code == "claude_bypass_as_root"
         assert "permissions_skipped" in seen.notices
+
+    async def test_a_tool_that_is_cancelled(self, bench: Bench) -> None:
+        async def act(stream: Any) -> None:
+            await processes_until(bench, lambda all_: any("sleep 300" in line for line in all_))
+            await stream.cancel(grace_s=10)
+
+        react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
+        seen = await bench.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_CANCELLED]
+
+    async def test_a_command_that_fails(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_SHELL_FAIL", permissions=ALLOWED)
+        (failed,) = seen.of("tool_result")
+        assert (failed.status, failed.exit_code) == (pb.TOOL_STATUS_FAILED, 3)
 
     async def test_frames_are_passed_on_if_asked_for(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", include_native=True)
