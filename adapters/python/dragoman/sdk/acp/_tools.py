@@ -200,9 +200,7 @@ def subject(call: ToolState, asked: Fields, cwd: str, reason: str = "") -> pb.In
         tool_name=call.name,
         tool_kind=kind,
         command=_command(raw),
-        paths=dict.fromkeys([*call.paths, *_named_paths(raw, cwd), *_diff_paths(call, cwd)])
-        if is_about_files
-        else (),
+        paths=dict.fromkeys([*paths, *_named_paths(raw, cwd)]) if is_about_files else (),
         host=_host(text(raw, "url")),
         reason=reason,
     )
