@@ -1,0 +1,114 @@
+"""Who is asked, where, with which key, for which model: from a run's config and environment."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dragoman.adapters.model_api.failures import ServiceError
+from dragoman.adapters.model_api.providers import (
+    ANTHROPIC,
+    OPENAI,
+    PROVIDERS,
+    Access,
+    Provider,
+    Service,
+    is_installed,
+)
+from dragoman.sdk import FailureError, FailureInfo, Job, Model, as_object, as_string
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import json_format
+
+ALIASES: Final[Mapping[str, Provider]] = {
+    "anthropic_api": ANTHROPIC,
+    "anthropic-api": ANTHROPIC,
+    "openai_api": OPENAI,
+    "openai-api": OPENAI,
+}
+"""Names of the adapter that say who is asked."""
+
+_LIST_LIMIT_S: Final = 10.0
+
+
+def provider_named(wanted: str, alias: str, *layers: Mapping[str, str]) -> Provider:
+    """Return who is asked: as the config says, as the adapter's alias says, or whose key is found first.
+
+    Args:
+        wanted: ``config.provider``; empty if not said.
+        alias: the name by which the adapter was asked for.
+        layers: environments, the caller's before what is inherited.
+    """
+    named = PROVIDERS.get(wanted) or ALIASES.get(alias)
+    if named is not None:
+        return named
+    for layer in layers:
+        for provider in PROVIDERS.values():
+            if any(layer.get(name) for name in provider.key_variables):
+                return provider
+    return ANTHROPIC
+
+
+def provider_of(job: Job, env: Mapping[str, str]) -> Provider:
+    """Return who is asked in a run. ``env`` is all that an agent of it would get."""
+    return provider_named(as_string(job.config.get("provider"), ""), job.request.adapter, _given(job), env)
+
+
+def model_of(provider: Provider, job: Job) -> str:
+    """Return the model to ask.
+
+    Raises:
+        FailureError: none was chosen, and the provider has no default.
+    """
+    model = job.settings.model or provider.default_model
+    if not model:
+        message = f"No model was chosen, and there is no default for {provider.name}. Set model, or config.model."
+        raise FailureError(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="model_missing"))
+    return model
+
+
+def access_to(provider: Provider, job: Job, env: Mapping[str, str]) -> Access:
+    """Return where the service is and with which key.
+
+    A key of the adapter's own environment is never sent to an address that the caller chose.
+
+    Raises:
+        FailureError: there is no key, or none that may be sent there.
+    """
+    given = _given(job)
+    url = env.get(provider.url_variable, "")
+    layers = (given,) if given.get(provider.url_variable) else (given, env)
+    for layer in layers:
+        for name in provider.key_variables:
+            if layer.get(name):
+                return Access(layer[name], name, url)
+    if provider is OPENAI and url:
+        return Access("", "", url)  # servers on one's own machine want none
+    names = " or ".join(provider.key_variables)
+    if given.get(provider.url_variable):
+        message = f"The run sets {provider.url_variable}; our own key is not sent there. Set {names} in env too."
+    else:
+        message = f"There is no key: set {names} in env."
+    raise FailureError(FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, code="key_missing", errors=(message,)))
+
+
+async def listed_models(request: adapter_pb2.ListModelsRequest) -> Sequence[Model]:
+    """Return the models that the service lists; empty if there is no key, no SDK, or no answer in time."""
+    config = as_object(json_format.MessageToDict(request.config), {})
+    env = {**os.environ, **request.env}
+    provider = provider_named(as_string(config.get("provider"), ""), request.adapter, request.env, env)
+    layer: Mapping[str, str] = request.env if request.env.get(provider.url_variable) else env
+    key = next((name for name in provider.key_variables if layer.get(name)), "")
+    if not key or not is_installed(provider):
+        return ()
+    access = Access(layer[key], key, env.get(provider.url_variable, ""))
+    with contextlib.suppress(ServiceError, TimeoutError):
+        async with asyncio.timeout(_LIST_LIMIT_S), Service(provider, access) as service:
+            return await service.models()
+    return ()
+
+
+def _given(job: Job) -> Mapping[str, str]:
+    """Return what the caller itself put into the environment."""
+    return {**job.settings.config_env, **job.request.env}

@@ -1,0 +1,147 @@
+"""What went wrong, in the protocol's words. Pure."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from dragoman.adapters.model_api.reply import Reply
+from dragoman.sdk import FailureInfo, classify_http, classify_text, failure_from_hint, parse_json_object
+from dragoman.sdk import fields as read
+from dragoman.v1 import event_pb2 as pb
+
+MOST_DELAY_S: Final = 60.0
+"""Seconds that are waited for another try; told to wait longer, a run fails and says until when."""
+
+_FIRST_DELAY_S: Final = 0.5
+_TRANSIENT: Final = frozenset(
+    {pb.FAILURE_KIND_RATE_LIMITED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, pb.FAILURE_KIND_NETWORK}
+)
+_CODE: Final = re.compile(r"[a-z][a-z0-9_]{2,60}")
+_CUT: Final = "The answer broke off before its end."
+_HELP: Final = {
+    pb.FAILURE_KIND_AUTH_REQUIRED: "Give a valid key in env.",
+    pb.FAILURE_KIND_QUOTA_EXCEEDED: "Pay, or use another account.",
+    pb.FAILURE_KIND_MODEL_NOT_FOUND: "Choose another model.",
+    pb.FAILURE_KIND_CONTEXT_OVERFLOW: "Begin a new session, or give less at once.",
+    pb.FAILURE_KIND_NETWORK: "See whether the model's service can be reached.",
+}
+
+
+class ServiceError(Exception):
+    """What a vendor's SDK raised, as far as it matters.
+
+    Args:
+        message: what it says.
+        status: HTTP status. None: there was no answer, or it had begun well.
+        headers: of the answer.
+        body: as JSON, or as it came.
+        trouble: ``answer``: the service said so; ``network``: there was no whole answer; ``garbage``: it was none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: str = "",
+        trouble: Literal["answer", "network", "garbage"] = "answer",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.headers = headers or {}
+        self.body = body
+        self.trouble = trouble
+
+
+def cut() -> ServiceError:
+    """Return the error of a stream that ended without its last word."""
+    return ServiceError(_CUT, trouble="network")
+
+
+def failure_of(error: ServiceError, now: datetime | None = None) -> FailureInfo:
+    """Say what an error of the service means."""
+    present = now or datetime.now(UTC)
+    code, said = _words(error)
+    if error.trouble == "garbage":
+        kind = pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
+        return FailureInfo(kind, f"The service's answer: {error.message}", code="garbage", errors=(error.message,))
+    if error.trouble == "network":
+        return FailureInfo(
+            pb.FAILURE_KIND_NETWORK,
+            f"{error.message} {_HELP[pb.FAILURE_KIND_NETWORK]}",
+            code="stream_cut" if error.message == _CUT else "connection_failed",
+            errors=(error.message,),
+        )
+    if error.status is not None:
+        hint = classify_http(error.status, error.body or said, error.headers, present)
+    else:
+        hint = classify_text(error.body or said, present)
+    errors = (said or error.message,)
+    if hint is None:
+        kind = pb.FAILURE_KIND_INVALID_CONFIG
+        message = f"The model's service refused the request: {said or error.message}"
+        return FailureInfo(
+            kind, message, code=code or f"http_{error.status}", errors=errors, http_status=error.status
+        )
+    info = failure_from_hint(hint)
+    message = f"The model's service says: {said or hint.message} {_HELP.get(info.kind, '')}".strip()
+    return FailureInfo(
+        info.kind,
+        message,
+        code=code or (f"http_{error.status}" if error.status else "reported"),
+        errors=errors,
+        retry_not_before=info.retry_not_before,
+        http_status=error.status,
+    )
+
+
+def failure_of_stop(reply: Reply) -> FailureInfo | None:
+    """Say what it means that the model stopped; None if it had said all."""
+    errors = (reply.text or reply.stop_word,)
+    match reply.stop:
+        case "refusal":
+            message = "The model refused. Put the task otherwise, or ask another model."
+            return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, message, code="refusal", errors=errors)
+        case "length":
+            message = "The answer reached the limit of its length. Raise config.maxTokens, or ask for less at once."
+            return FailureInfo(pb.FAILURE_KIND_CONTEXT_OVERFLOW, message, code="max_tokens", errors=errors)
+        case "context":
+            message = "The conversation fills the model's context. Begin a new session, or give less at once."
+            return FailureInfo(pb.FAILURE_KIND_CONTEXT_OVERFLOW, message, code="context_window", errors=errors)
+    return None
+
+
+def turns_used_up(turns: int) -> FailureInfo:
+    """Return the failure of a run that needed more answers of the model than it may have."""
+    message = f"The run has had its {turns} turns. Raise config.maxTurns, or go on in a new run."
+    return FailureInfo(pb.FAILURE_KIND_MAX_TURNS, message, code="max_turns", errors=(message,))
+
+
+def retry_delay(error: ServiceError, info: FailureInfo, tries: int, jitter: float) -> float | None:
+    """Return the seconds to wait before another try; None if there should be none.
+
+    Args:
+        error: what happened.
+        info: what it means.
+        tries: how many there were, from 1.
+        jitter: from 0 to 1, so that many runs do not come back at once.
+    """
+    if info.kind not in _TRANSIENT or error.headers.get("x-should-retry", "") == "false":
+        return None
+    if info.retry_not_before is not None:
+        told = (info.retry_not_before - datetime.now(UTC)).total_seconds()
+        # Not earlier than told, whatever the clock lost since.
+        return max(0.0, told) + 0.05 if told <= MOST_DELAY_S else None
+    return min(8.0, _FIRST_DELAY_S * 2.0 ** (tries - 1)) * (0.75 + 0.25 * jitter)
+
+
+def _words(error: ServiceError) -> tuple[str, str]:
+    """Return the vendor's own code and text."""
+    body = parse_json_object(error.body.encode("utf-8", "replace")) or {}
+    inner = read.inner(body, "error") or body
+    words = (read.text(inner, "code"), read.text(inner, "type"))
+    code = next((word for word in words if _CODE.fullmatch(word)), "")
+    return code, read.text(inner, "message") or error.message

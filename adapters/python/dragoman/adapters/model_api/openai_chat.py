@@ -1,0 +1,126 @@
+"""OpenAI's chat.completions, as many others speak it too: what is asked, and what its stream says. Pure.
+
+Reasoning is told by none of OpenAI's own fields; compatible servers send ``reasoning_content`` or ``reasoning``.
+``prompt_tokens`` includes what was read from a cache; the protocol's ``input`` does not.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from dragoman.adapters.model_api.reply import Fields, Message, Reply, Stop
+from dragoman.adapters.model_api.tools import Tool
+from dragoman.sdk import JsonValue, compact
+from dragoman.sdk import fields as read
+from dragoman.v1 import event_pb2 as pb
+
+_STOPS: Final[Mapping[str, Stop]] = {
+    "stop": "end",
+    "tool_calls": "tools",
+    "function_call": "tools",
+    "length": "length",
+    "content_filter": "refusal",
+}
+_TEXT: Final = "text"
+_THINKING: Final = "thinking"
+
+
+def arguments(
+    model: str, system: str, messages: Sequence[Message], tools: Sequence[Tool], config: Mapping[str, JsonValue]
+) -> dict[str, Any]:
+    """Return the arguments of the SDK's ``chat.completions.create`` for the next answer."""
+    said = [item for message in messages for item in _translated(message)]
+    if system:
+        said.insert(0, {"role": "system", "content": system})
+    asked: dict[str, Any] = {
+        "model": model,
+        "messages": said,
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+            }
+            for tool in tools
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if config.get("maxTokens"):
+        asked["max_completion_tokens"] = config["maxTokens"]
+    if config.get("effort"):
+        asked["reasoning_effort"] = config["effort"]
+    return asked
+
+
+def _translated(message: Message) -> Iterator[dict[str, Any]]:
+    blocks = read.objects(message, "content")
+    text = "\n\n".join(read.text(block, "text") for block in blocks if block.get("type") == "text")
+    if message.get("role") == "assistant":
+        calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
+        yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+        return
+    for block in blocks:  # results come right behind the calls that they answer
+        if block.get("type") == "tool_result":
+            content = read.text(block, "content")
+            yield {"role": "tool", "tool_call_id": read.text(block, "tool_use_id"), "content": content}
+    if text:
+        yield {"role": "user", "content": text}
+
+
+def _call(block: Fields) -> dict[str, Any]:
+    function = {"name": read.text(block, "name"), "arguments": compact(dict(read.inner(block, "input")))}
+    return {"id": read.text(block, "id"), "type": "function", "function": function}
+
+
+class OpenAIReader:
+    """Follows one streamed completion."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self._refused = False
+
+    def take(self, data: Fields) -> Iterator[pb.AgentEvent]:
+        """Take one chunk of the stream."""
+        self.reply.model = read.text(data, "model") or self.reply.model
+        self._count(read.inner(data, "usage"))
+        for choice in read.objects(data, "choices")[:1]:
+            yield from self._delta(read.inner(choice, "delta"))
+            word = read.text(choice, "finish_reason")
+            if word:
+                yield from self._end(word)
+
+    def _delta(self, delta: Fields) -> Iterator[pb.AgentEvent]:
+        thought = read.text(delta, "reasoning_content") or read.text(delta, "reasoning")
+        if thought:
+            yield from self.reply.words("thinking", _THINKING, thought)
+        refusal = read.text(delta, "refusal")
+        self._refused = self._refused or bool(refusal)
+        said = read.text(delta, "content") or refusal
+        if said:
+            yield from self.reply.words("text", _TEXT, said)
+        for call in read.objects(delta, "tool_calls"):
+            yield from self._call(call)
+
+    def _call(self, call: Fields) -> Iterator[pb.AgentEvent]:
+        function = read.inner(call, "function")
+        place = f"call-{read.count(call, 'index') or 0}"
+        if place not in self.reply.blocks:
+            yield from self.reply.call(place, read.text(call, "id"), read.text(function, "name"))
+        self.reply.blocks[place].parts.append(read.text(function, "arguments"))
+
+    def _end(self, word: str) -> Iterator[pb.AgentEvent]:
+        yield from self.reply.close_all()
+        self.reply.stop_word = word
+        self.reply.stop = "refusal" if self._refused else _STOPS.get(word, "end")
+
+    def _count(self, usage: Fields) -> None:
+        prompt, output = read.count(usage, "prompt_tokens"), read.count(usage, "completion_tokens")
+        details = read.inner(usage, "prompt_tokens_details")
+        cached = read.count(details, "cached_tokens")
+        found = {
+            "input": max(0, prompt - (cached or 0)) if prompt is not None else None,
+            "output": output,
+            "cache_read": cached,
+            "cache_write": read.count(details, "cache_write_tokens"),
+            "reasoning": read.count(read.inner(usage, "completion_tokens_details"), "reasoning_tokens"),
+        }
+        self.reply.counts.update({name: value for name, value in found.items() if value is not None})

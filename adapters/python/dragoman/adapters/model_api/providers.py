@@ -1,0 +1,227 @@
+"""The vendors' own Python SDKs: who is asked, with whose key, and their streams as plain JSON.
+
+The SDKs are an extra (``dragoman[model-api]``), imported when first needed and not on the event loop: that takes
+a second or two.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Final, Literal, Self
+
+from dragoman.adapters.model_api import anthropic_messages, openai_chat
+from dragoman.adapters.model_api.failures import ServiceError
+from dragoman.adapters.model_api.reply import Fields, Reader, Reply
+from dragoman.sdk import Model, compact
+
+Name = Literal["anthropic", "openai"]
+
+INSTALL_HINT: Final = "Install it with `pip install 'dragoman[model-api]'`."
+CONNECT_LIMIT_S: Final = 30.0
+SILENCE_LIMIT_S: Final = 600.0
+"""Seconds without a byte after which a connection is given up, where the run has no idle limit of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A vendor, or whoever speaks its wire format."""
+
+    name: Name
+    key_variables: tuple[str, ...]
+    """Variables with a key, best first."""
+    url_variable: str
+    default_model: str
+    """Empty: the caller must choose."""
+    models: tuple[Model, ...]
+    arguments: Callable[..., dict[str, Any]]
+    reader: Callable[[Reply], Reader]
+
+
+ANTHROPIC: Final = Provider(
+    name="anthropic",
+    key_variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    url_variable="ANTHROPIC_BASE_URL",
+    default_model="claude-sonnet-5-5",
+    models=(
+        Model("claude-sonnet-5-5", "Claude Sonnet 5.5", is_default=True),
+        Model("claude-opus-5-5", "Claude Opus 5.5"),
+        Model("claude-haiku-5-5", "Claude Haiku 5.5"),
+    ),
+    arguments=anthropic_messages.arguments,
+    reader=anthropic_messages.AnthropicReader,
+)
+OPENAI: Final = Provider(
+    name="openai",
+    key_variables=("OPENAI_API_KEY",),
+    url_variable="OPENAI_BASE_URL",
+    default_model="",
+    models=(),
+    arguments=openai_chat.arguments,
+    reader=openai_chat.OpenAIReader,
+)
+PROVIDERS: Final[Mapping[str, Provider]] = {"anthropic": ANTHROPIC, "openai": OPENAI}
+
+
+def is_installed(provider: Provider) -> bool:
+    """Tell whether the vendor's SDK can be imported."""
+    return importlib.util.find_spec(provider.name) is not None
+
+
+def sdk_version(provider: Provider) -> str:
+    """Return the version of the vendor's SDK; empty if it is not there."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(provider.name)
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the service is, and with which key."""
+
+    key: str
+    key_variable: str
+    url: str
+    """Empty: the vendor's own."""
+
+
+class Service:
+    """A vendor's service. Close it.
+
+    Args:
+        provider: whose.
+        access: where, and with which key.
+
+    Raises:
+        ImportError: the vendor's SDK is not installed.
+    """
+
+    def __init__(self, provider: Provider, access: Access) -> None:
+        self._provider = provider
+        self._access = access
+        self._client: Any = None
+        self._errors: Any = None
+
+    async def __aenter__(self) -> Self:
+        make = _anthropic if self._provider is ANTHROPIC else _openai
+        self._errors, self._client = await asyncio.to_thread(make, self._access)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._client.close()
+
+    async def events(self, arguments: Mapping[str, Any]) -> AsyncGenerator[Fields, None]:
+        """Ask for the next answer, and yield what the stream says. Left early, the connection is closed.
+
+        Raises:
+            ServiceError: it went wrong.
+        """
+        create = self._client.messages.create if self._provider is ANTHROPIC else self._client.chat.completions.create
+        with self._told():
+            stream = await create(**arguments)
+            try:
+                async for event in stream:
+                    # What does not fit the SDK's types is no reason to warn: the readers take nothing for granted.
+                    yield event if isinstance(event, dict) else event.to_dict(mode="json", warnings=False)
+            finally:
+                await stream.close()
+
+    async def models(self) -> Sequence[Model]:
+        """Return the models that the service lists.
+
+        Raises:
+            ServiceError: it does not say.
+        """
+        found = []
+        with self._told():
+            async for item in self._client.models.list():
+                found.append(Model(str(item.id), str(getattr(item, "display_name", "") or "")))
+        return found
+
+    @contextlib.contextmanager
+    def _told(self) -> Any:
+        try:
+            yield
+        except self._errors.APIConnectionError as error:
+            cause = error.__cause__
+            reason = f"{error.message} ({type(cause).__name__})" if cause is not None else error.message
+            raise ServiceError(_sentence(reason), trouble="network") from error
+        except self._errors.APIError as error:
+            raise _service_error(error) from error
+        except ValueError as error:
+            raise ServiceError("What came is no JSON.", trouble="garbage") from error
+        except _transport_error() as error:
+            raise ServiceError(f"The connection broke ({type(error).__name__}).", trouble="network") from error
+
+
+def _service_error(error: Any) -> ServiceError:
+    body = error.body if isinstance(error.body, str) else compact(error.body) if error.body is not None else ""
+    response = getattr(error, "response", None)
+    status = getattr(error, "status_code", None)
+    if isinstance(error.body, dict) and "error" not in error.body:
+        body = compact({"error": error.body})  # one of the SDKs unpacks it
+    return ServiceError(
+        str(error.message)[:2000],
+        # A stream that had begun well has status 200; the error is in its words.
+        status=status if isinstance(status, int) and status >= 300 else None,
+        headers=dict(response.headers) if response is not None else {},
+        body=body[:16_384],
+    )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _transport_error() -> type[Exception]:
+    import httpx2  # noqa: PLC0415 - comes with the extra
+
+    return httpx2.TransportError
+
+
+def _anthropic(access: Access) -> tuple[Any, Any]:
+    import anthropic  # noqa: PLC0415 - an extra, and slow
+
+    is_token = access.key_variable == "ANTHROPIC_AUTH_TOKEN"
+    client = anthropic.AsyncAnthropic(
+        api_key=None if is_token else access.key,
+        auth_token=access.key if is_token else None,
+        base_url=access.url or "https://api.anthropic.com",
+        max_retries=0,
+        timeout=_limits(),
+        default_headers=_nothing_ambient("ANTHROPIC_CUSTOM_HEADERS", anthropic.Omit()),
+        open_telemetry=False,
+        http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
+    )
+    return anthropic, client
+
+
+def _openai(access: Access) -> tuple[Any, Any]:
+    import openai  # noqa: PLC0415 - an extra, and slow
+
+    client = openai.AsyncOpenAI(
+        # Local servers want none; the SDK does.
+        api_key=access.key or "none",
+        admin_api_key="",
+        base_url=access.url or "https://api.openai.com/v1",
+        max_retries=0,
+        timeout=_limits(),
+        default_headers=_nothing_ambient("OPENAI_CUSTOM_HEADERS", openai.Omit()),
+        http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+    )
+    return openai, client
+
+
+def _limits() -> Any:
+    import httpx2  # noqa: PLC0415 - comes with the extra
+
+    return httpx2.Timeout(SILENCE_LIMIT_S, connect=CONNECT_LIMIT_S)
+
+
+def _nothing_ambient(variable: str, omit: Any) -> dict[str, Any]:
+    """Leave out the headers that an SDK takes from our own environment by itself: they may be secrets."""
+    lines = os.environ.get(variable, "").split("\n")
+    return {line.partition(":")[0].strip(): omit for line in lines if ":" in line}
