@@ -27,9 +27,10 @@ test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, the
 	$(VENV)/bin/python -m pytest -m 'not agents'
 	$(FLOOR)/bin/python -m pytest -m 'not agents' tests/protocol $(wildcard tests/contract)
 
-test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones
+test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
 	scripts/install-agents
-	$(VENV)/bin/python -m pytest -m agents tests/agents
+	@if [ -z '$(AGENT)' ]; then rm -rf .agents/results; fi
+	$(VENV)/bin/python scripts/test-agents $(AGENT)
 
 lint: $(VENV)/.dev ## style, types, and the contract
 	$(VENV)/bin/ruff check .
