@@ -5,12 +5,14 @@ from typing import Final
 
 from dragoman.testkit.families.claude import CLAUDE
 from dragoman.testkit.families.codex import CODEX
+from dragoman.testkit.families.gemini import GEMINI
 from dragoman.testkit.families.opencode import OPENCODE
 from dragoman.testkit.family import AgentFamily
 
 FAMILIES: Final[Mapping[str, AgentFamily]] = {
     "claude": CLAUDE,
     "codex": CODEX,
+    "gemini": GEMINI,
     "opencode": OPENCODE,
 }
 """By name."""
