@@ -80,6 +80,9 @@ class AcpOptions:
     client_meta: Mapping[str, object] = field(default_factory=dict)
     """``_meta`` of the client's capabilities, e.g. for an agent's own extensions."""
 
+    tells_offer: bool = False
+    """Whether a notice says what the agent offers; for an adapter that does not know its agent."""
+
     # Setting up.
     authenticate: str = ""
     """The auth method to use before a session begins. Empty: the agent is logged in by itself."""

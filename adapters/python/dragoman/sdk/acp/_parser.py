@@ -23,6 +23,7 @@ from dragoman.sdk.acp._setup import (
     PROTOCOL_VERSION,
     Conversation,
     Offer,
+    described,
     initialize_params,
     read_offer,
     session_params,
@@ -168,13 +169,10 @@ class AcpParser:
         return self._open()
 
     def _open(self) -> list[Output]:
-        notices: list[Output] = [
-            pb.AgentEvent(
-                notice=pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=message),
-                origin=pb.EVENT_ORIGIN_ADAPTER,
-            )
-            for code, message in unsupported(self._wanted, self.offer)
-        ]
+        lacking = unsupported(self._wanted, self.offer)
+        notices: list[Output] = [_notice(pb.SEVERITY_WARNING, code, message) for code, message in lacking]
+        if self._options.tells_offer:
+            notices.append(_notice(pb.SEVERITY_INFO, "acp_agent_offers", described(self.offer)))
         params = session_params(self._wanted, self.offer, self._options)
         if not self._wanted.session_id:
             return [*notices, self._ask("session/new", params)]
@@ -264,6 +262,11 @@ class AcpParser:
     def _fail(self, failure: FailureInfo, subtype: str = "") -> list[Output]:
         self.report.terminal = Terminal(succeeded=False, subtype=subtype, failure=failure)
         return [CloseInput()]
+
+
+def _notice(severity: pb.Severity.ValueType, code: str, message: str) -> pb.AgentEvent:
+    notice = pb.Notice(severity=severity, code=code, message=message)
+    return pb.AgentEvent(notice=notice, origin=pb.EVENT_ORIGIN_ADAPTER)
 
 
 def _cannot_go_on(wanted: Conversation) -> FailureInfo:

@@ -67,6 +67,19 @@ def read_offer(result: Fields) -> Offer:
     )
 
 
+def described(offer: Offer) -> str:
+    """Return in a sentence what the agent is and offers."""
+    offers = {
+        "session/load": offer.loads,
+        "session/resume": offer.resumes,
+        "session/fork": offer.forks,
+        "further directories": offer.adds_directories,
+        "MCP servers over HTTP": offer.http_mcp,
+    }
+    name = " ".join(part for part in (offer.agent_name or "The agent", offer.agent_version) if part)
+    return f"{name} offers {', '.join(item for item, has in offers.items() if has) or 'only what every agent does'}."
+
+
 def initialize_params(options: AcpOptions, version: str) -> dict[str, object]:
     """Return what ``initialize`` says of us.
 
