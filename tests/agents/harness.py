@@ -65,6 +65,8 @@ class Recipe:
     """An id of the right shape that no session has."""
     failures: Mapping[str, Failing]
     """Scenarios of the scripted model that end a run."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The ``config`` of every run, if there is no running without."""
     max_turns: Mapping[str, Any] = field(default_factory=dict)
     """The ``config`` that allows two turns. Needed if turns can be limited."""
     lacks: Collection[Lack] = ()
@@ -239,7 +241,8 @@ class Bench:
 
     def request(self, prompt: str, **fields: Any) -> api.ExecuteRequest:
         """Return a request for a run; ``config`` and ``env`` as mappings, other fields of the message as they are."""
-        config, env = fields.pop("config", None), {**self.env, **fields.pop("env", {})}
+        config = {**self.recipe.config, **(fields.pop("config", None) or {})} or None
+        env = {**self.env, **fields.pop("env", {})}
         cwd = str(fields.pop("cwd", self.workspace))
         made = execute_request(self.adapter, prompt, cwd=cwd, config=config, env=env)
         made.MergeFrom(api.ExecuteRequest(**fields))
