@@ -153,7 +153,7 @@ async def test_in_code_mode_tools_are_functions_of_a_script(server: ModelServer)
 
 async def test_in_code_mode_what_is_offered_directly_is_called_directly(server: ModelServer) -> None:
     [call] = finished(await ask_in_code_mode(server, user("MOCK_SUBAGENT")))
-    assert (call["type"], call["name"]) == ("function_call", "spawn_agent")
+    assert (call["type"], call["namespace"], call["name"]) == ("function_call", "collaboration", "spawn_agent")
 
 
 async def test_results_lead_to_the_next_step(server: ModelServer) -> None:
@@ -181,7 +181,7 @@ def test_what_the_harness_adds_is_no_prompt() -> None:
 def test_tools_are_found_wherever_they_are_offered() -> None:
     assert read_conversation(asked(user("x"))).tools == ("exec_command", "apply_patch", "web_search")
     hidden = read_conversation({"input": [CODE_MODE, user("x")]})
-    assert (hidden.tools, hidden.text_tools) == (("exec", "spawn_agent"), ("exec",))
+    assert (hidden.tools, hidden.text_tools) == (("exec", "collaboration.spawn_agent"), ("exec",))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def _call(tool: Tool, conversation: Conversation, unique: str) -> Item:
         script = _SCRIPT.format(name=tool.action, argument=json.dumps(argument, ensure_ascii=False))
         return {**custom, "name": "exec", "input": script}
     arguments = json.dumps(inputs, ensure_ascii=False)
-    return {"type": "function_call", "id": f"fc_{unique}", **known, "name": tool.action, "arguments": arguments}
+    namespace, _, name = tool.action.rpartition(".")
+    called = {"type": "function_call", "id": f"fc_{unique}", **known, "name": name, "arguments": arguments}
+    return {**called, "namespace": namespace} if namespace else called
 
 
 def _text(inputs: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from dragoman.testkit.openai_items import stream_events, whole_response
 from dragoman.testkit.scenarios import Failure, Reply
 
 _CONTEXT = re.compile(r"\s*<environment_context>")  # where Codex says the working directory
+_PLAIN_NAMESPACE = "functions"  # whose tools are called without naming it
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
@@ -116,12 +117,14 @@ def read_conversation(body: Mapping[str, Any], session: str = "") -> Conversatio
 
 
 def _flattened(tools: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield tools with those inside namespaces."""
+    """Yield tools with those inside namespaces, whose names are put before theirs: ``collaboration.spawn_agent``."""
     for tool in tools:
-        if tool.get("type") == "namespace":
-            yield from _flattened(list(tool.get("tools") or ()))
-        else:
+        if tool.get("type") != "namespace":
             yield tool
+            continue
+        prefix = "" if tool.get("name") == _PLAIN_NAMESPACE else f"{tool.get('name')}."
+        for inner in tool.get("tools") or ():
+            yield {**inner, "name": f"{prefix}{inner.get('name', '')}"}
 
 
 def _texts(content: object) -> list[str]:

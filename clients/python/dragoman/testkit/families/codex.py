@@ -43,7 +43,9 @@ CODEX: Final = AgentFamily(
         "read": Native("exec_command", templates={"cmd": "cat '<path>'"}),
         "shell": Native("exec_command", {"cmd": "command"}, {"yield_time_ms": 30000}),
         "background": Native("exec_command", {"cmd": "command"}, {"yield_time_ms": 250}),
-        "subagent": Native("spawn_agent", {"message": "prompt"}),
+        "subagent": Native(
+            "collaboration.spawn_agent", {"message": "prompt"}, {"task_name": "helper", "fork_turns": "none"}
+        ),
     },
     login_file="auth.json",
     login={"OPENAI_API_KEY": "sk-fake-0000-dragoman-testkit"},
