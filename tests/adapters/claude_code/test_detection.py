@@ -166,3 +166,16 @@ async def test_a_live_turn_is_not_tried_where_it_cannot_work(claude: Pretender) 
     claude.acts("touch ran")
     assert "live_skipped" in await checked(claude, live=True)
     assert not (claude.root / "ran").exists()
+
+
+async def test_an_own_key_is_not_used_where_a_subscription_is_logged_in(
+    claude: Pretender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used(claude)
+    claude.acts(status("claude.ai"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "an-own-key")
+    found = await detected(claude)
+    assert (found.auth, found.auth_method) == (api.AUTH_STATE_OK, "claude.ai")
+    assert [problem.code for problem in found.problems] == ["api_key_withheld"]
+    found = await detected(claude, ANTHROPIC_API_KEY="one-of-the-request")
+    assert list(found.problems) == []

@@ -23,12 +23,12 @@ from dragoman.sdk._config import (
 )
 from dragoman.sdk._detection import probe
 from dragoman.sdk._failures import classify_http, classify_text, unknown_session
-from dragoman.sdk._finding import AuthFinding
 from dragoman.sdk._in_process import InProcessAdapter, Turn
 from dragoman.sdk._inputs import Resolution
 from dragoman.sdk._job import TERMINATE, CancelStep, Job, Plan
 from dragoman.sdk._json import JsonValue, compact, parse_json_object
 from dragoman.sdk._lines import Line
+from dragoman.sdk._login import AuthFinding
 from dragoman.sdk._outcome import Evidence, failure_from_hint
 from dragoman.sdk._parser import (
     Answer,
@@ -49,6 +49,7 @@ from dragoman.sdk._run import Run
 from dragoman.sdk._server import AdapterServer, serve
 from dragoman.sdk._sessions import SessionPlan
 from dragoman.sdk._settings import Instructions, Settings
+from dragoman.sdk._skill_strategy import SkillStrategy
 from dragoman.sdk._skills import SkillSource, skill_prompt
 from dragoman.sdk._supervision import FailureError
 from dragoman.sdk._template import render
@@ -83,6 +84,7 @@ __all__ = [
     "SessionPlan",
     "Settings",
     "SkillSource",
+    "SkillStrategy",
     "Stream",
     "Terminal",
     "Turn",

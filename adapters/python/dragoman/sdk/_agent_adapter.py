@@ -8,31 +8,43 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from dragoman.guard.tree import MARKER
+from dragoman.protocol.errors import FieldViolation, invalid_fields
 from dragoman.sdk._adapter import Adapter, AdapterInfo
-from dragoman.sdk._attempt import AttemptEnd
+from dragoman.sdk._attempt import AttemptEnd, nothing_spawned
 from dragoman.sdk._checks import Checks, check_agent, check_environment
 from dragoman.sdk._clocks import Clocks
 from dragoman.sdk._config import ConfigSchema
 from dragoman.sdk._environment import build_environment, secret_values
-from dragoman.sdk._finding import AuthFinding
 from dragoman.sdk._job import Job, Plan, environment_inputs, masked_argv, render_prompt
 from dragoman.sdk._json import JsonValue
+from dragoman.sdk._login import AuthFinding, inherited_keys, keys_to_withhold, withheld_message
 from dragoman.sdk._outcome import Evidence, Verdict, conclude, failure_message, signal_name
-from dragoman.sdk._parser import FailureInfo
+from dragoman.sdk._parser import FailureInfo, Report, Terminal
+from dragoman.sdk._placement import default_store, placed
+from dragoman.sdk._placement_plan import PlacementError
 from dragoman.sdk._redaction import Redactor
 from dragoman.sdk._run import Run
 from dragoman.sdk._secret_patterns import REDACTED
 from dragoman.sdk._sessions import SessionPlan, make_handle, plan_session, session_update
 from dragoman.sdk._settings import Settings, limits_in_force, read_settings
-from dragoman.sdk._skills import lay_out, plan_skill_directory
+from dragoman.sdk._skill_strategy import (
+    SkillStrategy,
+    may_place,
+    placing_note,
+    prompt_section,
+    skill_note,
+    strategy_in_force,
+    workspace_skills,
+)
+from dragoman.sdk._skills import SkillError, lay_out, plan_skill_directory
 from dragoman.sdk._values import struct_to_dict
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -47,6 +59,8 @@ class AgentAdapter(Adapter):
 
     needs_terminal: ClassVar[bool] = True
     """Whether the agent always says in its output how it ended. If not, exit code 0 is success."""
+    skill_strategy: ClassVar[SkillStrategy | None] = None
+    """The way a run's skills go. None: a private directory if there is a ``skill_layout``, else the plan's way."""
     skill_layout: ClassVar[str] = ""
     """Where a skill goes below its private directory, e.g. ``.claude/skills/{name}``."""
     inherit: ClassVar[Collection[str]] = ()
@@ -54,7 +68,8 @@ class AgentAdapter(Adapter):
     strip: ClassVar[Collection[str]] = ()
     """Variables that are never passed on, e.g. those by which an agent knows that it runs inside itself."""
     api_key_variables: ClassVar[tuple[str, ...]] = ()
-    """Variables with an API key: found in the environment they are a warning, as they are billed."""
+    """Variables with an API key: found in the environment they are a warning, as they are billed. Those of the
+    adapter's own environment are not passed on where ``auth`` finds a subscription in use."""
     login_hint: ClassVar[str] = ""
     """How to log in, e.g. "run `claude auth login`"."""
     install_hint: ClassVar[str] = ""
@@ -141,7 +156,15 @@ class AgentAdapter(Adapter):
             cwd=settings.cwd,
             is_session_id=self.is_session_id,
         )
+        self._check_skills(settings)
         return replace(settings, session=session)
+
+    def _check_skills(self, settings: Settings) -> None:
+        strategy = strategy_in_force(self.skill_strategy, self.skill_layout, settings.config)
+        try:
+            workspace_skills(strategy, settings.skills, self.skill_layout)
+        except SkillError as error:
+            raise invalid_fields([FieldViolation("skills", str(error))]) from error
 
     def session_in_use(self, accepted: Any) -> str:
         """Return the session that is resumed; a copy leaves it alone."""
@@ -191,8 +214,9 @@ class AgentAdapter(Adapter):
     ) -> Job:
         request = run.request
         skills = settings.skills
-        skills_dir = run_dir / "skills" if skills and self.skill_layout else None
-        prompt, _, _ = render_prompt(request, settings, resumes=session.resumes)
+        strategy = strategy_in_force(self.skill_strategy, self.skill_layout, settings.config)
+        is_private = strategy is SkillStrategy.PRIVATE_DIRECTORY
+        prompt = self._prompt(request, settings, session)[0]
         return Job(
             run_id=run.run_id,
             attempt=run.attempt + 1,
@@ -207,23 +231,70 @@ class AgentAdapter(Adapter):
             version=version,
             run_dir=run_dir,
             skills=skills,
-            skills_dir=skills_dir,
+            skills_dir=run_dir / "skills" if skills and is_private else None,
+            skill_strategy=strategy,
         )
 
+    def _prompt(
+        self, request: adapter_pb2.ExecuteRequest, settings: Settings, session: SessionPlan
+    ) -> tuple[str, dict[str, int], tuple[str, ...]]:
+        strategy = strategy_in_force(self.skill_strategy, self.skill_layout, settings.config)
+        skills = prompt_section(strategy, settings.skills)
+        return render_prompt(request, settings, resumes=session.resumes, skills=skills)
+
     async def _announced(self, run: Run, job: Job, clocks: Clocks, marker: str) -> AttemptEnd:
-        plan = self.plan(job)
+        plan = self._complete(job, self.plan(job))
         _lay_out_files(job, plan, self.skill_layout)
         inputs = environment_inputs(run.request, job.settings, marker)
         temporary = {"TMPDIR": str(job.run_dir / "tmp")}
         env = build_environment(
             inputs, os.environ, strip=self.strip, allow=self.inherit, plan_env={**temporary, **plan.env}
         )
+        env, plan = await self._without_keys(job, env, plan)
         run.redactor = Redactor(secret_values(inputs, env))
+        warnings = await self._install_skills(job, env)
         self._announce(run, job, plan, env)
-        return await self.attempt(run, job, plan, env, clocks)
+        for warning in warnings:
+            run.notice(pb.SEVERITY_WARNING, "skill_not_installed", warning)
+        return await self._placed(run, job, plan, self.attempt(run, job, plan, env, clocks))
+
+    def _complete(self, job: Job, plan: Plan) -> Plan:
+        """Add what the SDK does for every plan: skills that go into the workspace, and notes."""
+        files = {**workspace_skills(job.skill_strategy, job.skills, self.skill_layout), **plan.workspace_files}
+        notes = (*plan.notes, *skill_note(job.skill_strategy, job.skills), *placing_note(files, job.config))
+        return replace(plan, workspace_files=files if may_place(job.config) else {}, notes=notes)
+
+    async def _without_keys(self, job: Job, env: dict[str, str], plan: Plan) -> tuple[dict[str, str], Plan]:
+        """Take out keys that nobody asked for and that a subscription makes needless; tell so."""
+        given = {*job.settings.config_env, *job.request.env, *plan.env}
+        names = inherited_keys(self.api_key_variables, env, os.environ, given)
+        withheld, _ = await keys_to_withhold(names, env, partial(self.auth, job.executable))
+        if not withheld:
+            return env, plan
+        kept = {name: value for name, value in env.items() if name not in withheld}
+        return kept, replace(plan, notes=(*plan.notes, withheld_message(withheld)))
+
+    async def _install_skills(self, job: Job, env: Mapping[str, str]) -> Sequence[str]:
+        """Put skills where the agent keeps its own, if they go that way; return what could not be done."""
+        del job, env
+        return ()
+
+    async def _placed(self, run: Run, job: Job, plan: Plan, attempt: Coroutine[Any, Any, AttemptEnd]) -> AttemptEnd:
+        """Have the attempt with the plan's files in the workspace."""
+        try:
+            with placed(Path(job.settings.cwd), plan.workspace_files, run.run_id, store=default_store()) as told:
+                end = await attempt
+        except PlacementError as error:
+            attempt.close()
+            failure = FailureInfo(pb.FAILURE_KIND_WORKSPACE_FAILED, f"{error}.", code=error.code)
+            report = Report(terminal=Terminal(succeeded=False, failure=failure))
+            return nothing_spawned(Evidence(report, resumed=job.session.resumes))
+        for code, message in told.notices:
+            run.notice(pb.SEVERITY_WARNING, code, message)
+        return end
 
     def _announce(self, run: Run, job: Job, plan: Plan, env: Mapping[str, str]) -> None:
-        _, sizes, missing = render_prompt(run.request, job.settings, resumes=job.session.resumes)
+        _, sizes, missing = self._prompt(run.request, job.settings, job.session)
         if job.system_prompt:
             sizes["system_prompt"] = len(job.system_prompt.encode())
         if job.instructions is not None:

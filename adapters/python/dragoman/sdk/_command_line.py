@@ -7,23 +7,26 @@ An adapter gives ``info``, ``plan``, ``parser`` and ``classify``. What they shar
 import abc
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from dragoman.protocol.errors import invalid_fields
 from dragoman.sdk._agent_adapter import AgentAdapter
 from dragoman.sdk._attempt import Attempt, AttemptEnd, nothing_spawned
 from dragoman.sdk._checks import Checks, check_program
 from dragoman.sdk._clocks import Clocks
 from dragoman.sdk._config import as_string
-from dragoman.sdk._finding import Versions, config_dir, detect_agent, find_skills, locate
+from dragoman.sdk._finding import Versions, config_dir, detect_agent, locate
 from dragoman.sdk._job import Job, Plan
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._outcome import Evidence, Verdict, spawn_failure
 from dragoman.sdk._parser import FailureInfo, Parser, Report, Terminal
 from dragoman.sdk._run import Run
-from dragoman.sdk._settings import Settings
+from dragoman.sdk._settings import Settings, read_skills
+from dragoman.sdk._skill_strategy import SkillStrategy
+from dragoman.sdk._skill_sync import list_directory, sync_directory
 from dragoman.sdk._supervision import FailureError, supervise
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -88,11 +91,34 @@ class CommandLineAdapter(AgentAdapter):
     async def list_skills(self, request: adapter_pb2.ListSkillsRequest) -> adapter_pb2.ListSkillsResponse:
         """List the skills that the agent finds by itself: its user's, and those of the workspace."""
         native = self._info.has(pb.FEATURE_NATIVE_SKILLS)
-        directory = config_dir(self, {**os.environ, **request.env}) if self.skills_dir_name else None
-        roots = [directory / self.skills_dir_name] if directory else []
+        own = self._own_skills({**os.environ, **request.env})
+        roots = [own] if own is not None else []
         if request.workspace.cwd and self.skill_layout:
             roots.append(Path(request.workspace.cwd) / self.skill_layout.removesuffix("/{name}"))
-        return adapter_pb2.ListSkillsResponse(native=native, skills=find_skills(roots))
+        found = [entry for root in roots for entry in list_directory(root)]
+        return adapter_pb2.ListSkillsResponse(native=native, skills=found)
+
+    async def sync_skills(self, request: adapter_pb2.SyncSkillsRequest) -> adapter_pb2.SyncSkillsResponse:
+        """Put skills into the agent's own directory, and take away what was put there before."""
+        root = self._own_skills({**os.environ, **request.env})
+        if root is None:
+            return await super().sync_skills(request)
+        skills, wrong = read_skills(request.skills)
+        if wrong:
+            raise invalid_fields(wrong)
+        synced = await asyncio.to_thread(sync_directory, root, skills)
+        return adapter_pb2.SyncSkillsResponse(skills=synced.skills, warnings=synced.warnings)
+
+    def _own_skills(self, env: Mapping[str, str]) -> Path | None:
+        directory = config_dir(self, env) if self.skills_dir_name else None
+        return directory / self.skills_dir_name if directory is not None else None
+
+    async def _install_skills(self, job: Job, env: Mapping[str, str]) -> Sequence[str]:
+        root = self._own_skills(env)
+        if not job.skills or job.skill_strategy is not SkillStrategy.CONFIG_DIRECTORY or root is None:
+            return ()
+        synced = await asyncio.to_thread(sync_directory, root, job.skills, keeps_others=True)
+        return synced.warnings
 
     async def attempt(self, run: Run, job: Job, plan: Plan, env: Mapping[str, str], clocks: Clocks) -> AttemptEnd:
         """Run the program once."""

@@ -152,8 +152,19 @@ _PROPERTIES: Final[dict[str, JsonObject]] = {
     },
 }
 
+# What few agents have; their adapters ask for it.
+_ON_REQUEST: Final[dict[str, JsonObject]] = {
+    "placeInWorkspace": {
+        "type": "boolean",
+        "default": False,
+        "description": "Let files for the agent (instructions, skills) be in the workspace for the time of a run."
+        " What was there is kept aside and put back.",
+        "x-common": False,
+    },
+}
 
-def common_properties(*, without: Collection[str] = ()) -> dict[str, JsonObject]:
+
+def common_properties(*, without: Collection[str] = (), also: Collection[str] = ()) -> dict[str, JsonObject]:
     """Return the JSON Schema properties of the seeds' ``adapterConfig``, for an adapter's own schema.
 
     Each says in its description what it does, its unit and what absence means. ``x-common`` is false
@@ -161,11 +172,12 @@ def common_properties(*, without: Collection[str] = ()) -> dict[str, JsonObject]
 
     Args:
         without: Those that the adapter cannot honour; it must refuse them rather than ignore them.
+        also: Those that few adapters can honour: ``placeInWorkspace``.
 
     Raises:
-        KeyError: One of ``without`` is no common property.
+        KeyError: One of ``without`` is no common property, or one of ``also`` is not known.
     """
-    properties = copy.deepcopy(_PROPERTIES)
+    properties = copy.deepcopy({**_PROPERTIES, **{name: _ON_REQUEST[name] for name in also}})
     for name in without:
         del properties[name]
     for schema in properties.values():

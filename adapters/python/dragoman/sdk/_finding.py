@@ -1,35 +1,22 @@
 """Finding a command-line agent on this machine: two signals, its version, its login. Bounded in time."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.sdk._detection import find_executable, parse_version, probe
-from dragoman.sdk._skills import SKILL_FILE, parse_front_matter
+from dragoman.sdk._login import AUTH_LIMIT_S, AuthFinding, inherited_keys, keys_to_withhold, withheld_message
 from dragoman.v1 import adapter_pb2 as pb
 
 if TYPE_CHECKING:  # the two know each other; only one can import the other at run time
     from dragoman.sdk._command_line import CommandLineAdapter
 
 VERSION_LIMIT_S = 5.0
-AUTH_LIMIT_S = 8.0
 _PROBE_BYTES = 64 * 1024
-_FRONT_MATTER_CHARACTERS = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class AuthFinding:
-    """Whether an agent is logged in."""
-
-    state: pb.AuthState.ValueType
-    method: str = ""
-    """How, in the agent's words."""
-    message: str = ""
-    """What was found, if it is worth a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +129,16 @@ async def _add_auth(adapter: "CommandLineAdapter", found: pb.Detection, env: Map
         if found.confidence == pb.DETECTION_CONFIDENCE_CONFIG_ONLY:
             found.auth = pb.AUTH_STATE_MISSING
         return
-    try:
-        auth = await asyncio.wait_for(adapter.auth(found.executable, env), AUTH_LIMIT_S)
-    except TimeoutError:
-        auth = AuthFinding(pb.AUTH_STATE_UNKNOWN)
-        found.problems.add(code="auth_timeout", message="Asking for the login took too long.")
+    keys = inherited_keys(adapter.api_key_variables, env, os.environ, ())
+    withheld, auth = await keys_to_withhold(keys, env, partial(adapter.auth, found.executable))
+    if withheld:
+        found.problems.add(code="api_key_withheld", message=withheld_message(withheld))
+    if auth is None:
+        try:
+            auth = await asyncio.wait_for(adapter.auth(found.executable, env), AUTH_LIMIT_S)
+        except TimeoutError:
+            auth = AuthFinding(pb.AUTH_STATE_UNKNOWN)
+            found.problems.add(code="auth_timeout", message="Asking for the login took too long.")
     found.auth, found.auth_method = auth.state, auth.method
     if auth.message:
         found.problems.add(code="auth", message=auth.message, hint=adapter.login_hint)
@@ -169,17 +161,3 @@ def _explain(adapter: "CommandLineAdapter", found: pb.Detection) -> None:
         found.message = f"{label} is installed, but has no config directory yet; it may never have been used."
     else:
         found.message = f"{label} is installed."
-
-
-def find_skills(roots: Sequence[Path]) -> list[pb.SkillEntry]:
-    """Return the skills in these directories, by name. What cannot be read is left out."""
-    found: list[pb.SkillEntry] = []
-    for root in roots:
-        for document in sorted(root.glob(f"*/{SKILL_FILE}")):
-            with contextlib.suppress(OSError):
-                head = document.read_text(encoding="utf-8", errors="replace")[:_FRONT_MATTER_CHARACTERS]
-                description = parse_front_matter(head).description or ""
-                entry = pb.SkillEntry(name=document.parent.name, description=description, path=str(document.parent))
-                entry.state = pb.SKILL_STATE_EXTERNAL
-                found.append(entry)
-    return found

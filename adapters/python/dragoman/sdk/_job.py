@@ -11,6 +11,7 @@ from dragoman.sdk._framing import Framing
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._sessions import SessionPlan
 from dragoman.sdk._settings import Instructions, Settings
+from dragoman.sdk._skill_strategy import SkillStrategy
 from dragoman.sdk._skills import SkillSource
 from dragoman.sdk._template import DEFAULT_PROMPT, render, template_data
 from dragoman.sdk._values import struct_to_dict
@@ -42,6 +43,8 @@ class Job:
     skills: Sequence[SkillSource]
     skills_dir: Path | None
     """Where the skills were laid out, as the adapter's ``skill_layout`` says. None without skills."""
+    skill_strategy: SkillStrategy = SkillStrategy.PLAN
+    """The way they go."""
 
     @property
     def config(self) -> Mapping[str, JsonValue]:
@@ -89,6 +92,9 @@ class Plan:
     """The agent's own variables. ``config.env`` and ``env`` win over them."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Files to lay out, by path relative to ``run_dir``; mode 0600."""
+    workspace_files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files for the workspace, by path relative to it: there for the time of the attempt, if the caller allows it by
+    ``config.placeInWorkspace``; else left out, which is told."""
     notes: tuple[str, ...] = ()
     """Decisions in words, for people."""
     notices: tuple[tuple[str, str], ...] = ()
@@ -97,11 +103,12 @@ class Plan:
 
 
 def render_prompt(
-    request: adapter_pb2.ExecuteRequest, settings: Settings, *, resumes: bool
+    request: adapter_pb2.ExecuteRequest, settings: Settings, *, resumes: bool, skills: str = ""
 ) -> tuple[str, dict[str, int], tuple[str, ...]]:
     """Return the prompt, the sizes of its sections in bytes, and paths that were missing in the caller's templates.
 
-    The bootstrap text goes before it in new sessions only: a resumed one has had it.
+    The bootstrap text goes before it in new sessions only: a resumed one has had it. ``skills`` are those that go
+    into the prompt, as text; they go into that of every run, as each has its own.
     """
     data = _template_data(request, settings)
     missing: list[str] = []
@@ -118,6 +125,9 @@ def render_prompt(
     bootstrap = as_string(settings.config.get("bootstrapPromptTemplate"), "")
     if bootstrap and not resumes:
         sections.append(fill("bootstrap", bootstrap))
+    if skills:
+        sizes["skills"] = len(skills.encode())
+        sections.append(skills)
     if request.WhichOneof("task") == "prompt":
         sizes["prompt"] = len(request.prompt.encode())
         sections.append(request.prompt)

@@ -79,7 +79,10 @@ def placed(workspace: Path, files: Mapping[str, bytes], run_id: str, *, store: P
             _place(real, files, run_id, home)
             yield told
         finally:
-            told.notices += _undo(home, store)
+            try:
+                told.notices += _undo(home, store)
+            except PlacementError as error:  # what the run did must not be lost over it
+                told.notices.append(("workspace_files_left", str(error)))
 
 
 def undo_left_over(store: Path) -> list[str]:

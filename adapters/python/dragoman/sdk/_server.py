@@ -11,6 +11,7 @@ from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.logs import LogFormat, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.sdk._adapter import Adapter
+from dragoman.sdk._placement import default_store, undo_left_over
 from dragoman.sdk._service import AdapterServicer
 from dragoman.v1 import adapter_pb2
 
@@ -46,6 +47,8 @@ class AdapterServer:
         Raises:
             AddressError: an address is taken, or is not on this machine.
         """
+        for message in await asyncio.to_thread(undo_left_over, default_store()):
+            _log.warning("left-over files undone", adapter=self.servicer.info.type, detail=message)
         await self._server.start()
         await self._server.set_serving()
 

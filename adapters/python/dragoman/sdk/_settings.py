@@ -4,7 +4,7 @@ The seeds' ``adapterConfig`` fits unchanged as ``config``; a top-level field of 
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def read_settings(request: adapter_pb2.ExecuteRequest, info: AdapterInfo, schema
     problem = check_cwd(cwd or None) if info.has(pb.FEATURE_WORKSPACE) else None
     if problem is not None:
         wrong.append(FieldViolation(cwd_path, _sentence(problem.message, problem.hint)))
-    skills, wrong_skills = _read_skills(request)
+    skills, wrong_skills = read_skills(request.skills)
     instructions, wrong_instructions = _read_instructions(request, config)
     wrong += [*wrong_fields(request), *wrong_skills, *wrong_instructions]
     if wrong:
@@ -154,12 +154,11 @@ def _cwd(request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue]) -
     return "workspace.cwd", ""
 
 
-def _read_skills(
-    request: adapter_pb2.ExecuteRequest,
-) -> tuple[tuple[SkillSource, ...], list[FieldViolation]]:
+def read_skills(given: Iterable[adapter_pb2.Skill]) -> tuple[tuple[SkillSource, ...], list[FieldViolation]]:
+    """Read the skills of a request; return them, and what is wrong with the others."""
     skills: list[SkillSource] = []
     wrong: list[FieldViolation] = []
-    for index, skill in enumerate(request.skills):
+    for index, skill in enumerate(given):
         path = f"skills[{index}]"
         if any(skill.name == other.name for other in skills):
             wrong.append(FieldViolation(f"{path}.name", "names are unique"))

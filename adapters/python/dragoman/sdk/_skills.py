@@ -23,6 +23,7 @@ DEFAULT_PROMPT_BYTES: Final = 64 * 1024
 
 _MOST_ENTRIES: Final = 20_000
 _MOST_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
+_MOST_COPIED_BYTES: Final = 16 * 1024 * 1024
 _NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REFERENCES: Final = "references/"
 
@@ -202,6 +203,26 @@ def _regular_files(root: Path, name: str) -> Iterator[str]:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def all_files(skill: SkillSource) -> dict[str, bytes]:
+    """Return all files of a skill, by relative path, to copy it.
+
+    Raises:
+        SkillError: it cannot be read, a link in it leads out of it, or it is too large.
+    """
+    if skill.directory is None:
+        return dict(skill.files)
+    found: dict[str, bytes] = {}
+    try:
+        root = skill.directory.resolve(strict=True)
+        for path in _regular_files(root, skill.name):
+            found[path] = _read_document(root / path)
+            if sum(map(len, found.values())) > _MOST_COPIED_BYTES:
+                raise SkillError(f"the skill {skill.name} has more than {_MOST_COPIED_BYTES} bytes to copy")
+    except OSError as error:
+        raise SkillError(f"the skill {skill.name} cannot be read: {error.strerror}") from error
+    return found
 
 
 def _read_document(path: Path) -> bytes:

@@ -57,7 +57,7 @@ def judge(status: Fields | None, stored: Fields, env: Mapping[str, str], *, now_
         return AuthFinding(pb.AUTH_STATE_MISSING)
     if method == _SUBSCRIPTION and _has_expired(stored, now_ms):
         return AuthFinding(pb.AUTH_STATE_EXPIRED, method)
-    return AuthFinding(pb.AUTH_STATE_OK, method)
+    return AuthFinding(pb.AUTH_STATE_OK, method, subscription=method == _SUBSCRIPTION)
 
 
 def _method(stored: Fields, env: Mapping[str, str]) -> str:
