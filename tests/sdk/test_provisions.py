@@ -240,9 +240,13 @@ with _placement.placed(Path(sys.argv[1]), {"RULES.md": b"ours"}, "r1", store=_pl
 """
 
 
+def place_and_be_killed(workspace: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, workspace], check=False)
+
+
 async def test_the_next_start_takes_back_what_a_killed_adapter_has_placed(tmp_path: Path, words: Provided) -> None:
     (tmp_path / "RULES.md").write_text("Mine.")
-    subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
+    place_and_be_killed(tmp_path)
     assert (tmp_path / "RULES.md").read_text() == "ours"
     server = AdapterServer(words, ["127.0.0.1:0"])
     await server.start()
