@@ -55,15 +55,15 @@ def provider_of(job: Job, env: Mapping[str, str]) -> Provider:
     return provider_named(as_string(job.config.get("provider"), ""), job.request.adapter, _given(job), env)
 
 
-def model_of(provider: Provider, job: Job) -> str:
+def model_of(provider: Provider, job: Job, env: Mapping[str, str]) -> str:
     """Return the model to ask.
 
     Raises:
         FailureError: none was chosen, and the provider has no default.
     """
-    model = job.settings.model or provider.default_model
+    model = job.settings.model or env.get(provider.model_variable) or provider.default_model
     if not model:
-        message = f"No model was chosen, and there is no default for {provider.name}. Set model, or config.model."
+        message = f"No model was chosen, and {provider.name} has no default. Set model, or {provider.model_variable}."
         raise FailureError(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="model_missing"))
     return model
 

@@ -39,7 +39,7 @@ WHOLE_FILES: Final = "wholeFiles"
 """The native mode in which files may only be written as a whole."""
 
 INHERITED: Final = (
-    *(name for provider in PROVIDERS.values() for name in (*provider.key_variables, provider.url_variable)),
+    *(name for item in PROVIDERS.values() for name in (*item.key_variables, item.url_variable, item.model_variable)),
     *("OPENAI_ORG_ID", "OPENAI_PROJECT_ID"),
 )
 
@@ -95,7 +95,7 @@ class ModelApiAdapter(InProcessAdapter):
         if not is_installed(provider):
             message = f"The Python package {provider.name} is not installed. {INSTALL_HINT}"
             raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="extra_missing"))
-        model = access.model_of(provider, job)
+        model = access.model_of(provider, job, turn.env)
         transcripts = Transcripts(state_directory(turn.env))
         messages = _conversation(turn, transcripts)
         tools = offered(whole_files_only=_whole_files_only(turn))

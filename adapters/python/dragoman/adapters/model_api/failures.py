@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -17,6 +18,8 @@ _FIRST_DELAY_S: Final = 0.5
 _TRANSIENT: Final = frozenset(
     {pb.FAILURE_KIND_RATE_LIMITED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, pb.FAILURE_KIND_NETWORK}
 )
+_WINDOW: Final = "anthropic-ratelimit-unified-status"
+"""Where Anthropic says that what a subscription includes is used up; its words are those of a rate limit."""
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]{2,60}")
 _CUT: Final = "The answer broke off before its end."
 _HELP: Final = {
@@ -87,6 +90,8 @@ def failure_of(error: ServiceError, now: datetime | None = None) -> FailureInfo:
             kind, message, code=code or f"http_{error.status}", errors=errors, http_status=error.status
         )
     info = failure_from_hint(hint)
+    if info.kind == pb.FAILURE_KIND_RATE_LIMITED and error.headers.get(_WINDOW) == "rejected":
+        info = replace(info, kind=pb.FAILURE_KIND_QUOTA_EXCEEDED)
     message = f"The model's service says: {said or hint.message} {_HELP.get(info.kind, '')}".strip()
     return FailureInfo(
         info.kind,

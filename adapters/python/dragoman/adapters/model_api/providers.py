@@ -34,6 +34,8 @@ class Provider:
     key_variables: tuple[str, ...]
     """Variables with a key, best first."""
     url_variable: str
+    model_variable: str
+    """The variable with the model to ask where nobody chooses one."""
     default_model: str
     """Empty: the caller must choose."""
     models: tuple[Model, ...]
@@ -45,6 +47,7 @@ ANTHROPIC: Final = Provider(
     name="anthropic",
     key_variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
     url_variable="ANTHROPIC_BASE_URL",
+    model_variable="ANTHROPIC_MODEL",
     default_model="claude-sonnet-5-5",
     models=(
         Model("claude-sonnet-5-5", "Claude Sonnet 5.5", is_default=True),
@@ -58,6 +61,7 @@ OPENAI: Final = Provider(
     name="openai",
     key_variables=("OPENAI_API_KEY",),
     url_variable="OPENAI_BASE_URL",
+    model_variable="OPENAI_MODEL",
     default_model="",
     models=(),
     arguments=openai_chat.arguments,
@@ -186,13 +190,14 @@ def _anthropic(access: Access) -> tuple[Any, Any]:
     import anthropic  # noqa: PLC0415 - an extra, and slow
 
     is_token = access.key_variable == "ANTHROPIC_AUTH_TOKEN"
+    own = {"authorization": f"Bearer {access.key}"} if is_token else {"x-api-key": access.key}
     client = anthropic.AsyncAnthropic(
         api_key=None if is_token else access.key,
         auth_token=access.key if is_token else None,
         base_url=access.url or "https://api.anthropic.com",
         max_retries=0,
         timeout=_limits(),
-        default_headers=_nothing_ambient("ANTHROPIC_CUSTOM_HEADERS", anthropic.Omit()),
+        default_headers=_nothing_ambient("ANTHROPIC_CUSTOM_HEADERS", anthropic.Omit(), own),
         open_telemetry=False,
         http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
     )
@@ -202,14 +207,15 @@ def _anthropic(access: Access) -> tuple[Any, Any]:
 def _openai(access: Access) -> tuple[Any, Any]:
     import openai  # noqa: PLC0415 - an extra, and slow
 
+    key = access.key or "none"  # local servers want none; the SDK does
+    own = {"authorization": f"Bearer {key}"}
     client = openai.AsyncOpenAI(
-        # Local servers want none; the SDK does.
-        api_key=access.key or "none",
+        api_key=key,
         admin_api_key="",
         base_url=access.url or "https://api.openai.com/v1",
         max_retries=0,
         timeout=_limits(),
-        default_headers=_nothing_ambient("OPENAI_CUSTOM_HEADERS", openai.Omit()),
+        default_headers=_nothing_ambient("OPENAI_CUSTOM_HEADERS", openai.Omit(), own),
         http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
     )
     return openai, client
@@ -221,7 +227,14 @@ def _limits() -> Any:
     return httpx2.Timeout(SILENCE_LIMIT_S, connect=CONNECT_LIMIT_S)
 
 
-def _nothing_ambient(variable: str, omit: Any) -> dict[str, Any]:
-    """Leave out the headers that an SDK takes from our own environment by itself: they may be secrets."""
+def _nothing_ambient(variable: str, omit: Any, own: Mapping[str, str]) -> dict[str, Any]:
+    """Undo the headers that an SDK takes from our own environment by itself: they may be secrets.
+
+    Args:
+        variable: the variable with the headers.
+        omit: what an SDK takes for "leave it out".
+        own: headers that are needed all the same, by lower-case name.
+    """
     lines = os.environ.get(variable, "").split("\n")
-    return {line.partition(":")[0].strip(): omit for line in lines if ":" in line}
+    names = [line.partition(":")[0].strip() for line in lines if ":" in line]
+    return {name: own.get(name.lower(), omit) for name in names}
