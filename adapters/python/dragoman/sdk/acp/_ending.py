@@ -73,7 +73,7 @@ def run_usage(result: Fields, options: AcpOptions, updates: Updates, cost: Sessi
         cost: the session's cost.
     """
     usage = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-    tokens = options.tokens(result) or (_tokens(result) if options.usage == "turn" else None)
+    tokens = options.tokens(result) or (_tokens(result) if options.usage == "turn" else None) or updates.tokens
     if tokens is not None:
         usage.tokens.CopyFrom(tokens)
         if updates.choices.model:

@@ -103,6 +103,9 @@ class AcpOptions:
     usage: UsageMeaning = "turn"
     tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
     """Reads tokens from a prompt's result where they are not in ``usage``."""
+    call_tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
+    """Reads the tokens of one call of the model from an update, for an agent that tells them there. Where the prompt's
+    result says nothing, their sum is the run's."""
     tool_name: Callable[[Fields], str] = _declared_name
     """Reads the tool's own name from a tool call or its update."""
     file_changes: Callable[[ToolState], list[pb.FileChange] | None] = _no_changes

@@ -94,6 +94,9 @@ class Updates:
         self.context_size: int | None = None
         self.has_acted = False
         """Whether a tool was called or a plan was made."""
+        self.tokens: pb.TokenCounts | None = None
+        """What the calls of the model used, as far as updates tell it. None: they do not."""
+        self._call_tokens = options.call_tokens
         self._cost = cost
         self._told_session = b""
         self._is_history = True
@@ -124,8 +127,19 @@ class Updates:
         if kind in self._facts:
             return self._facts[kind](update)
         if kind in self._deeds:
-            return [] if self._is_history else self._deeds[kind](update)
+            return [] if self._is_history else [*self._deeds[kind](update), *self._call_usage(update)]
         return None
+
+    def _call_usage(self, update: Fields) -> Iterator[pb.AgentEvent]:
+        tokens = self._call_tokens(update)
+        if tokens is None:
+            return
+        if self.tokens is None:
+            self.tokens = pb.TokenCounts()
+        for counted, value in tokens.ListFields():
+            setattr(self.tokens, counted.name, getattr(self.tokens, counted.name) + value)
+        usage = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, tokens=tokens)
+        yield pb.AgentEvent(usage=usage)
 
     def set_up(self, session_id: str, offer: Offer, result: Fields) -> Iterator[pb.AgentEvent]:
         """Take what the answer to session/new and its like tells."""
