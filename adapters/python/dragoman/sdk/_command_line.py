@@ -7,7 +7,9 @@ An adapter gives ``info``, ``plan``, ``parser`` and ``classify``. What they shar
 import abc
 import asyncio
 import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -73,6 +75,32 @@ class CommandLineAdapter(AgentAdapter):
         del job, env
         return {}
 
+    async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
+        """Add to what the agent said what it only keeps, such as its usage in files of its own.
+
+        Called when the agent has gone, however it ended. Quick; what cannot be found out is left as it is.
+
+        Args:
+            job: the attempt.
+            env: what the agent's environment was.
+            report: what the agent said.
+            began_at: when the attempt began, in Unix seconds.
+        """
+
+    async def finish(self, job: Job, env: Mapping[str, str], report: Report) -> bool:
+        """End what an attempt has left in a server that runs share. Called once for each, however it ended.
+
+        Args:
+            job: the attempt.
+            env: the agent's whole environment, as ``prepare`` got it.
+            report: what was learned; without a terminal, the agent did not say its last word.
+
+        Returns:
+            Whether it is certain that nothing of the attempt is left there.
+        """
+        del job, env, report
+        return True
+
     # What the SDK calls.
 
     @cached_property
@@ -121,8 +149,19 @@ class CommandLineAdapter(AgentAdapter):
         return synced.warnings
 
     async def attempt(self, run: Run, job: Job, plan: Plan, env: Mapping[str, str], clocks: Clocks) -> AttemptEnd:
-        """Run the program once."""
+        """Run the program once, and clear up after it."""
+        parser = self.parser(job)
+        try:
+            end = await self._attempt(run, job, plan, env, clocks, parser)
+        finally:
+            is_clear = await self.finish(job, env, parser.report)
+        return end if is_clear else replace(end, tree_confirmed_dead=False)
+
+    async def _attempt(
+        self, run: Run, job: Job, plan: Plan, env: Mapping[str, str], clocks: Clocks, parser: Parser
+    ) -> AttemptEnd:
         clocks.spawned(asyncio.get_running_loop().time())
+        began_at = time.time()
         resumed = job.session.resumes
         try:
             preparing = self.prepare(job, env)
@@ -138,13 +177,15 @@ class CommandLineAdapter(AgentAdapter):
             run,
             job,
             plan,
-            self.parser(job),
+            parser,
             {**env, **(added or {})},
             clocks,
             linger_s=self.linger_s,
             native_protocol=self.native_protocol,
         )
-        return await attempt.go()
+        end = await attempt.go()
+        await self.complete(job, env, end.evidence.report, began_at)
+        return end
 
     async def _locate(self, settings: Settings, env: Mapping[str, str]) -> tuple[str, str]:
         found = await locate(self, {**os.environ, **settings.config_env, **env}, settings.command)

@@ -1,0 +1,175 @@
+"""The configuration of opencode that holds for one run. Pure.
+
+It goes in by ``OPENCODE_CONFIG_CONTENT`` and ``OPENCODE_PERMISSION``, which come after the user's files and those of
+the project, so that neither can take away what keeps a run in bounds; and no file is written. Keys as in
+https://opencode.ai/config.json, precedence as seen in opencode 1.18.33.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from dragoman.sdk import Job, JsonValue, as_bool, as_int, as_object, as_string, as_string_list, compact
+from dragoman.v1 import adapter_pb2
+
+INSTRUCTIONS: Final = "instructions.md"
+"""The run's file with standing instructions, below its directory."""
+SKILLS: Final = ".opencode/skills"
+"""Where skills are below their directory."""
+HOSTED: Final = "opencode"
+"""The provider of the hosted models of opencode's maker. With no model chosen, opencode would take one of them."""
+DEFAULT_AGENT: Final = "build"
+_PLAN_AGENT: Final = "plan"
+_NESTED: Final = ("general", "explore")
+"""opencode's own agents that its ``task`` tool starts."""
+
+_READING: Final[Mapping[str, JsonValue]] = {
+    # As opencode has it by itself.
+    "read": {"*": "allow", "*.env": "ask", "*.env.*": "ask", "*.env.example": "allow"},
+    **dict.fromkeys(("glob", "grep", "list", "lsp", "skill", "todowrite"), "allow"),
+}
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Return the variables that configure opencode for a run."""
+    made = {
+        "OPENCODE_CONFIG_CONTENT": compact(configuration(job)),
+        # A program must not change while runs use it, nor fetch programs that nobody asked for.
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+        # It serves its session on a port of this machine; without a password anybody here could use that.
+        "OPENCODE_SERVER_PASSWORD": job.new_session_id,
+    }
+    if not has_own_permissions(job):
+        made["OPENCODE_PERMISSION"] = compact(permission(job))
+    return made
+
+
+def configuration(job: Job) -> dict[str, JsonValue]:
+    """Return the configuration of a run: what ``config.opencodeConfig`` says, and over it what must be."""
+    made: dict[str, JsonValue] = dict(as_object(job.config.get("opencodeConfig"), {}))
+    made["autoupdate"] = False
+    made["share"] = "disabled"
+    made |= _models(job, as_object(made.get("provider"), {}))
+    made["agent"] = _agents(job, as_object(made.get("agent"), {}))
+    # Else a run ends, as if all were well, at the first thing that is refused.
+    made["experimental"] = {**as_object(made.get("experimental"), {}), "continue_loop_on_deny": True}
+    if instructions(job):
+        made["instructions"] = [*as_string_list(made.get("instructions")), str(job.run_dir / INSTRUCTIONS)]
+    if job.skills_dir is not None:
+        made["skills"] = {**as_object(made.get("skills"), {}), "paths": [str(job.skills_dir / SKILLS)]}
+    return made
+
+
+def instructions(job: Job) -> str:
+    """Return the system prompt and the standing instructions of a run; empty if there are none."""
+    parts = [job.system_prompt, job.instructions.with_directive() if job.instructions is not None else ""]
+    return "\n\n".join(part for part in parts if part)
+
+
+def agent_of(job: Job) -> str:
+    """Return the agent (opencode's word for a mode) of a run; empty leaves it to opencode."""
+    return job.permissions.native_mode or as_string(job.config.get("agent"), "")
+
+
+def has_own_permissions(job: Job) -> bool:
+    """Tell whether opencode's own settings say what it asks about."""
+    return as_bool(job.config.get("ownPermissions"), False)
+
+
+def skips_permissions(job: Job) -> bool:
+    """Tell whether opencode asks nobody."""
+    return as_bool(job.config.get("dangerouslySkipPermissions"), False)
+
+
+def permission(job: Job, agent: str = DEFAULT_AGENT) -> dict[str, JsonValue]:
+    """Return what opencode asks about: everything but reading below the working directory.
+
+    Args:
+        job: the run.
+        agent: whose it is; the planning agent must not be asked for edits, as it may make none.
+    """
+    if skips_permissions(job):
+        return {"*": "allow"}
+    outside: dict[str, JsonValue] = {"*": "ask"}
+    outside |= {f"{folder}/*": "allow" for folder in job.settings.additional_directories}
+    if job.skills_dir is not None:
+        outside[f"{job.skills_dir}/*"] = "allow"
+    edit: dict[str, JsonValue] = {"edit": "deny"} if agent == _PLAN_AGENT else {"edit": "ask"}
+    # Words in place of patterns: a pattern of the project's own would stand beside ours, and might win.
+    asked: dict[str, JsonValue] = dict.fromkeys(("bash", "webfetch", "websearch", "doom_loop"), "ask")
+    nested: dict[str, JsonValue] = {"*": "deny", **dict.fromkeys(_NESTED, "ask")}
+    return {
+        "*": "ask",
+        **_READING,
+        **asked,
+        **edit,
+        "question": "deny",
+        "external_directory": outside,
+        "task": nested,
+    }
+
+
+def _nested_permission(job: Job) -> dict[str, JsonValue]:
+    """Return what nested agents may do: opencode passes none of their questions on, and would wait for ever."""
+    everything = "allow" if job.permissions.auto_approve or skips_permissions(job) else "deny"
+    return {
+        "*": everything,
+        "edit": everything,
+        "bash": everything,
+        "webfetch": everything,
+        **_READING,
+        "task": "deny",
+    }
+
+
+def _agents(job: Job, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    # A title would cost a call of the model, and nobody reads it.
+    agents: dict[str, JsonValue] = {**given, "title": {"disable": True}}
+
+    def add(name: str, more: Mapping[str, JsonValue]) -> None:
+        agents[name] = {**as_object(agents.get(name), {}), **more}
+
+    chosen = agent_of(job) or DEFAULT_AGENT
+    if not has_own_permissions(job):
+        for name in (chosen, DEFAULT_AGENT, _PLAN_AGENT):
+            add(name, {"permission": permission(job, name)})
+        for name in _NESTED:
+            add(name, {"permission": _nested_permission(job)})
+    steps = as_int(job.config.get("steps"), 0)
+    if steps:
+        add(chosen, {"steps": steps})
+    return agents
+
+
+def _models(job: Job, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return which model is taken, and which providers there are; without a model, opencode's own has none."""
+    model = job.settings.model
+    if not model:
+        return {"provider": {**given, HOSTED: {**as_object(given.get(HOSTED), {}), "whitelist": []}}}
+    others = as_string_list(job.config.get("enabledProviders"))
+    return {"model": model, "enabled_providers": list(dict.fromkeys([model.split("/", 1)[0], *others]))}
+
+
+def mcp_servers(request: adapter_pb2.ExecuteRequest) -> dict[str, JsonValue]:
+    """Return the request's tool servers as opencode's configuration wants them."""
+    return {server.name: _mcp_server(server) for server in request.mcp_servers}
+
+
+def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:
+    if server.WhichOneof("transport") == "http":
+        return {"type": "remote", "url": server.http.url, "headers": dict(server.http.headers)}
+    command: list[JsonValue] = [server.stdio.command, *server.stdio.args]
+    return {"type": "local", "command": command, "environment": dict(server.stdio.env)}
+
+
+def notices(job: Job) -> list[tuple[str, str]]:
+    """Return code and message of what is worth a warning."""
+    found: list[tuple[str, str]] = []
+    if skips_permissions(job) or has_own_permissions(job):
+        found.append(
+            (
+                "permissions_skipped",
+                "opencode itself decides what it asks about in this run: what it does not ask, no rule decides.",
+            )
+        )
+    return found
