@@ -39,6 +39,7 @@ class Conversation:
 
     Attributes:
         user_texts: Texts typed by the user, oldest first, without what the agent's harness adds.
+        harness_text: What the harness adds to those, joined.
         later_texts: Every text after the chosen prompt, tool results included, oldest first.
         tool_results: Results after the chosen prompt, oldest first.
         rounds: User turns after the chosen prompt that carry tool results.
@@ -54,6 +55,7 @@ class Conversation:
     """
 
     user_texts: tuple[str, ...] = ()
+    harness_text: str = ""
     later_texts: tuple[str, ...] = ()
     tool_results: tuple[str, ...] = ()
     rounds: int = 0
@@ -93,6 +95,7 @@ def read_parts(parts: Sequence[Part], request: Conversation) -> Conversation:
     return replace(
         request,
         user_texts=tuple(parts[at].text for at in typed),
+        harness_text="\n".join(part.text for at, part in enumerate(parts) if part.call is None and at not in typed),
         later_texts=tuple(part.text for part in sorted([*texts, *results], key=lambda part: part.turn)),
         tool_results=tuple(part.text for part in results),
         rounds=len({part.turn for part in results}),
@@ -197,7 +200,9 @@ def _matched(pattern: re.Pattern[str], text: str) -> str | None:
     return found.group(1) if found else None
 
 
-_CWD = re.compile(r"(?:working directory: *|<cwd>)(\S[^\n<]*?) *(?:\n|</cwd>|$)", re.IGNORECASE)
+_CWD = re.compile(
+    r"(?:working directory: *|working in the directory: *|<cwd>)(\S[^\n<]*?) *(?:\n|</cwd>|$)", re.IGNORECASE
+)
 
 #: name -> how to find it; the second argument is what follows the colon in the placeholder.
 PLACEHOLDERS: Mapping[str, Callable[[Conversation, str], str | None]] = {
@@ -214,7 +219,7 @@ PLACEHOLDERS: Mapping[str, Callable[[Conversation, str], str | None]] = {
     "arg": lambda c, name: argument(c.prompt, name),
     "recall": _recall,
     "after": _after,
-    "cwd": lambda c, _: _matched(_CWD, c.system),
+    "cwd": lambda c, _: _matched(_CWD, f"{c.system}\n{c.harness_text}"),
     "model": lambda c, _: c.model,
     "exactly": lambda c, _: _matched(_EXACTLY, c.prompt),
 }
