@@ -190,7 +190,7 @@ class Requests:
         return self._perform(request, lambda bench: operation(bench, terminal_id))
 
     def _perform(self, request: Request, operation: _Operation) -> Perform:
-        def encode(done: JsonValue | Exception) -> bytes:
+        def encode(done: "JsonValue | Exception") -> bytes:
             if isinstance(done, AbsentError):
                 return self._peer.error(request.id, NOT_FOUND, str(done), {"uri": text(request.params, "path")})
             if isinstance(done, Exception):

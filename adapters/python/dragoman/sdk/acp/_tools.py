@@ -211,10 +211,9 @@ def file_changes(call: ToolState, cwd: str) -> list[pb.FileChange]:
     diffs = [item for item in call.content if text(item, "type") == "diff" and text(item, "path")]
     if diffs:
         return [_diffed(item, call.id, cwd) for item in diffs]
-    operation = {
-        pb.TOOL_KIND_EDIT: pb.FILE_OPERATION_MODIFY,
-        pb.TOOL_KIND_DELETE: pb.FILE_OPERATION_DELETE,
-    }.get(call.kind)
+    # Without a diff nobody says whether the file is new.
+    operations = {pb.TOOL_KIND_EDIT: pb.FILE_OPERATION_UNSPECIFIED, pb.TOOL_KIND_DELETE: pb.FILE_OPERATION_DELETE}
+    operation = operations.get(call.kind)
     if operation is None:
         return []
     return [
@@ -255,6 +254,8 @@ def _output_text(output: Fields) -> str:
         value = output.get(key)
         if isinstance(value, str):
             return value
+        if isinstance(value, list) and (blocks := objects(output, key)):
+            return "\n".join(block_text(block) for block in blocks)
     return compact(output) if output else ""
 
 
