@@ -76,8 +76,8 @@ def run_usage(result: Fields, options: AcpOptions, updates: Updates, cost: Sessi
     tokens = options.tokens(result) or (_tokens(result) if options.usage == "turn" else None) or updates.tokens
     if tokens is not None:
         usage.tokens.CopyFrom(tokens)
-        if updates.choices.model:
-            usage.models.add(model=updates.choices.model).tokens.CopyFrom(tokens)
+        if updates.model:
+            usage.models.add(model=updates.model).tokens.CopyFrom(tokens)
     spent = cost.of_run()
     if spent is not None:
         usage.cost.CopyFrom(spent)

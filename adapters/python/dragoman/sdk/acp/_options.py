@@ -104,8 +104,8 @@ class AcpOptions:
     tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
     """Reads tokens from a prompt's result where they are not in ``usage``."""
     call_tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
-    """Reads the tokens of one call of the model from an update, for an agent that tells them there. Where the prompt's
-    result says nothing, their sum is the run's."""
+    """Reads the tokens of one call of the model from an update, for an agent that tells them there. Where the
+    prompt's result says nothing, their sum is the run's."""
     tool_name: Callable[[Fields], str] = _declared_name
     """Reads the tool's own name from a tool call or its update."""
     file_changes: Callable[[ToolState], list[pb.FileChange] | None] = _no_changes
@@ -116,5 +116,7 @@ class AcpOptions:
     """Whether an error of load, resume or fork means that the session is not there. Beside the usual signs."""
     turn_failure: Callable[[TurnEnd], FailureInfo | None] = _no_failure
     """What a turn that ends well means for an agent that tells errors as text."""
+    model_name: Callable[[str], str] = str
+    """Returns a model's name as its service knows it, from the agent's id of it."""
     provider: str = ""
     """Whose models they are, if that is certain."""

@@ -238,7 +238,7 @@ class AcpParser:
     def _sum_up(self, result: Fields) -> None:
         report, updates = self.report, self._updates
         report.summary = updates.speech.last_words
-        report.model = updates.choices.model
+        report.model = updates.model
         report.provider = self._options.provider
         report.usage = run_usage(result, self._options, updates, self._cost)
         if self._cost.total is not None:

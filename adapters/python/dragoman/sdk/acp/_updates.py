@@ -97,6 +97,7 @@ class Updates:
         self.tokens: pb.TokenCounts | None = None
         """What the calls of the model used, as far as updates tell it. None: they do not."""
         self._call_tokens = options.call_tokens
+        self._model_name = options.model_name
         self._cost = cost
         self._told_session = b""
         self._is_history = True
@@ -116,6 +117,11 @@ class Updates:
             "plan": self._plan,
             "plan_update": lambda update: self._plan(inner(update, "plan")),
         }
+
+    @property
+    def model(self) -> str:
+        """The model in use, by its name. Empty: unknown."""
+        return self._model_name(self.choices.model) if self.choices.model else ""
 
     def prompted(self) -> None:
         """Note that this run's prompt is sent: what comes now is this run's."""
@@ -150,7 +156,7 @@ class Updates:
 
     def tell_session(self) -> Iterator[pb.AgentEvent]:
         """Tell the session's facts if they have changed."""
-        self.session.mode, self.session.model = self.choices.mode, self.choices.model
+        self.session.mode, self.session.model = self.choices.mode, self.model
         told = self.session.SerializeToString()
         if self.session.native_id and told != self._told_session:
             self._told_session = told
