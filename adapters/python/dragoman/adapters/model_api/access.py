@@ -82,7 +82,7 @@ def access_to(provider: Provider, job: Job, env: Mapping[str, str]) -> Access:
     for layer in layers:
         for name in provider.key_variables:
             if layer.get(name):
-                return Access(layer[name], name, url)
+                return Access(layer[name], name, url, env.get("OPENAI_ORG_ID", ""), env.get("OPENAI_PROJECT_ID", ""))
     if provider is OPENAI and url:
         return Access("", "", url)  # servers on one's own machine want none
     names = " or ".join(provider.key_variables)

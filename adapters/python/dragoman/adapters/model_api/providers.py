@@ -90,6 +90,8 @@ class Access:
     key_variable: str
     url: str
     """Empty: the vendor's own."""
+    organization: str = ""
+    project: str = ""
 
 
 class Service:
@@ -209,13 +211,18 @@ def _openai(access: Access) -> tuple[Any, Any]:
 
     key = access.key or "none"  # local servers want none; the SDK does
     own = {"authorization": f"Bearer {key}"}
+    omit: Any = openai.Omit()
     client = openai.AsyncOpenAI(
         api_key=key,
         admin_api_key="",
         base_url=access.url or "https://api.openai.com/v1",
         max_retries=0,
         timeout=_limits(),
-        default_headers=_nothing_ambient("OPENAI_CUSTOM_HEADERS", openai.Omit(), own),
+        default_headers={
+            **_nothing_ambient("OPENAI_CUSTOM_HEADERS", omit, own),
+            "OpenAI-Organization": access.organization or omit,
+            "OpenAI-Project": access.project or omit,
+        },
         http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
     )
     return openai, client

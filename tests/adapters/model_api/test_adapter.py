@@ -1,0 +1,68 @@
+"""What the adapter says of itself: schema, document, what it inherits, what it refuses."""
+
+import json
+from importlib.metadata import entry_points
+from importlib.resources import files
+
+import jsonschema
+import pytest
+from dragoman.adapters.model_api import adapter
+from dragoman.adapters.model_api.access import provider_named
+from dragoman.adapters.model_api.adapter import INHERITED
+from dragoman.adapters.model_api.schema import make_schema
+from dragoman.client import execute_request
+from dragoman.protocol.errors import DragomanError
+from dragoman.v1 import event_pb2 as pb
+
+FOLDER = files("dragoman.adapters.model_api")
+DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
+SCHEMA = make_schema()
+
+
+def test_it_is_found_as_anybody_elses_would_be() -> None:
+    (entry,) = entry_points(group="dragoman.adapters", name="model_api")
+    info = entry.load()().describe()
+    assert info.type == "model_api"
+    assert {"api-fallback", "api_fallback", "anthropic_api", "openai_api"} <= set(info.aliases)
+
+
+def test_the_shipped_schema_is_the_generated_one() -> None:
+    assert json.loads((FOLDER / "config.schema.json").read_text(encoding="utf-8")) == SCHEMA
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("key", SCHEMA["properties"])
+def test_every_key_is_documented(key: str) -> None:
+    assert f"`{key}`" in DOCUMENT
+    assert SCHEMA["properties"][key]["description"]
+
+
+@pytest.mark.parametrize("name", INHERITED)
+def test_every_variable_is_documented(name: str) -> None:
+    assert f"`{name}`" in DOCUMENT
+
+
+def test_who_is_asked() -> None:
+    ours = {"ANTHROPIC_API_KEY": "a"}
+    assert provider_named("", "", {}, {}).name == "anthropic"
+    assert provider_named("", "", {"OPENAI_API_KEY": "o"}, ours).name == "openai", "the caller's key comes first"
+    assert provider_named("", "openai_api", {}, ours).name == "openai"
+    assert provider_named("anthropic", "openai_api", {}, {"OPENAI_API_KEY": "o"}).name == "anthropic"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt": " "},
+        {"config": {"command": "sh"}},
+        {"config": {"provider": "gemini"}},
+        {"permissions": pb.Permissions(native_mode="plan")},
+    ],
+)
+def test_what_is_refused(tmp_path: object, wrong: dict[str, object]) -> None:
+    permissions = wrong.pop("permissions", None)
+    request = execute_request("model_api", cwd=str(tmp_path), **{"prompt": "x", **wrong})  # type: ignore[arg-type] # as above
+    if isinstance(permissions, pb.Permissions):
+        request.permissions.CopyFrom(permissions)
+    with pytest.raises(DragomanError):
+        adapter().accept(request)
