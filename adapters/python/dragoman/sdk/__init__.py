@@ -11,6 +11,7 @@ network, ``Adapter`` for anything else, and serve it::
 
 from dragoman.sdk._adapter import Adapter, AdapterInfo, Model, capabilities
 from dragoman.sdk._agent_adapter import AgentAdapter
+from dragoman.sdk._checks import Checks
 from dragoman.sdk._command_line import CommandLineAdapter
 from dragoman.sdk._config import (
     as_bool,
@@ -27,7 +28,7 @@ from dragoman.sdk._in_process import InProcessAdapter, Turn
 from dragoman.sdk._inputs import Resolution
 from dragoman.sdk._job import TERMINATE, CancelStep, Job, Plan
 from dragoman.sdk._json import JsonValue, compact, parse_json_object
-from dragoman.sdk._lines import Line
+from dragoman.sdk._lines import Line, LineSplitter
 from dragoman.sdk._login import AuthFinding
 from dragoman.sdk._outcome import Evidence, failure_from_hint
 from dragoman.sdk._parser import (
@@ -64,6 +65,7 @@ __all__ = [
     "Ask",
     "AuthFinding",
     "CancelStep",
+    "Checks",
     "CloseInput",
     "CommandLineAdapter",
     "Evidence",
@@ -74,6 +76,7 @@ __all__ = [
     "Job",
     "JsonValue",
     "Line",
+    "LineSplitter",
     "Model",
     "Output",
     "Parser",

@@ -57,6 +57,11 @@ class Job:
         return self.settings.permissions
 
     @property
+    def template_values(self) -> dict[str, JsonValue]:
+        """What the caller's templates can name, for an adapter that has templates of its own. No secrets."""
+        return _template_data(self.request, self.settings)
+
+    @property
     def interactive(self) -> bool:
         """Whether somebody is there to answer."""
         return self.settings.permissions.interactive
