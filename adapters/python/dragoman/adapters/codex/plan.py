@@ -1,0 +1,206 @@
+"""From a job to how Codex is started and what it is asked. Pure.
+
+The app server is told everything over standard input: no prompt, no instruction and no secret is in its arguments,
+and the user's ``config.toml`` stays as it is. ``exec`` is the fall-back: one command, no questions.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from signal import SIGINT, SIGTERM
+from typing import Final
+
+from dragoman.sdk import CancelStep, Job, JsonValue, Plan, as_bool, as_object, as_string, compact, skill_prompt
+from dragoman.sdk.jsonrpc import Peer
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+EXEC: Final = "exec"
+INITIALIZE: Final = "initialize"
+BYPASS: Final = "dangerouslyBypassApprovalsAndSandbox"
+DIGEST_KEY: Final = "codexInstructions"
+"""The session's parameter with the digest of the instructions that its thread was last given."""
+TOTALS_KEY: Final = "codexTokens"
+"""The session's parameter with the tokens its thread took so far; only ``exec`` needs it."""
+
+CANCEL: Final = (
+    CancelStep(signal=None, interrupts=True, share=0.4),
+    CancelStep(SIGTERM),
+)
+_EXEC_CANCEL: Final = (CancelStep(SIGINT, share=0.5), CancelStep(SIGTERM))
+
+_FULL_ACCESS: Final = "danger-full-access"
+
+
+def uses_exec(job: Job) -> bool:
+    """Whether the fall-back was asked for."""
+    return as_string(job.config.get("transport"), "") == EXEC
+
+
+def hello(peer: Peer[str], version: str) -> bytes:
+    """Return the first line that the app server is told. The parser expects the answer to it."""
+    info = {"name": "dragoman", "title": "Dragoman", "version": version}
+    return peer.request(INITIALIZE, {"clientInfo": info}, INITIALIZE)
+
+
+def plan_run(job: Job, version: str) -> Plan:
+    """Return how to run Codex for a job."""
+    if uses_exec(job):
+        return _plan_exec(job)
+    return Plan(
+        argv=(job.executable, "app-server", *job.settings.extra_args),
+        stdin=hello(Peer[str](says_version=False), version),
+        keep_stdin_open=True,
+        notes=tuple(_notes(job)),
+        notices=tuple(_notices(job)),
+        cancel=CANCEL,
+    )
+
+
+def access(job: Job) -> tuple[str, str]:
+    """Return approval policy and sandbox, so that the run's permissions decide.
+
+    By default Codex reads by itself and asks for everything else; what is allowed then runs without a sandbox.
+    Where a rule denies something it asks before reading too, as far as it knows how.
+    """
+    if as_bool(job.config.get(BYPASS), False):
+        return "never", _FULL_ACCESS
+    permissions = job.permissions
+    denies = permissions.default_decision == pb.PERMISSION_DECISION_DENY or any(
+        rule.decision == pb.PERMISSION_DECISION_DENY for rule in permissions.rules
+    )
+    default = _FULL_ACCESS if permissions.auto_approve else "read-only"
+    approval = "untrusted" if denies else "on-request"
+    return permissions.native_mode or approval, as_string(job.config.get("sandbox"), default)
+
+
+def instructions(job: Job) -> str:
+    """Return system prompt and standing instructions as one text."""
+    parts = [job.system_prompt, job.instructions.with_directive() if job.instructions is not None else ""]
+    return "\n\n".join(part for part in parts if part)
+
+
+def digest(words: str) -> str:
+    """Return what tells instructions apart."""
+    return hashlib.sha256(words.encode()).hexdigest()[:32] if words else ""
+
+
+def kept(job: Job, key: str) -> str:
+    """Return a parameter of the session that is resumed; empty if there is none."""
+    params = job.request.session.handle.params.fields
+    return params[key].string_value if key in params else ""
+
+
+def thread_params(job: Job) -> dict[str, JsonValue]:
+    """Return what ``thread/start``, ``thread/resume`` and ``thread/fork`` are given alike."""
+    approval, sandbox = access(job)
+    config: dict[str, JsonValue] = dict(overrides(job))
+    params: dict[str, JsonValue] = {
+        "cwd": job.settings.cwd,
+        "approvalPolicy": approval,
+        "sandbox": sandbox,
+        "config": config,
+    }
+    if job.settings.model:
+        params["model"] = job.settings.model
+    words = instructions(job)
+    if words:
+        params["developerInstructions"] = words
+    return params
+
+
+def overrides(job: Job) -> Iterator[tuple[str, JsonValue]]:
+    """Yield settings that hold for this run in place of those in ``config.toml``, by dotted path."""
+    # A service that refuses connections would be tried for ever.
+    yield "features.unbounded_connection_retries", False
+    search = as_bool(job.config.get("search"), None)
+    if search is not None:
+        yield "web_search", "live" if search else "disabled"
+    network = as_bool(job.config.get("networkAccess"), None)
+    if network is not None:
+        yield "sandbox_workspace_write.network_access", network
+    if job.settings.additional_directories:
+        yield "sandbox_workspace_write.writable_roots", list(job.settings.additional_directories)
+    if job.interactive and not uses_exec(job):
+        # Else the model can ask its user only in plan mode. It is new in Codex, which would warn of it in each run.
+        yield "features.default_mode_request_user_input", True
+        yield "suppress_unstable_features_warning", True
+    for server in job.request.mcp_servers:
+        yield f"mcp_servers.{server.name}", _mcp_server(server)
+
+
+def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:
+    if server.WhichOneof("transport") == "http":
+        return {"url": server.http.url, "http_headers": dict(server.http.headers)}
+    stdio = server.stdio
+    return {"command": stdio.command, "args": list(stdio.args), "env": dict(stdio.env)}
+
+
+def turn_params(job: Job, thread_id: str) -> dict[str, JsonValue]:
+    """Return what ``turn/start`` is given."""
+    params: dict[str, JsonValue] = {"threadId": thread_id, "input": [{"type": "text", "text": job.prompt}]}
+    effort = effort_of(job.config)
+    if effort:
+        params["effort"] = effort
+    summary = as_string(job.config.get("reasoningSummary"), "")
+    if summary:
+        params["summary"] = summary
+    schema = as_object(job.config.get("outputSchema"), None)
+    if schema is not None:
+        params["outputSchema"] = schema
+    return params
+
+
+def effort_of(config: Mapping[str, JsonValue]) -> str:
+    """Return how much the model is to think; empty if it is not said."""
+    return as_string(config.get("modelReasoningEffort"), "") or as_string(config.get("effort"), "")
+
+
+def _notes(job: Job) -> Iterator[str]:
+    session = job.session
+    if session.disposition == pb.SESSION_DISPOSITION_FORK:
+        yield f"copies thread {session.native_id}"
+    elif session.resumes:
+        yield f"resumes thread {session.native_id}"
+    approval, sandbox = access(job)
+    yield f"approval policy {approval}, sandbox {sandbox}"
+
+
+def _notices(job: Job) -> Iterator[tuple[str, str]]:
+    if as_bool(job.config.get(BYPASS), False):
+        message = "Codex asks nobody and has no sandbox: the request's permissions decide nothing."
+        yield "approvals_bypassed", message
+
+
+def _plan_exec(job: Job) -> Plan:
+    argv = [job.executable, "exec", "--json", "--skip-git-repo-check", "--cd", job.settings.cwd]
+    approval, sandbox = access(job)
+    if approval == "never" and sandbox == _FULL_ACCESS:
+        argv.append("--dangerously-bypass-approvals-and-sandbox")
+    else:
+        argv += ["--sandbox", sandbox]
+    if job.settings.model:
+        argv += ["--model", job.settings.model]
+    for path, value in overrides(job):
+        argv += ["-c", f"{path}={compact(value)}"]  # of truth values, texts and lists, JSON is TOML too
+    if effort_of(job.config):
+        argv += ["-c", f"model_reasoning_effort={compact(effort_of(job.config))}"]
+    files: dict[str, bytes] = {}
+    schema = as_object(job.config.get("outputSchema"), None)
+    if schema is not None:
+        files["output-schema.json"] = compact(schema).encode()
+        argv += ["--output-schema", str(job.run_dir / "output-schema.json")]
+    argv += job.settings.extra_args
+    if job.session.resumes:
+        copies = job.session.disposition == pb.SESSION_DISPOSITION_FORK
+        argv += ["fork" if copies else "resume", job.session.native_id]
+    argv.append("-")
+    parts = [instructions(job), *(skill_prompt(skill) for skill in job.skills), job.prompt]
+    prompt = "\n\n".join(part for part in parts if part)
+    return Plan(
+        argv=tuple(argv),
+        stdin=prompt.encode(),
+        files=files,
+        notes=(*_notes(job), "exec: nothing is asked; what the sandbox does not allow fails"),
+        notices=tuple(_notices(job)),
+        cancel=_EXEC_CANCEL,
+    )

@@ -1,0 +1,139 @@
+"""Tokens and limits, as the protocol counts them. Pure.
+
+Codex tells a thread's totals, which go on over all of its runs, and what the newest call took. What this run took is
+the difference to the totals before its first call. Its ``inputTokens`` include what caches served and took.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dragoman.sdk.fields import Fields, count, inner, number, text
+from dragoman.v1 import event_pb2 as pb
+
+Counts = Mapping[str, int]
+"""Token numbers of a breakdown, by Codex's names; what it does not say is missing."""
+
+_KEYS: Final = (
+    *("inputTokens", "cachedInputTokens", "cacheWriteInputTokens"),
+    *("outputTokens", "reasoningOutputTokens"),
+)
+_FURTHEST: Final = 253_402_300_799
+"""The last second of the year 9999, beyond which there are no timestamps."""
+
+
+def read_counts(fields: Fields) -> Counts:
+    """Return the token numbers of a breakdown."""
+    found = {key: count(fields, key) for key in _KEYS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def minus(total: Counts, before: Counts) -> Counts:
+    """Return what came to ``before``; never less than nothing."""
+    return {key: max(0, value - before.get(key, 0)) for key, value in total.items()}
+
+
+def plus(parts: Iterable[Counts]) -> Counts:
+    """Return the sum; what no part says stays unsaid."""
+    total: dict[str, int] = {}
+    for part in parts:
+        for key, value in part.items():
+            total[key] = min(total.get(key, 0) + value, 2**63 - 1)
+    return total
+
+
+def token_counts(counts: Counts) -> pb.TokenCounts:
+    """Return token numbers as the protocol has them."""
+    tokens = pb.TokenCounts()
+    cached, written = counts.get("cachedInputTokens", 0), counts.get("cacheWriteInputTokens", 0)
+    if "inputTokens" in counts:
+        tokens.input = max(0, counts["inputTokens"] - cached - written)
+    for key, name in (
+        ("cachedInputTokens", "cache_read"),
+        ("cacheWriteInputTokens", "cache_write"),
+        ("outputTokens", "output"),
+        ("reasoningOutputTokens", "reasoning"),
+    ):
+        if key in counts:
+            setattr(tokens, name, counts[key])
+    return tokens
+
+
+def dump(counts: Counts) -> str:
+    """Return totals as text, for a session's handle."""
+    return json.dumps(counts, sort_keys=True)
+
+
+def load(text_: str) -> Counts | None:
+    """Return the totals that ``dump`` wrote; None if it is not that."""
+    try:
+        value = json.loads(text_)
+    except ValueError:
+        return None
+    return read_counts(value) if isinstance(value, dict) else None
+
+
+class RunTotals:
+    """What this run took, over all of its threads."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Counts] = {}
+        self._total: dict[str, Counts] = {}
+        self.context_used: int | None = None
+        self.context_size: int | None = None
+
+    def take(self, thread: str, usage: Fields, *, is_main: bool) -> pb.Usage:
+        """Take a thread's ``tokenUsage`` after a call of this run; return the call's usage."""
+        total, last = read_counts(inner(usage, "total")), read_counts(inner(usage, "last"))
+        self._before.setdefault(thread, minus(total, last))
+        self._total[thread] = total
+        made = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, tokens=token_counts(last))
+        size = count(usage, "modelContextWindow")
+        used = count(inner(usage, "last"), "totalTokens")
+        if is_main:
+            self.context_size, self.context_used = size or self.context_size, used
+        if size is not None:
+            made.context_size = size
+        if used is not None:
+            made.context_used = used
+        return made
+
+    def usage(self, model: str, limits: Iterable[pb.RateLimit] = ()) -> pb.Usage | None:
+        """Return the run's totals; None if no call was told.
+
+        Args:
+            model: the main thread's; with nested agents, nobody says which model took what.
+            limits: of the account.
+        """
+        if not self._total:
+            return None
+        parts = [minus(total, self._before[thread]) for thread, total in self._total.items()]
+        made = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
+        made.tokens.CopyFrom(token_counts(plus(parts)))
+        if model and len(parts) == 1:
+            made.models.add(model=model, tokens=made.tokens)
+        if self.context_used is not None:
+            made.context_used = self.context_used
+        if self.context_size is not None:
+            made.context_size = self.context_size
+        made.rate_limits.extend(limits)
+        return made
+
+
+def rate_limits(snapshot: Fields) -> list[pb.RateLimit]:
+    """Return the windows of ``account/rateLimits/updated``; none if the account has none."""
+    limits = []
+    for name in ("primary", "secondary"):
+        window = inner(snapshot, name)
+        if not window:
+            continue
+        minutes = count(window, "windowDurationMins")
+        limit = pb.RateLimit(window=f"{name} ({minutes} min)" if minutes else name)
+        limit.status = text(snapshot, "rateLimitReachedType")
+        used, resets_at = number(window, "usedPercent"), count(window, "resetsAt")
+        if used is not None:
+            limit.used_percent = used
+        if resets_at is not None and resets_at <= _FURTHEST:
+            limit.resets_at.FromSeconds(resets_at)
+        limits.append(limit)
+    return limits
