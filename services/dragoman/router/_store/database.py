@@ -1,0 +1,102 @@
+"""A database, as far as the store needs one: some statements at once, or the rows of one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import as_file, files
+from typing import Final, Protocol, TypeAlias
+
+Value: TypeAlias = str | int | float | bytes | None
+Row: TypeAlias = tuple[Value, ...]
+Statement: TypeAlias = tuple[str, Mapping[str, Value]]
+"""SQL with ``:names``, and what they stand for."""
+
+MIGRATIONS: Final = "migrations"
+_APPLIED: Final = "SELECT migration_id FROM _yoyo_migration"
+_NAMES: Final = re.compile(r":([a-z_]+)")
+
+
+class StoreError(Exception):
+    """The database did not do it; the text says why and quotes no values.
+
+    Args:
+        message: why.
+        is_lasting: whether trying again is of no use.
+    """
+
+    def __init__(self, message: str, *, is_lasting: bool = False) -> None:
+        super().__init__(message)
+        self.is_lasting = is_lasting
+
+
+class Database(Protocol):
+    """One database. Calls may come at once."""
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+        """Do all of these or none; return how many rows each changed.
+
+        Raises:
+            StoreError: none was done, or at a broken connection perhaps all were.
+        """
+
+    async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
+        """Do one statement, and return its rows.
+
+        Raises:
+            StoreError: as above.
+        """
+
+
+def with_percent(sql: str) -> str:
+    """Return SQL with ``%(names)s`` in place of ``:names``."""
+    return _NAMES.sub(r"%(\1)s", sql)
+
+
+def migration_ids() -> list[str]:
+    """Return the ids of all migrations, in order."""
+    folder = files(__package__) / MIGRATIONS
+    names = (item.name for item in folder.iterdir() if item.name.endswith(".sql"))
+    return sorted(name.removesuffix(".sql") for name in names if not name.endswith(".rollback.sql"))
+
+
+def is_current(applied: Sequence[Row]) -> bool:
+    """Tell whether every migration is applied.
+
+    Args:
+        applied: rows of ``applied_sql``.
+
+    Raises:
+        StoreError: it was written by a later version.
+    """
+    known, there = set(migration_ids()), {str(row[0]) for row in applied}
+    if there - known:
+        raise StoreError("the run log was written by a later version of Dragoman; use that one", is_lasting=True)
+    return known == there
+
+
+def applied_sql() -> str:
+    """Return the query for what is applied; its table is absent in a new database."""
+    return _APPLIED
+
+
+def migrate(url: str) -> None:
+    """Bring a database's schema up to date; blocks. Several processes may do so at once.
+
+    Args:
+        url: of the database, as the migration tool wants it.
+    """
+    import yoyo  # noqa: PLC0415 - slow to import, and needed once in a database's life
+
+    with yoyo.get_backend(url) as backend, as_file(files(__package__) / MIGRATIONS) as folder:
+        migrations = yoyo.read_migrations(str(folder))
+        with backend.lock():
+            backend.apply_migrations(backend.to_apply(migrations))

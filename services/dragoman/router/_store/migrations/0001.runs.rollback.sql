@@ -1,0 +1,3 @@
+DROP TABLE sessions;
+DROP TABLE events;
+DROP TABLE runs;

@@ -1,0 +1,101 @@
+"""SQLite: one file of this user's, one connection, one thread."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dragoman.router._store.database import Row, Statement, StoreError, Value, applied_sql, is_current, migrate
+
+_BUSY_MS: Final = 5000
+"""How long another router's transaction on the same file is waited for."""
+_T = TypeVar("_T")
+
+
+class SqliteDatabase:
+    """A file with the run log.
+
+    Args:
+        path: of the file; made for this user alone if it is absent.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Open the file, and bring its schema up to date."""
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="run-log")
+        await self._do(self._open)
+
+    async def close(self) -> None:
+        """Close the file."""
+        if self._thread is not None:
+            await self._do(self._close)
+            self._thread.shutdown()
+            self._thread = None
+
+    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+        """Do all of these or none; return how many rows each changed."""
+
+        def work() -> list[int]:
+            with self._here() as connection:
+                return [connection.execute(sql, values).rowcount for sql, values in statements]
+
+        return await self._do(work)
+
+    async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
+        """Do one statement, and return its rows."""
+
+        def work() -> list[Row]:
+            with self._here() as connection:
+                return connection.execute(sql, values).fetchall()
+
+        return await self._do(work)
+
+    async def _do(self, work: Callable[[], _T]) -> _T:
+        if self._thread is None:
+            raise StoreError("the run log is not open")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            raise StoreError(f"the run log {self._path}: {error}") from error
+        except OSError as error:
+            raise StoreError(f"the run log {self._path}: {error.strerror}") from error
+
+    def _here(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise sqlite3.OperationalError("it is not open")
+        return self._connection
+
+    def _open(self) -> None:
+        # Before SQLite makes it, and its companions after its model: nobody else may read what agents said.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(self._path, timeout=_BUSY_MS / 1000, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            # A power cut may take the last transactions with it; a killed process cannot.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            if not self._is_current(connection):
+                migrate(f"sqlite:///{self._path}")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _is_current(self, connection: sqlite3.Connection) -> bool:
+        try:
+            applied = connection.execute(applied_sql()).fetchall()
+        except sqlite3.OperationalError:
+            return False  # there is no such table yet
+        return is_current(applied)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

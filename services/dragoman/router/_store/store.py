@@ -1,0 +1,284 @@
+"""The run log's own words to its database: runs, their events, sessions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from dragoman.router._domain.stored import RunQuery, SessionId, StoredEvents, StoredRun
+from dragoman.router._store.database import Database, Row, Statement, Value
+from dragoman.v1 import router_pb2
+
+_RUN: Final = (
+    "run_id, accepted_at, finished_at, adapter, digest, state, reserved, logged, bytes, owner, lease_until,"
+    " place, orphan_after"
+)
+_PAGE_ROWS: Final = 64
+"""Rows of events that are read at once; a row holds at most what one batch of the writer does."""
+_FORGOTTEN_AT_ONCE: Final = 200
+
+
+class Store:
+    """Runs and sessions in a database. What it cannot do raises ``StoreError``.
+
+    Args:
+        database: where.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date."""
+        await self._database.open()
+
+    async def close(self) -> None:
+        """Let go of the database."""
+        await self._database.close()
+
+    # Runs.
+
+    async def begin(self, run: StoredRun) -> bool:
+        """Keep a new run; False if there is one with its id."""
+        names = (*_RUN.replace("bytes", "size").split(", "), "agent_id", "company_id", "task_key", "outcome")
+        columns = f"{_RUN}, agent_id, company_id, task_key, outcome"
+        marks = ", ".join(f":{name}" for name in names)
+        sql = f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO NOTHING"  # noqa: S608 - constants
+        (inserted,) = await self._database.execute([(sql, _values(run))])
+        return inserted > 0
+
+    async def run(self, run_id: str) -> StoredRun | None:
+        """Return a run; ``None`` if it is not kept."""
+        rows = await self._database.fetch(f"SELECT {_RUN} FROM runs WHERE run_id = :run_id", {"run_id": run_id})  # noqa: S608 - constants
+        return _run(rows[0]) if rows else None
+
+    async def runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
+        """Return runs, newest first.
+
+        Args:
+            query: which.
+            before: time and id of the last one that was told.
+            size: at most so many.
+        """
+        found: list[StoredRun] = []
+        while len(found) < size:
+            sql, values = _runs_sql(query, before, size)
+            rows = [_run(row) for row in await self._database.fetch(sql, values)]
+            found += [run for run in rows if _has_labels(run, query.labels)]
+            if len(rows) < size:
+                break
+            before = (rows[-1].accepted_at, rows[-1].run_id)
+        return found[:size]
+
+    async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
+        """Keep events, and what is known of their runs, at once.
+
+        Nothing is kept of runs that have another owner by now: who was thought to be dead must not write over
+        what the one says that took its place.
+
+        Args:
+            events: to add; of ``runs``.
+            runs: as they are now.
+
+        Returns:
+            The ids of runs that have another owner, or are forgotten.
+        """
+        owners = {run.run_id: run.owner for run in runs}
+        added = [_addition(item, owners[item.run_id]) for item in events]
+        counts = await self._database.execute([*added, *(_update(run) for run in runs)])
+        return [run.run_id for run, changed in zip(runs, counts[len(added) :], strict=True) if not changed]
+
+    async def events(self, run_id: str, after: int) -> list[StoredEvents]:
+        """Return the next events behind a sequence, in order; none at the end of what is kept.
+
+        The first may begin at or before ``after``.
+        """
+        rows = await self._database.fetch(
+            "SELECT first, last, data FROM events WHERE run_id = :run_id AND last > :after"
+            " ORDER BY first LIMIT :size",
+            {"run_id": run_id, "after": after, "size": _PAGE_ROWS},
+        )
+        return [
+            StoredEvents(run_id, cast("int", first), cast("int", last), cast("bytes | None", data))
+            for first, last, data in rows
+        ]
+
+    async def renew(self, owner: str, lease_until: float) -> None:
+        """Say that a router lives: its runs are its own until then."""
+        sql = "UPDATE runs SET lease_until = :lease WHERE owner = :owner AND finished_at IS NULL"
+        await self._database.execute([(sql, {"lease": lease_until, "owner": owner})])
+
+    async def claim(self, owner: str, now: float, lease_until: float) -> list[StoredRun]:
+        """Take over live runs whose owner's lease has run out, and return them."""
+        rows = await self._database.fetch(
+            "UPDATE runs SET owner = :owner, lease_until = :lease"  # noqa: S608 - constants
+            f" WHERE finished_at IS NULL AND lease_until < :now RETURNING {_RUN}",
+            {"owner": owner, "lease": lease_until, "now": now},
+        )
+        return [_run(row) for row in rows]
+
+    async def release(self, owner: str) -> None:
+        """Give up a router's runs: whoever comes next may take them at once."""
+        await self.renew(owner, 0.0)
+
+    async def forget(self, *, before: float, most_bytes: int) -> int:
+        """Forget finished runs that are too old, and the oldest of those that are too many; return how many.
+
+        Args:
+            before: what ended before this, in seconds since the epoch, goes.
+            most_bytes: what may be kept.
+        """
+        rows = await self._database.fetch(
+            "SELECT run_id FROM (SELECT run_id, finished_at, sum(bytes) OVER (ORDER BY finished_at DESC, run_id)"
+            " AS kept FROM runs WHERE finished_at IS NOT NULL) AS finished"
+            " WHERE finished_at < :before OR kept > :most LIMIT :size",
+            {"before": before, "most": most_bytes, "size": _FORGOTTEN_AT_ONCE},
+        )
+        await self._database.execute(
+            [
+                statement
+                for (run_id,) in rows
+                for statement in (
+                    ("DELETE FROM events WHERE run_id = :run_id", {"run_id": run_id}),
+                    ("DELETE FROM runs WHERE run_id = :run_id", {"run_id": run_id}),
+                )
+            ]
+        )
+        return len(rows)
+
+    # Sessions.
+
+    async def session(self, key: SessionId) -> router_pb2.StoredSession | None:
+        """Return a session; ``None`` if it is not kept."""
+        rows = await self._database.fetch(
+            "SELECT state FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
+            " AND adapter = :adapter AND task_key = :task_key",
+            _key(key),
+        )
+        return router_pb2.StoredSession.FromString(cast("bytes", rows[0][0])) if rows else None
+
+    async def keep_session(self, key: SessionId, session: router_pb2.StoredSession, used_at: float) -> None:
+        """Keep a session in place of what was kept before."""
+        sql = (
+            "INSERT INTO sessions (company_id, agent_id, adapter, task_key, used_at, state)"
+            " VALUES (:company_id, :agent_id, :adapter, :task_key, :used_at, :state)"
+            " ON CONFLICT (company_id, agent_id, adapter, task_key)"
+            " DO UPDATE SET used_at = excluded.used_at, state = excluded.state"
+        )
+        await self._database.execute([(sql, {**_key(key), "used_at": used_at, "state": session.SerializeToString()})])
+
+    async def forget_session(self, key: SessionId) -> bool:
+        """Forget a session; False if there was none."""
+        sql = (
+            "DELETE FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
+            " AND adapter = :adapter AND task_key = :task_key"
+        )
+        (deleted,) = await self._database.execute([(sql, _key(key))])
+        return deleted > 0
+
+    async def sessions(
+        self, wanted: Mapping[str, str], *, before: tuple[float, str] | None, size: int
+    ) -> list[router_pb2.StoredSession]:
+        """Return sessions, last used first.
+
+        Args:
+            wanted: some of company_id, agent_id, task_key and adapter.
+            before: time and name (see ``session_name``) of the last one that was told.
+            size: at most so many.
+        """
+        name = "company_id || '/' || agent_id || '/' || adapter || '/' || task_key"
+        where, values = _equal({key: value for key, value in wanted.items() if value})
+        if before is not None:
+            where.append(f"(used_at, {name}) < (:used_at, :name)")
+            values |= {"used_at": before[0], "name": before[1]}
+        condition = f" WHERE {' AND '.join(where)}" if where else ""
+        rows = await self._database.fetch(
+            f"SELECT state FROM sessions{condition} ORDER BY used_at DESC, {name} DESC LIMIT :size",  # noqa: S608 - constants
+            {**values, "size": size},
+        )
+        return [router_pb2.StoredSession.FromString(cast("bytes", state)) for (state,) in rows]
+
+
+def session_name(key: SessionId) -> str:
+    """Return what sessions of one time are sorted by."""
+    return f"{key.company_id}/{key.agent_id}/{key.adapter}/{key.task_key}"
+
+
+def _runs_sql(query: RunQuery, before: tuple[float, str] | None, size: int) -> Statement:
+    given = {"adapter": query.adapter, "agent_id": query.agent_id, "task_key": query.task_key}
+    where, values = _equal({key: value for key, value in given.items() if value})
+    if query.outcome:
+        where.append("outcome = :outcome")
+        values["outcome"] = query.outcome
+    if query.live_only:
+        where.append("finished_at IS NULL")
+    if before is not None:
+        where.append("(accepted_at, run_id) < (:accepted_at, :run_id)")
+        values |= {"accepted_at": before[0], "run_id": before[1]}
+    condition = f" WHERE {' AND '.join(where)}" if where else ""
+    sql = f"SELECT {_RUN} FROM runs{condition} ORDER BY accepted_at DESC, run_id DESC LIMIT :size"  # noqa: S608 - constants
+    return sql, {**values, "size": size}
+
+
+def _equal(wanted: Mapping[str, str]) -> tuple[list[str], dict[str, Value]]:
+    return [f"{name} = :{name}" for name in wanted], dict(wanted)
+
+
+def _has_labels(run: StoredRun, labels: Mapping[str, str]) -> bool:
+    return all(run.state.run.labels.get(key) == value for key, value in labels.items())
+
+
+def _values(run: StoredRun) -> dict[str, Value]:
+    summary = run.state.run
+    return {
+        "run_id": run.run_id,
+        "accepted_at": run.accepted_at,
+        "finished_at": run.finished_at,
+        "adapter": run.adapter,
+        "digest": run.digest,
+        "state": run.state.SerializeToString(),
+        "reserved": run.reserved,
+        "logged": run.logged,
+        "size": run.size,
+        "owner": run.owner,
+        "lease_until": run.lease_until,
+        "place": run.place,
+        "orphan_after": run.orphan_after,
+        "agent_id": summary.agent_id,
+        "company_id": summary.company_id,
+        "task_key": summary.task_key,
+        "outcome": summary.result.outcome,
+    }
+
+
+def _addition(events: StoredEvents, owner: str) -> Statement:
+    # A transaction of which nobody heard may have been done; then it is done again, to no effect.
+    sql = (
+        "INSERT INTO events (run_id, first, last, data) SELECT :run_id, :first, :last, CAST(:data AS blob)"
+        " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner)"
+        " ON CONFLICT (run_id, first) DO NOTHING"
+    )
+    values: dict[str, Value] = {"run_id": events.run_id, "first": events.first, "last": events.last}
+    return sql, {**values, "data": events.data, "owner": owner}
+
+
+def _update(run: StoredRun) -> Statement:
+    changing = ("finished_at", "state", "reserved", "logged", "owner", "lease_until", "place", "outcome")
+    changes = ", ".join(f"{name} = :{name}" for name in changing)
+    sql = f"UPDATE runs SET {changes}, bytes = :size WHERE run_id = :run_id AND owner = :owner"  # noqa: S608 - constants
+    values = _values(run)
+    return sql, {name: values[name] for name in (*changing, "size", "run_id")}
+
+
+def _run(row: Row) -> StoredRun:
+    fields = dict(zip(_RUN.split(", "), row, strict=True))
+    state = router_pb2.GetRunResponse.FromString(cast("bytes", fields.pop("state")))
+    size = fields.pop("bytes")
+    return StoredRun(**cast("dict[str, str]", fields), state=state, size=cast("int", size))  # type: ignore[arg-type]  # columns of many types
+
+
+def _key(key: SessionId) -> dict[str, Value]:
+    return {
+        "company_id": key.company_id,
+        "agent_id": key.agent_id,
+        "adapter": key.adapter,
+        "task_key": key.task_key,
+    }

@@ -1,0 +1,52 @@
+"""New databases for tests: SQLite files, and databases of a PostgreSQL server that is started when first wanted."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from dragoman.router._store.database import Database
+from dragoman.router._store.postgres import PostgresDatabase
+from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router._store.store import Store
+
+KINDS = ("sqlite", "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a server of this session's own, reached by a socket in its folder; return its address."""
+    folder = tmp_path_factory.mktemp("pg")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))  # it warns at its import if there is none
+        from pgserver.postgres_server import get_server
+    server = get_server(folder / "data", cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+def new_database(kind: str, folder: Path, request: pytest.FixtureRequest) -> Database:
+    """Return an empty database."""
+    if kind == "sqlite":
+        return SqliteDatabase(folder / "runs.db")
+    uri: str = request.getfixturevalue("postgres_server")
+    name = f"d{secrets.token_hex(6)}"
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return PostgresDatabase(uri.replace("/postgres?", f"/{name}?"))
+
+
+@pytest.fixture(params=KINDS)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty database of each kind."""
+    return new_database(request.param, tmp_path, request)
+
+
+@pytest.fixture
+async def store(database: Database) -> AsyncIterator[Store]:
+    """A store in an empty database of each kind."""
+    store = Store(database)
+    await store.open()
+    yield store
+    await store.close()

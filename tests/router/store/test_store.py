@@ -1,0 +1,232 @@
+"""What the run log keeps, in SQLite and in PostgreSQL: the same tests for both."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dragoman.router._domain.stored import RunQuery, SessionId, StoredEvents, StoredRun
+from dragoman.router._store.database import Database, StoreError
+from dragoman.router._store.postgres import PostgresDatabase
+from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router._store.store import Store, session_name
+from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
+
+KEY = SessionId("company", "agent", "process", "task")
+
+
+def a_run(run_id: str = "r", **fields: object) -> StoredRun:
+    summary = router_pb2.RunSummary(run_id=run_id, adapter="process", agent_id="a", company_id="c", task_key="t")
+    state = router_pb2.GetRunResponse(run=summary)
+    run = StoredRun(run_id, 1.0, "process", state, reserved=10_000, owner="one", lease_until=50.0)
+    return replace(run, **fields)  # type: ignore[arg-type]  # fields of many types
+
+
+def ended(run_id: str, at: float, size: int = 0) -> StoredRun:
+    run = a_run(run_id, finished_at=at, size=size)
+    run.state.run.result.outcome = pb.OUTCOME_SUCCEEDED
+    return run
+
+
+async def kept(store: Store, run_id: str = "r") -> StoredRun:
+    found = await store.run(run_id)
+    assert found is not None
+    return found
+
+
+async def test_a_run_is_kept_as_it_is(store: Store) -> None:
+    run = a_run(digest=b"\x00\xff", place='{"address": "unix:/s"}', orphan_after=2.5)
+    assert await store.begin(run)
+    assert await store.run("r") == run
+    assert await store.run("another") is None
+
+
+async def test_an_id_is_taken_once(store: Store) -> None:
+    began = await asyncio.gather(*(store.begin(a_run(owner=str(number))) for number in range(5)))
+    assert sorted(began) == [False, False, False, False, True]
+
+
+async def test_events_come_back_in_order_from_anywhere(store: Store) -> None:
+    await store.begin(a_run())
+    batches = [StoredEvents("r", first, first + 9, bytes([first])) for first in range(1, 100, 10)]
+    for batch in reversed(batches):
+        assert await store.write([batch], [a_run(logged=batch.last)]) == []
+    assert await store.events("r", 0) == batches
+    assert await store.events("r", 10) == batches[1:]
+    assert await store.events("r", 15) == batches[1:]
+    assert await store.events("r", 100) == []
+
+
+async def test_what_was_not_kept_is_told(store: Store) -> None:
+    await store.begin(a_run())
+    await store.write([StoredEvents("r", 1, 7, None)], [a_run(logged=7)])
+    assert await store.events("r", 0) == [StoredEvents("r", 1, 7, None)]
+
+
+async def test_writing_again_what_was_perhaps_written_changes_nothing(store: Store) -> None:
+    await store.begin(a_run())
+    batch = StoredEvents("r", 1, 2, b"first")
+    await store.write([batch], [a_run()])
+    await store.write([replace(batch, data=b"again")], [a_run()])
+    assert await store.events("r", 0) == [batch]
+
+
+async def test_a_run_of_another_owner_is_not_written_over(store: Store) -> None:
+    await store.begin(a_run())
+    (taken,) = await store.claim("two", now=51.0, lease_until=99.0)
+    assert taken.owner == "two"
+    assert await store.write([StoredEvents("r", 1, 2, b"late")], [a_run(logged=2)]) == ["r"]
+    assert await store.events("r", 0) == []
+    assert (await kept(store)).logged == 0
+    assert await store.write([StoredEvents("r", 1, 2, b"mine")], [replace(taken, logged=2)]) == []
+    assert (await kept(store)).logged == 2
+
+
+async def test_only_an_expired_lease_is_taken_over(store: Store) -> None:
+    await store.begin(a_run("live", lease_until=50.0))
+    await store.begin(a_run("dead", lease_until=10.0))
+    await store.begin(replace(ended("over", 5.0), lease_until=10.0))
+    claimed = await asyncio.gather(*(store.claim(f"c{n}", now=20.0, lease_until=99.0) for n in range(4)))
+    assert [run.run_id for runs in claimed for run in runs] == ["dead"]
+    await store.renew("one", 100.0)
+    assert await store.claim("late", now=60.0, lease_until=99.0) == []
+    await store.release("one")
+    assert [run.run_id for run in await store.claim("next", now=60.0, lease_until=99.0)] == ["live"]
+
+
+async def test_runs_are_listed_newest_first_in_pages(store: Store) -> None:
+    for number in range(7):
+        await store.begin(a_run(f"r{number}", accepted_at=float(number // 2)))
+    told: list[str] = []
+    before: tuple[float, str] | None = None
+    while page := await store.runs(RunQuery(), before=before, size=3):
+        told += [run.run_id for run in page]
+        before = (page[-1].accepted_at, page[-1].run_id)
+    assert told == ["r6", "r5", "r4", "r3", "r2", "r1", "r0"]
+
+
+async def test_runs_are_found_by_what_is_asked(store: Store) -> None:
+    other = a_run("other", accepted_at=2.0, adapter="acp")
+    other.state.run.agent_id = "b"
+    other.state.run.labels["team"] = "blue"
+    for run in (a_run(), other, replace(ended("over", 3.0), accepted_at=3.0)):
+        await store.begin(run)
+
+    async def found(**wanted: object) -> list[str]:
+        query = RunQuery(**wanted)  # type: ignore[arg-type]  # fields of many types
+        return [run.run_id for run in await store.runs(query, before=None, size=10)]
+
+    assert await found() == ["over", "other", "r"]
+    assert (
+        await found(adapter="acp") == await found(agent_id="b") == await found(labels={"team": "blue"}) == ["other"]
+    )
+    assert await found(outcome=int(pb.OUTCOME_SUCCEEDED)) == ["over"]
+    assert await found(live_only=True) == ["other", "r"]
+    assert await found(task_key="none") == []
+
+
+async def test_a_label_is_looked_for_beyond_the_first_page(store: Store) -> None:
+    rare = a_run("rare", accepted_at=0.0)
+    rare.state.run.labels["x"] = "y"
+    for run in (rare, *(a_run(f"r{number}") for number in range(9))):
+        await store.begin(run)
+    found = await store.runs(RunQuery(labels={"x": "y"}), before=None, size=2)
+    assert [run.run_id for run in found] == ["rare"]
+
+
+async def test_old_and_too_many_runs_are_forgotten_with_their_events(store: Store) -> None:
+    for run in (ended("old", 1.0, 10), ended("large", 8.0, 100), ended("new", 9.0, 50), a_run("live")):
+        await store.begin(run)
+        await store.write([StoredEvents(run.run_id, 1, 1, b"e")], [run])
+    assert await store.forget(before=2.0, most_bytes=100) == 2
+    assert [run.run_id for run in await store.runs(RunQuery(), before=None, size=9)] == ["new", "live"]
+    assert await store.events("large", 0) == []
+    assert await store.events("new", 0) != []
+
+
+async def test_a_session_is_kept_replaced_and_forgotten(store: Store) -> None:
+    assert await store.session(KEY) is None
+    await store.keep_session(KEY, router_pb2.StoredSession(runs=1), 1.0)
+    await store.keep_session(KEY, router_pb2.StoredSession(runs=2), 2.0)
+    found = await store.session(KEY)
+    assert found is not None
+    assert found.runs == 2
+    assert await store.forget_session(KEY)
+    assert not await store.forget_session(KEY)
+
+
+async def test_sessions_are_listed_last_used_first_in_pages(store: Store) -> None:
+    keys = [replace(KEY, task_key=f"t{number}") for number in range(5)]
+    for number, key in enumerate(keys):
+        await store.keep_session(key, router_pb2.StoredSession(runs=number), float(number // 2))
+    told: list[int] = []
+    before: tuple[float, str] | None = None
+    while page := await store.sessions({"agent_id": "agent"}, before=before, size=2):
+        told += [session.runs for session in page]
+        before = (float(page[-1].runs // 2), session_name(keys[page[-1].runs]))
+    assert told == [4, 3, 2, 1, 0]
+    assert await store.sessions({"company_id": "another"}, before=None, size=9) == []
+
+
+async def test_it_is_all_there_when_it_is_opened_again(database: Database) -> None:
+    for _ in range(2):
+        store = Store(database)
+        await store.open()
+        await store.begin(a_run())
+        await store.close()
+    await database.open()
+    assert len(await database.fetch("SELECT run_id FROM runs", {})) == 1
+    await database.close()
+
+
+async def test_what_a_later_version_wrote_is_left_alone(database: Database) -> None:
+    await database.open()
+    columns = "migration_hash, migration_id, applied_at_utc"
+    sql = f"INSERT INTO _yoyo_migration ({columns}) VALUES ('h', '9999.later', '2100-01-01 00:00:00')"
+    await database.execute([(sql, {})])
+    await database.close()
+    with pytest.raises(StoreError, match="later version") as caught:
+        await database.open()
+    assert caught.value.is_lasting
+
+
+async def test_two_may_open_a_new_database_at_once(database: Database) -> None:
+    other: Database
+    if isinstance(database, SqliteDatabase):
+        other = SqliteDatabase(database._path)
+    else:
+        assert isinstance(database, PostgresDatabase)
+        other = PostgresDatabase(database._url)
+    await asyncio.gather(database.open(), other.open())
+    await asyncio.gather(database.close(), other.close())
+
+
+async def test_nobody_else_can_read_the_file(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "runs.db")
+    store = Store(database)
+    await store.open()
+    await store.begin(a_run())
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    await store.close()
+    assert "runs.db-wal" in modes
+    assert set(modes.values()) == {0o600}
+
+
+async def test_a_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file"):
+        await SqliteDatabase(tmp_path / "absent" / "runs.db").open()
+
+
+async def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        await SqliteDatabase(tmp_path / "runs.db").open()
+
+
+async def test_a_server_that_is_not_there_is_told_without_its_password() -> None:
+    database = PostgresDatabase("postgresql://me:Pa55w0rd-hidden@127.0.0.1:1/runs?connect_timeout=1")
+    database.connect_s = 1.0
+    with pytest.raises(StoreError) as caught:
+        await database.open()
+    assert "Pa55w0rd" not in str(caught.value)
