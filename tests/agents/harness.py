@@ -7,6 +7,7 @@ as expected, and no file of the run left behind.
 
 import asyncio
 import hashlib
+import itertools
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
@@ -142,9 +143,10 @@ class Seen:
         return [state.phase for state in self.of("state")]
 
     def statuses(self, call_id: str) -> list[int]:
-        """What was told about a tool call, in order, its result last."""
-        calls = [call.status for call in self.of("tool_call") if call.id == call_id]
-        return calls + [result.status for result in self.of("tool_result") if result.tool_call_id == call_id]
+        """The statuses of a tool call as they changed, its result last."""
+        told = [call.status for call in self.of("tool_call") if call.id == call_id]
+        told += [result.status for result in self.of("tool_result") if result.tool_call_id == call_id]
+        return [status for status, _ in itertools.groupby(told)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """The real opencode through its adapter: what all agents must stand, and what only it does."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from dragoman.adapters.opencode import adapter
 from dragoman.adapters.opencode.adapter import INHERITED
@@ -7,7 +10,7 @@ from dragoman.testkit.families.opencode import OPENCODE as FAMILY
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Failing, Recipe
+from tests.agents.harness import BIN, Failing, Recipe
 from tests.agents.suite import AgentSuite
 
 pytestmark = pytest.mark.agents
@@ -42,3 +45,13 @@ class TestOpencode(AgentSuite):
     """Everything that all agents must stand."""
 
     recipe = OPENCODE
+
+    @pytest.fixture(autouse=True)
+    def ripgrep(self, tmp_path: Path) -> None:
+        """Lay out the program that opencode would else fetch from GitHub when it first looks into directories."""
+        others = sorted(BIN.parent.glob("codex/node_modules/@openai/codex-linux-*/vendor/*-linux-*/codex-path/rg"))
+        found = shutil.which("rg") or next(map(str, others), "")
+        folder = tmp_path / "home" / ".cache" / "opencode" / "bin"
+        folder.mkdir(parents=True)
+        if found:
+            (folder / "rg").symlink_to(found)

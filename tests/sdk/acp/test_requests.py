@@ -120,6 +120,16 @@ def wishes(talk: Talk) -> list[Perform]:
     return [output for output in talk.outputs if isinstance(output, Perform)]
 
 
+def test_what_an_agent_only_tells_is_acknowledged_and_not_done() -> None:
+    talk = Talk.ready(
+        asks("fs/write_text_file", path=f"{CWD}/a.txt", content="x"),
+        writes_files=True,
+        acknowledged=("fs/write_text_file",),
+    )
+    assert talk.asked == []
+    assert talk.written[-1]["result"] == {}
+
+
 @pytest.mark.parametrize(
     "method", ["fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/output", "terminal/release"]
 )

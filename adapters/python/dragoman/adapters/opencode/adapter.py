@@ -121,6 +121,7 @@ class OpencodeAdapter(AcpAdapter):
             mode=content.agent_of(job),
             config_values={"effort": variant} if variant else {},
             slash_commands=True,  # see _prompt
+            acknowledged=("fs/write_text_file",),  # it tells a text to an editor, and writes the file itself
             usage="last_call",
             tool_name=tool_name,
             file_changes=file_changes,

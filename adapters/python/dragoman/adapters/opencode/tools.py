@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from dragoman.sdk import JsonValue, as_object, as_string
-from dragoman.sdk.acp import Fields, ToolState
+from dragoman.sdk.acp import Fields, ToolState, unified_diff
 from dragoman.v1 import event_pb2 as pb
 
 _NAME: Final = re.compile(r"[A-Za-z][\w-]{0,127}")
@@ -39,11 +39,14 @@ def file_change(call_id: str, given: Fields, output: Fields) -> pb.FileChange | 
     if not path:
         return None
     is_new = metadata.get("exists") is False
-    diff = _first(metadata.get("diff"), given.get("diff"))
+    diff = _without_heading(_first(metadata.get("diff"), given.get("diff")))
+    content = given.get("content")
+    if not diff and is_new and isinstance(content, str):
+        diff = unified_diff(path, "", content, created=True)
     return pb.FileChange(
         path=path,
         operation=pb.FILE_OPERATION_CREATE if is_new else pb.FILE_OPERATION_MODIFY,
-        diff=_without_heading(diff),
+        diff=diff,
         provenance=pb.PROVENANCE_NATIVE,
         tool_call_id=call_id,
     )

@@ -1,6 +1,6 @@
 """What an adapter says about its agent's ways with the Agent Client Protocol. Plain data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,6 +77,8 @@ class AcpOptions:
     """Offer ``terminal/*``."""
     elicitation: bool = True
     """Offer to put forms to the caller."""
+    acknowledged: Collection[str] = ()
+    """Methods that are answered with nothing, and nothing is done: some agents tell so what they do themselves."""
     client_meta: Mapping[str, object] = field(default_factory=dict)
     """``_meta`` of the client's capabilities, e.g. for an agent's own extensions."""
 

@@ -57,6 +57,8 @@ class Requests:
 
     def take(self, request: Request) -> list[Output]:
         """Take a request."""
+        if request.method in self._options.acknowledged:
+            return [Write(self._peer.result(request.id, {}))]
         handler = self._handlers().get(request.method)
         if handler is None:
             return [self._error(request, METHOD_NOT_FOUND, f"{request.method} is not offered")]
