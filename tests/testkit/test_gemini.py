@@ -254,3 +254,10 @@ async def test_every_scenario_answers_or_holds(server: ModelServer) -> None:
         said = (await ask(server, user(f"MOCK_{scenario.name}"), method="generateContent")).body.decode()
         assert "No scenario" not in said, scenario.name
     assert server.requests[0].headers["x-goog-api-key"] == "k"
+
+
+async def test_separators_of_lines_are_escaped_as_the_vendor_does(server: ModelServer) -> None:
+    heard = await ask(server, user("MOCK_UNICODE"))
+    assert "\u2028" in text(heard)
+    assert "\u2028".encode() not in heard.body
+    assert "\U0001f980".encode() in heard.body

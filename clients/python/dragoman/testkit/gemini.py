@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dragoman.testkit.conversation import Conversation, Part, read_parts
-from dragoman.testkit.dialect import ErrorAnswer, cut, sse
+from dragoman.testkit.dialect import ErrorAnswer, cut
+from dragoman.testkit.dialect import sse as raw_sse
 from dragoman.testkit.http1 import HttpRequest
 from dragoman.testkit.scenarios import Block, Cause, Failure, Reply, Thinking, Tool, Usage
 
@@ -124,6 +125,11 @@ class Gemini:
         if details:
             error["details"] = details
         return ErrorAnswer(wording.status, {"error": error})
+
+
+def sse(data: object) -> bytes:
+    """Frame one server-sent event as the vendor does: separators of lines and paragraphs are escaped."""
+    return raw_sse(data).replace("\u2028".encode(), b"\\u2028").replace("\u2029".encode(), b"\\u2029")
 
 
 def plainest(schema: object) -> object:

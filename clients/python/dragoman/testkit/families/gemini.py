@@ -8,10 +8,12 @@ GEMINI: Final = AgentFamily(
     executable="gemini",
     config=".gemini",
     environment={"GEMINI_CLI_HOME": "{home}", "NO_BROWSER": "true"},
-    model={"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "{key}"},
+    # With a model named, none is asked which one fits the prompt.
+    model={"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "{key}", "GEMINI_MODEL": "gemini-2.5-flash"},
     files={
         ".gemini/settings.json": '{{"privacy": {{"usageStatisticsEnabled": false}}, '
         '"telemetry": {{"enabled": false}}, '
+        '"model": {{"disableLoopDetection": true}}, '  # scripted texts repeat themselves
         '"general": {{"enableAutoUpdate": false, "enableAutoUpdateNotification": false}}, '
         '"security": {{"auth": {{"selectedType": "gemini-api-key"}}}}}}',
     },
