@@ -333,3 +333,11 @@ def test_skills_are_read_before_the_run(tmp_path: Path) -> None:
     one, two = read(asked).skills
     assert (one.name, one.directory) == ("s", tmp_path)
     assert (two.name, dict(two.files)) == ("t", {"SKILL.md": b"# s"})
+
+
+def test_who_asks_nobody_can_keep_permissions_by_leaving_tools_out() -> None:
+    asked = request()
+    asked.permissions.auto_approve = True
+    withholding = info(pb.FEATURE_PERMISSION_REQUESTS)
+    withholding.capabilities.permission_mode = pb.PERMISSION_MODE_STRICT
+    assert read_settings(asked, withholding, SCHEMA).permissions.auto_approve

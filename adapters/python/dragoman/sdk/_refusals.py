@@ -49,7 +49,9 @@ def refuse_missing_features(request: adapter_pb2.ExecuteRequest, info: AdapterIn
             raise not_supported(name, f"{info.label} has no {name.replace('_', ' ')}; leave it out")
     permissions = request.permissions
     asks = permissions.rules or permissions.default_decision or permissions.native_mode or permissions.auto_approve
-    if asks and not info.has(pb.FEATURE_PERMISSION_REQUESTS):
+    # Some ask nobody, and keep permissions by leaving out the tools that are not allowed.
+    keeps = info.capabilities.permission_mode in {pb.PERMISSION_MODE_STRICT, pb.PERMISSION_MODE_PERMISSIVE}
+    if asks and not (keeps or info.has(pb.FEATURE_PERMISSION_REQUESTS)):
         raise not_supported("permissions", f"{info.label} asks for no permissions; it does what it is told")
     if request.HasField("session") and request.session.WhichOneof("selector") == "handle":
         if not info.has(pb.FEATURE_RESUME):
