@@ -5,6 +5,7 @@ from typing import Final
 
 from dragoman.testkit.families.claude import CLAUDE
 from dragoman.testkit.families.codex import CODEX
+from dragoman.testkit.families.copilot import COPILOT
 from dragoman.testkit.families.gemini import GEMINI
 from dragoman.testkit.families.opencode import OPENCODE
 from dragoman.testkit.family import AgentFamily
@@ -12,6 +13,7 @@ from dragoman.testkit.family import AgentFamily
 FAMILIES: Final[Mapping[str, AgentFamily]] = {
     "claude": CLAUDE,
     "codex": CODEX,
+    "copilot": COPILOT,
     "gemini": GEMINI,
     "opencode": OPENCODE,
 }

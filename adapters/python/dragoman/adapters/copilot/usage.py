@@ -1,0 +1,46 @@
+"""Tokens, as the protocol counts them: one event for each call of the model, nested agents' included. Pure."""
+
+from typing import Final
+
+from dragoman.sdk.fields import Fields, count, text
+from dragoman.v1 import event_pb2 as pb
+
+_MOST: Final = 2**63 - 1
+
+
+def call_usage(data: Fields) -> pb.Usage:
+    """Return what one call of the model used (``assistant.usage``). Copilot counts cached tokens as input too."""
+    made = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA)
+    cached = {"cache_read": count(data, "cacheReadTokens"), "cache_write": count(data, "cacheWriteTokens")}
+    taken = count(data, "inputTokens")
+    tokens = {
+        **cached,
+        "input": max(0, taken - sum(filter(None, cached.values()))) if taken is not None else None,
+        "output": count(data, "outputTokens"),
+        "reasoning": count(data, "reasoningTokens"),
+    }
+    for name, value in tokens.items():
+        if value is not None:
+            setattr(made.tokens, name, value)
+    if text(data, "model"):
+        made.models.add(model=text(data, "model")).tokens.CopyFrom(made.tokens)
+    if taken is not None:
+        made.context_used = min(taken + (tokens["output"] or 0), _MOST)
+    return made
+
+
+def add_call(total: pb.Usage | None, call: pb.Usage) -> pb.Usage:
+    """Return the run's usage with one more call in it."""
+    made = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
+    if total is not None:
+        made.CopyFrom(total)
+    _add(made.tokens, call.tokens)
+    for item in call.models:
+        share = next((known for known in made.models if known.model == item.model), None)
+        _add((share or made.models.add(model=item.model)).tokens, item.tokens)
+    return made
+
+
+def _add(total: pb.TokenCounts, more: pb.TokenCounts) -> None:
+    for field, value in more.ListFields():
+        setattr(total, field.name, min(getattr(total, field.name) + value, _MOST))

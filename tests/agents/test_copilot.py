@@ -1,0 +1,222 @@
+"""The real Copilot CLI through its adapter: what all agents must stand, and what only it does."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from dragoman.adapters.copilot import adapter
+from dragoman.adapters.copilot.adapter import INHERITED
+from dragoman.adapters.copilot.parse import TESTED_VERSION
+from dragoman.testkit.families.copilot import COPILOT
+from dragoman.testkit.isolation import log_in
+from dragoman.testkit.scenarios import Scenario, Tool, call, say
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, when
+from tests.agents.suite import ALLOWED, ASKED, AgentSuite, proves, resuming
+
+WORDS_SERVER = Path(__file__).parent / "words_server.py"
+
+# It tries five times before it gives up, with pauses of a minute in all.
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(150)]
+
+RECIPE = Recipe(
+    make=adapter,
+    family=COPILOT,
+    executable="copilot",
+    unknown_session="00000000-0000-4000-8000-000000000000",
+    skill_tool=True,
+    lacks=["usage_when_cancelled"],
+    unset=INHERITED,
+    failures={
+        "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "copilot_auth_required", 401, retries=True),
+        "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "copilot_rate_limited", 429, retries=True),
+        "529": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "copilot_upstream_unavailable", 503, retries=True),
+        "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "copilot_upstream_unavailable", 500, retries=True),
+        "CUT": Failing(pb.FAILURE_KIND_NETWORK, "copilot_network", retries=True),
+        "OVERFLOW": Failing(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "copilot_context_overflow", 400, retries=True),
+        "NO_CREDIT": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "copilot_quota_exceeded", 429, retries=True),
+        "NO_MODEL": Failing(pb.FAILURE_KIND_MODEL_NOT_FOUND, "copilot_model_not_found", 404),
+        "REFUSAL": Failing(pb.FAILURE_KIND_MODEL_REFUSED, "copilot_model_refused"),
+    },
+)
+
+
+class TestCopilot(AgentSuite):
+    """Everything that all agents must stand."""
+
+    recipe = RECIPE
+    scenarios = (
+        Scenario(
+            "TELL",
+            "uses a tool of an MCP server, then reports",
+            (call(Tool("words-tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
+        ),
+        Scenario(
+            "ASK_COLOUR",
+            "asks its user, then reports",
+            (
+                call(Tool("ask_user", {"question": "Which colour?", "choices": ["Red", "Blue"]})),
+                say("Heard: {tool_result:-1|nothing}"),
+            ),
+        ),
+    )
+
+    @proves("300 KB prompt")
+    async def test_a_prompt_of_300_kb(self, bench: Bench) -> None:
+        """Copilot puts the time before a prompt, and takes white space from its end."""
+        prompt = f"MOCK_ECHO {'Grüße' + chr(0x2028)}" + ("Grüße" + chr(0x2028)) * 34_000 + "end"
+        seen = await bench.run(prompt)
+        assert bench.told().prompt.endswith(f"\n\n{prompt}")
+        assert f"tail=[{prompt[-40:]}]" in seen.text
+
+    async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT")
+        assert seen.of("session")[0].agent_version == TESTED_VERSION
+        assert seen.of("started")[0].agent_version == TESTED_VERSION
+        assert seen.notices == []
+        assert seen.of("log") == []
+
+    async def test_the_model_and_its_effort_are_asked_for(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", model="scripted-2", config={"effort": "low"})
+        assert bench.told().model == "scripted-2"
+        assert seen.result.model == "scripted-2"
+
+    async def test_the_output_of_a_command_is_told_as_it_comes(self, bench: Bench) -> None:
+        seen = await bench.run('MOCK_SHELL command="echo one; sleep 1; echo two"', permissions=ALLOWED)
+        assert "".join(output.text for output in seen.of("tool_output")) == "one\ntwo\n"
+        assert seen.of("tool_result")[0].content == "one\ntwo"
+
+    async def test_the_workspace_may_be_read_unless_a_rule_denies_it(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_READ path=README.md")
+        assert seen.of("tool_result")[0].content.startswith("A workspace.")
+        deny = pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, path_glob="*/README.md")
+        seen = await bench.run("MOCK_READ path=README.md", permissions=pb.Permissions(rules=[deny]))
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+        assert "permission_denied" in seen.notices
+
+    async def test_a_file_outside_is_asked_about_once(self, bench: Bench) -> None:
+        outside = bench.root / "outside"
+        outside.mkdir()
+        (outside / "secret.txt").write_text("Something.\n")
+        prompt = f"MOCK_READ path=../{outside.name}/secret.txt"
+        seen = await bench.run(prompt)
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+        seen = await bench.run(prompt, permissions=ASKED, react=answering("allow_once"))
+        (asked,) = seen.of("input_request")
+        assert asked.subject.tool_kind == pb.TOOL_KIND_READ
+        assert "outside" in asked.description
+        assert seen.of("tool_result")[0].content.startswith("Something.")
+
+    async def test_a_link_does_not_lead_out_of_the_workspace(self, bench: Bench) -> None:
+        (bench.root / "hidden.txt").write_text("Hidden.\n")
+        (bench.workspace / "link.txt").symlink_to(bench.root / "hidden.txt")
+        seen = await bench.run("MOCK_READ path=link.txt", leaves=["link.txt"])
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+
+    async def test_always_holds_for_the_session(self, bench: Bench) -> None:
+        write = "MOCK_WRITE path=a.txt"
+        seen = await bench.run(write, permissions=ASKED, react=answering("allow_always"), leaves=["a.txt"])
+        again = await bench.run(
+            "MOCK_WRITE path=b.txt",
+            session=resuming(seen.result.session.handle),
+            permissions=ASKED,
+            react=answering("reject_once"),
+            leaves=["a.txt"],
+        )
+        assert again.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+
+    async def test_a_question_is_answered(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_ASK_COLOUR", permissions=ASKED, react=answering("option_2"))
+        (asked,) = seen.of("input_request")
+        assert (asked.kind, asked.title) == (pb.INPUT_KIND_CHOICE, "Which colour?")
+        assert seen.text == "Heard: User selected: Blue"
+
+    async def test_where_nobody_is_the_model_is_not_offered_to_ask(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_ASK_COLOUR")
+        assert "ask_user" not in bench.told().tools
+        assert seen.of("input_request") == []
+
+    async def test_a_nested_agent(self, bench: Bench) -> None:
+        seen = await bench.run(
+            'MOCK_SUBAGENT task="MOCK_WRITE path=b.txt"',
+            permissions=ASKED,
+            react=answering("allow_once"),
+            leaves=["b.txt"],
+        )
+        started, *_, ended = seen.of("subagent")
+        assert (started.status, ended.status) == (pb.SUBAGENT_STATUS_STARTED, pb.SUBAGENT_STATUS_COMPLETED)
+        nested = {
+            event.WhichOneof("body")
+            for event in seen.events
+            if event.lineage.subagent_id == started.id and event.lineage.parent_tool_call_id == started.tool_call_id
+        }
+        assert {"text", "tool_call", "input_request", "tool_result", "file_change"} <= nested
+        # Its tokens are the run's too.
+        assert seen.result.usage.tokens.input == 4 * 400
+
+    async def test_a_tool_server_is_really_used(self, bench: Bench) -> None:
+        program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
+        seen = await bench.run(
+            "MOCK_TELL",
+            mcp_servers=[api.McpServer(name="words", stdio=program)],
+            permissions=ASKED,
+            react=answering("allow_once"),
+        )
+        (asked,) = seen.of("input_request")
+        assert asked.subject.tool_kind == pb.TOOL_KIND_MCP
+        assert {call.mcp_server for call in seen.of("tool_call") if call.mcp_server} == {"words"}
+        assert f"The first word has {len(SECRET)} letters." in seen.text
+
+    async def test_a_broken_tool_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
+        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false"))
+        seen = await bench.run("MOCK_TEXT", mcp_servers=[server])
+        (told,) = seen.of("session")[-1].mcp_servers
+        assert (told.name, told.status) == ("broken", "failed")
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_instructions_of_now_hold_in_a_resumed_session(self, bench: Bench) -> None:
+        first = await bench.run("MOCK_TEXT", instructions=api.Instructions(text="Old words."))
+        await bench.run(
+            "MOCK_TEXT",
+            instructions=api.Instructions(text="New words."),
+            session=resuming(first.result.session.handle),
+        )
+        system = bench.told(-1).system
+        assert "New words." in system
+        assert "Old words." not in system
+
+    async def test_it_is_interrupted_in_its_own_way_first(self, bench: Bench) -> None:
+        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10))
+        seen = await bench.run("MOCK_STALL_MID", react=react)
+        assert (seen.result.exit_code, seen.result.subtype) == (0, "aborted")
+
+    async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
+
+    async def test_offline_without_a_model_and_without_a_login(self, bench: Bench) -> None:
+        env = {"COPILOT_PROVIDER_BASE_URL": ""}
+        seen = await bench.run("MOCK_TEXT", env={**env, "COPILOT_MODEL": ""})
+        assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
+        assert "COPILOT_PROVIDER_BASE_URL" in seen.result.failure.message
+        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        assert found.auth == api.AUTH_STATE_MISSING
+        log_in(bench.isolation)
+        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        assert (found.auth, found.auth_method) == (api.AUTH_STATE_OK, "github")
+
+    async def test_frames_are_passed_on_if_asked_for(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", include_native=True)
+        natives = [event.native for event in seen.events if event.HasField("native")]
+        assert {native.protocol for native in natives} == {"copilot-session-rpc"}
+        assert {"session.skills_loaded", "assistant.message_delta"} <= {native.type for native in natives}
+
+    async def test_permission_to_do_everything_is_not_inherited(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COPILOT_ALLOW_ALL", "true")
+        seen = await bench.run("MOCK_WRITE path=notes.txt")
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
