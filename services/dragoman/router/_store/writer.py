@@ -1,0 +1,315 @@
+"""Writing the run log behind the runs' backs: in batches, never in their way, and honest about what it lost.
+
+Events wait in memory, bounded in bytes, and go to the store together every few milliseconds. Where the store fails,
+they wait for longer and it is tried again; who follows a run is told so. When there are too many, the oldest are
+let go, which the log tells as a gap, never in silence.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+from dragoman.protocol.limits import MIB
+from dragoman.router._domain.reservation import next_reserved
+from dragoman.router._domain.stored import StoredEvents, StoredRun
+from dragoman.router._store.batches import pack
+from dragoman.router._store.database import StoreError
+from dragoman.router._store.store import Store
+
+GATHER_S: Final = 0.02
+"""Events of so long go together."""
+ROW_BYTES: Final = 256 * 1024
+"""A row of events is closed when it has so much."""
+WAITING_BYTES: Final = 32 * MIB
+"""What may wait for the store."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+_log = structlog.get_logger("dragoman.router")
+
+
+@dataclass(eq=False, slots=True)
+class LoggedRun:
+    """A run as its writer sees it. Made by ``Writer.follow``."""
+
+    stored: StoredRun
+    """What was written of it last."""
+    snapshot: Callable[[], StoredRun]
+    """Returns what is to be written; ``reserved``, ``logged`` and ``size`` are the writer's own."""
+    remark: Callable[[str, str], None]
+    """Tells those who follow it: a code and a text."""
+    lost: Callable[[], None]
+    """Called when another router has taken the run."""
+    is_begun: bool = False
+    """Whether the store knows it."""
+    is_over: bool = False
+    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    dropped: int = 0
+    """The last sequence of those that wait no more, as there were too many; 0 if there are none."""
+    last: int = 0
+    is_changed: bool = False
+    is_behind: bool = False
+    """Whether its followers were told that the store fails."""
+
+    @property
+    def told_up_to(self) -> int | None:
+        """The last sequence that may be told to anybody; ``None`` for any."""
+        return self.stored.reserved if self.is_begun else None
+
+
+class Writer:
+    """Writes the events of all runs of one router.
+
+    Args:
+        store: where.
+        waiting_bytes: what may wait for it.
+    """
+
+    def __init__(self, store: Store, *, waiting_bytes: int = WAITING_BYTES) -> None:
+        self._store = store
+        self._most = waiting_bytes
+        self._waiting_bytes = 0
+        self._runs: dict[str, LoggedRun] = {}
+        self._work = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._written = asyncio.Condition()
+        self._failing = ""
+        self._closing = False
+
+    @property
+    def failing(self) -> str:
+        """Why the store fails; empty while it does not."""
+        return self._failing
+
+    def follow(
+        self,
+        stored: StoredRun,
+        snapshot: Callable[[], StoredRun],
+        remark: Callable[[str, str], None],
+        lost: Callable[[], None],
+        *,
+        is_begun: bool,
+    ) -> LoggedRun:
+        """Begin to write a run.
+
+        Args:
+            stored: what the store has of it, or is to have.
+            snapshot: see ``LoggedRun``.
+            remark: as above.
+            lost: as above.
+            is_begun: whether the store has it already.
+        """
+        run = LoggedRun(stored, snapshot, remark, lost, is_begun=is_begun, last=stored.logged)
+        self._runs[stored.run_id] = run
+        return run
+
+    async def begin(self, run: LoggedRun) -> bool:
+        """Write that there is a run, before anybody hears of it; False if its id is taken.
+
+        Where the store fails it is written later, and nobody can tell whether the id was taken.
+        """
+        try:
+            return await self._begin(run)
+        except StoreError as error:
+            self._fails(error)
+            self.changed(run)
+            return True
+
+    def append(self, run: LoggedRun, sequence: int, data: bytes) -> None:
+        """Take the run's next event; sequences that are left out are known to be lost."""
+        run.waiting.append((sequence, data))
+        run.waiting_bytes += len(data)
+        run.last = sequence
+        self._waiting_bytes += len(data)
+        while self._waiting_bytes > self._most:
+            self._drop_oldest()
+        if self._waiting_bytes > ROW_BYTES:
+            self._hurry.set()
+        self.changed(run)
+
+    def changed(self, run: LoggedRun) -> None:
+        """Say that something about a run is to be written."""
+        run.is_changed = True
+        self._work.set()
+
+    def over(self, run: LoggedRun) -> None:
+        """Say that nothing follows; what waits is still written."""
+        run.is_over = True
+        self._hurry.set()
+        self.changed(run)
+
+    async def reserved(self, run: LoggedRun, sequence: int) -> None:
+        """Wait until a sequence may be told to others."""
+        if run.told_up_to is None or sequence <= run.told_up_to:
+            return
+        self._hurry.set()
+        self.changed(run)
+        async with self._written:
+            await self._written.wait_for(lambda: run.told_up_to is None or sequence <= run.told_up_to)
+
+    async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
+        """Wait until all of a run is written; False if it was not within ``timeout_s`` seconds."""
+        self._hurry.set()
+        self._work.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._written:
+                await self._written.wait_for(lambda: not run.is_changed and not run.waiting)
+                return True
+        return False
+
+    async def run(self) -> None:
+        """Write until cancelled, or closed."""
+        pause_s = 0.0
+        while not (self._closing and not self._has_work()):
+            if not self._has_work():
+                self._work.clear()
+                await self._work.wait()
+            if not pause_s:
+                await self._gather()
+            try:
+                await self._write()
+            except StoreError as error:
+                pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+                self._fails(error)
+                if self._closing:
+                    return
+                await asyncio.sleep(pause_s)
+            else:
+                pause_s = 0.0
+                self._works()
+
+    async def close(self) -> None:
+        """Write what waits, once; what cannot be written then is lost."""
+        self._closing = True
+        self._hurry.set()
+        self._work.set()
+
+    def _has_work(self) -> bool:
+        return any(run.is_changed or run.waiting for run in self._runs.values())
+
+    async def _gather(self) -> None:
+        self._hurry.clear()
+        if not self._closing and self._waiting_bytes < ROW_BYTES:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), GATHER_S)
+
+    async def _write(self) -> None:
+        for run in [run for run in self._runs.values() if not run.is_begun]:
+            if not await self._begin(run):
+                self._give_up(run)
+        taken = [run for run in self._runs.values() if run.is_changed or run.waiting]
+        rows = {run.stored.run_id: _rows(run) for run in taken}
+        after = {run.stored.run_id: self._after(run, rows[run.stored.run_id]) for run in taken}
+        counts = {run.stored.run_id: (len(run.waiting), run.last) for run in taken}
+        for run in taken:
+            run.is_changed = False
+        try:
+            lost = await self._store.write([row for item in rows.values() for row in item], list(after.values()))
+        except BaseException:
+            for run in taken:
+                run.is_changed = True
+            raise
+        for run in taken:
+            run.stored = after[run.stored.run_id]
+            self._forget(run, counts[run.stored.run_id][1])
+            if run.stored.run_id in lost:
+                self._give_up(run)
+            elif run.is_over and not run.waiting and not run.is_changed:
+                del self._runs[run.stored.run_id]
+        async with self._written:
+            self._written.notify_all()
+
+    async def _begin(self, run: LoggedRun) -> bool:
+        run.stored, run.is_begun = self._next(run), True
+        try:
+            is_new = await self._store.begin(run.stored)
+        except BaseException:
+            run.is_begun = False
+            raise
+        if not is_new:
+            self._runs.pop(run.stored.run_id, None)
+        return is_new
+
+    def _next(self, run: LoggedRun) -> StoredRun:
+        now = run.snapshot()
+        reserved = next_reserved(run.stored.reserved, run.last)
+        return replace(now, reserved=reserved, logged=run.stored.logged, size=run.stored.size)
+
+    def _after(self, run: LoggedRun, rows: list[StoredEvents]) -> StoredRun:
+        size = sum(len(row.data) for row in rows if row.data is not None)
+        logged = rows[-1].last if rows else run.stored.logged
+        return replace(self._next(run), logged=logged, size=run.stored.size + size)
+
+    def _forget(self, run: LoggedRun, written: int) -> None:
+        """Let go of what was written; more may have come, or gone, meanwhile."""
+        while run.waiting and run.waiting[0][0] <= written:
+            _, data = run.waiting.popleft()
+            run.waiting_bytes -= len(data)
+            self._waiting_bytes -= len(data)
+        if run.dropped <= written:
+            run.dropped = 0
+
+    def _drop_oldest(self) -> None:
+        run = max(self._runs.values(), key=lambda item: item.waiting_bytes)
+        sequence, data = run.waiting.popleft()
+        if not run.dropped:
+            run.remark("log_gap", "The run log cannot keep up; some events are not kept, which it tells as a gap.")
+        run.dropped = sequence
+        run.waiting_bytes -= len(data)
+        self._waiting_bytes -= len(data)
+
+    def _give_up(self, run: LoggedRun) -> None:
+        self._waiting_bytes -= run.waiting_bytes
+        run.waiting.clear()
+        run.waiting_bytes = 0
+        self._runs.pop(run.stored.run_id, None)
+        if not run.is_over:
+            run.lost()
+
+    def _fails(self, error: StoreError) -> None:
+        if not self._failing:
+            _log.warning("run log fails", why=str(error))
+        self._failing = str(error)
+        for run in self._runs.values():
+            if not run.is_behind and not run.is_over:
+                run.is_behind = True
+                run.remark(
+                    "log_unavailable", "The run log cannot be written; the run goes on, and it is tried again."
+                )
+
+    def _works(self) -> None:
+        if self._failing:
+            self._failing = ""
+            _log.info("run log works again")
+        for run in self._runs.values():
+            if run.is_behind:
+                run.is_behind = False
+                run.remark("log_recovered", "The run log is written again.")
+
+
+def _rows(run: LoggedRun) -> list[StoredEvents]:
+    """Return what waits as rows; what was let go is a row without events."""
+    run_id, expected = run.stored.run_id, run.stored.logged + 1
+    rows: list[StoredEvents] = []
+    events: list[bytes] = []
+    first = size = 0
+    for sequence, data in run.waiting:
+        if sequence != expected or size + len(data) > ROW_BYTES:
+            if events:
+                rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
+                events, size = [], 0
+            if sequence != expected:
+                rows.append(StoredEvents(run_id, expected, sequence - 1, None))
+        if not events:
+            first = sequence
+        events.append(data)
+        size += len(data)
+        expected = sequence + 1
+    if events:
+        rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
+    return rows

@@ -1,0 +1,251 @@
+"""The writer of the run log: batches, marks, a store that fails, a run that another router took."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from dragoman.router._domain.reservation import STEP, next_reserved
+from dragoman.router._domain.stored import StoredEvents, StoredRun
+from dragoman.router._store.batches import unpack
+from dragoman.router._store.database import StoreError
+from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router._store.store import Store
+from dragoman.router._store.writer import LoggedRun, Writer
+from dragoman.v1 import router_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+DEADLINE_S = 20.0
+
+
+class Failing(Store):
+    """A store that fails when it is told to, and waits when it is told to."""
+
+    fails = False
+    writes = 0
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database)
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+        self.is_waiting = asyncio.Event()
+
+    async def begin(self, run: StoredRun) -> bool:
+        await self._pass()
+        return await super().begin(run)
+
+    async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
+        await self._pass()
+        self.writes += 1
+        return await super().write(events, runs)
+
+    async def _pass(self) -> None:
+        if not self.open_gate.is_set():
+            self.is_waiting.set()
+        await self.open_gate.wait()
+        if self.fails:
+            raise StoreError("database or disk is full")
+
+
+@dataclass
+class Desk:
+    """A writer at work, a run, and what its followers were told."""
+
+    store: Failing
+    writer: Writer
+    told: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def run(self, run_id: str = "r", owner: str = "one") -> LoggedRun:
+        state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id=run_id))
+        stored = StoredRun(run_id, 1.0, "process", state, reserved=0, owner=owner, lease_until=50.0)
+        return self.writer.follow(
+            stored,
+            lambda: stored,
+            lambda code, _: self.told.append(code),
+            lambda: self.lost.append(run_id),
+            is_begun=False,
+        )
+
+    async def kept(self, run_id: str = "r") -> list[bytes | None]:
+        """The events that the store has; ``None`` for each that was not kept."""
+        found: list[bytes | None] = []
+        after = 0
+        while rows := await self.store.events(run_id, after):
+            for row in rows:
+                events = [None] * (row.last - row.first + 1) if row.data is None else list(unpack(row.data))
+                assert len(events) == row.last - row.first + 1
+                assert row.first == after + 1
+                found += events
+                after = row.last
+        return found
+
+    async def stored(self, run_id: str = "r") -> StoredRun:
+        found = await self.store.run(run_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    store = Failing(SqliteDatabase(tmp_path / "runs.db"))
+    await store.open()
+    writer = Writer(store, waiting_bytes=1000)
+    work = asyncio.ensure_future(writer.run())
+    yield Desk(store, writer)
+    store.fails = False
+    store.open_gate.set()
+    await writer.close()
+    await asyncio.wait_for(work, DEADLINE_S)
+    await store.close()
+
+
+async def test_events_are_written_together(desk: Desk) -> None:
+    run = desk.run()
+    assert await desk.writer.begin(run)
+    for sequence in range(1, 51):
+        desk.writer.append(run, sequence, b"%d" % sequence)
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"%d" % sequence for sequence in range(1, 51)]
+    assert desk.store.writes <= 2
+    stored = await desk.stored()
+    assert (stored.logged, stored.size > 50) == (50, True)
+
+
+async def test_an_id_that_is_taken_is_told(desk: Desk) -> None:
+    assert await desk.writer.begin(desk.run())
+    assert not await desk.writer.begin(desk.run())
+
+
+async def test_no_sequence_is_told_before_its_mark_is_written(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    assert (await desk.stored()).reserved == STEP
+    await asyncio.wait_for(desk.writer.reserved(run, STEP), DEADLINE_S)
+    desk.store.open_gate.clear()
+    desk.writer.append(run, STEP + 1, b"e")
+    waiting = asyncio.ensure_future(desk.writer.reserved(run, STEP + 1))
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    assert not waiting.done()
+    desk.store.open_gate.set()
+    await asyncio.wait_for(waiting, DEADLINE_S)
+    assert (await desk.stored()).reserved > STEP
+
+
+async def test_a_store_that_fails_is_told_and_tried_again(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.store.fails = True
+    desk.writer.append(run, 1, b"first")
+    assert not await desk.writer.flushed(run, 0.3)
+    assert desk.told == ["log_unavailable"]
+    assert "disk is full" in desk.writer.failing
+    desk.writer.append(run, 2, b"second")
+    desk.store.fails = False
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"first", b"second"]
+    assert desk.told == ["log_unavailable", "log_recovered"]
+
+
+async def test_a_run_that_began_while_the_store_failed_is_written_later(desk: Desk) -> None:
+    desk.store.fails = True
+    run = desk.run()
+    assert await desk.writer.begin(run)
+    desk.writer.append(run, 1, b"e")
+    await asyncio.wait_for(desk.writer.reserved(run, 50 * STEP), DEADLINE_S)  # nobody could mistake it for another
+    desk.store.fails = False
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"e"]
+    assert not desk.lost
+
+
+async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.store.fails = True
+    for sequence in range(1, 31):
+        desk.writer.append(run, sequence, b"x" * 100)
+    assert run.waiting_bytes <= 1000
+    desk.store.fails = False
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    kept = await desk.kept()
+    assert len(kept) == 30
+    assert kept[:20] == [None] * 20
+    assert kept[20:] == [b"x" * 100] * 10
+    assert "log_gap" in desk.told
+
+
+async def test_events_that_come_while_others_are_written_are_not_forgotten(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.store.open_gate.clear()
+    desk.writer.append(run, 1, b"one")
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    desk.writer.append(run, 2, b"two")
+    desk.store.open_gate.set()
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"one", b"two"]
+
+
+async def test_a_run_that_another_router_took_is_given_up(desk: Desk) -> None:
+    run, other = desk.run(), desk.run("other")
+    await desk.writer.begin(run)
+    await desk.writer.begin(other)
+    (taken, _) = sorted(
+        await desk.store.claim("two", now=99.0, lease_until=200.0), key=lambda item: item.run_id == "other"
+    )
+    assert taken.run_id == "r"
+    desk.writer.append(run, 1, b"late")
+    await asyncio.wait_for(_until(lambda: bool(desk.lost)), DEADLINE_S)
+    assert desk.lost == ["r"]
+    assert await desk.kept() == []
+
+
+async def test_a_run_that_is_over_is_written_to_its_end(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.writer.append(run, 1, b"result")
+    desk.writer.over(run)
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"result"]
+
+
+async def test_closing_writes_what_waits(tmp_path: Path) -> None:
+    store = Failing(SqliteDatabase(tmp_path / "runs.db"))
+    await store.open()
+    desk = Desk(store, Writer(store))
+    work = asyncio.ensure_future(desk.writer.run())
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.writer.append(run, 1, b"e")
+    await desk.writer.close()
+    await asyncio.wait_for(work, DEADLINE_S)
+    assert await desk.kept() == [b"e"]
+    await store.close()
+
+
+async def _until(condition: object) -> None:
+    assert callable(condition)
+    while not condition():  # noqa: ASYNC110 - what changes it knows of no event
+        await asyncio.sleep(0.01)
+
+
+@given(st.lists(st.integers(1, 30_000)))
+def test_a_mark_is_always_ahead_and_never_goes_back(steps: list[int]) -> None:
+    reserved, last = STEP, 0
+    for step in steps:
+        last += step
+        following = next_reserved(reserved, last)
+        assert following >= max(reserved, last)
+        reserved = following
+
+
+def test_a_mark_moves_rarely() -> None:
+    marks, reserved = 0, STEP
+    for last in range(1, 100_001):
+        following = next_reserved(reserved, last)
+        marks += following != reserved
+        reserved = following
+    assert marks <= 20
