@@ -22,6 +22,7 @@ from dragoman.sdk._detection import (
     probe,
     signals_agreement,
 )
+from dragoman.sdk._finding import Versions
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -314,3 +315,13 @@ async def test_cancelled_it_kills(tmp_path: Path) -> None:
 async def test_many_at_once() -> None:
     answers = await asyncio.gather(*(probe(["/bin/sh", "-c", f"echo {n}"], ENV, 30) for n in range(20)))
     assert [answer.stdout for answer in answers] == [f"{n}\n" for n in range(20)]
+
+
+async def test_an_agent_that_makes_directories_when_asked_makes_them_elsewhere(tmp_path: Path) -> None:
+    untidy = program(tmp_path / "agent", '#!/bin/sh\nmkdir -p "$DATA/agent"\necho "$DATA"\necho 1.2.3\n')
+    env = {**ENV, "DATA": str(tmp_path / "data")}
+    assert await Versions().ask(untidy, env, ["DATA"]) == ("1.2.3", None)
+    assert not (tmp_path / "data").exists()
+    untidy.write_text(untidy.read_text() + "#\n")  # another program
+    assert await Versions().ask(untidy, env) == ("1.2.3", None)
+    assert (tmp_path / "data").exists()

@@ -51,6 +51,8 @@ class CommandLineAdapter(AgentAdapter):
     """Where the agent keeps skills, below its config directory. Empty: nowhere."""
     asks_version: ClassVar[bool] = True
     """Whether ``--version`` may be asked. Not of a command that nobody knows."""
+    tidy_variables: ClassVar[tuple[str, ...]] = ()
+    """Variables that lead elsewhere while it is asked, as the agent makes directories wherever they lead."""
 
     @abc.abstractmethod
     def parser(self, job: Job) -> Parser:

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,13 +37,23 @@ class Versions:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int], str] = {}
 
-    async def ask(self, executable: Path, env: Mapping[str, str]) -> tuple[str, pb.DetectionProblem | None]:
-        """Return the version, and what was wrong with asking."""
+    async def ask(
+        self, executable: Path, env: Mapping[str, str], elsewhere: Sequence[str] = ()
+    ) -> tuple[str, pb.DetectionProblem | None]:
+        """Return the version, and what was wrong with asking.
+
+        Args:
+            executable: the agent.
+            env: the variables that it gets.
+            elsewhere: those of them that lead to a directory of its own meanwhile, which is removed.
+        """
         status = executable.stat()
         key = (str(executable), status.st_mtime_ns, status.st_size)
         if key in self._known:
             return self._known[key], None
-        result = await probe([str(executable), "--version"], env, VERSION_LIMIT_S, _PROBE_BYTES)
+        with tempfile.TemporaryDirectory(prefix="dragoman-ask-", ignore_cleanup_errors=True) as away:
+            moved = {**env, **dict.fromkeys(elsewhere, away)}
+            result = await probe([str(executable), "--version"], moved, VERSION_LIMIT_S, _PROBE_BYTES)
         if result.timed_out:
             return "", pb.DetectionProblem(
                 code="version_timeout",
@@ -71,7 +82,9 @@ async def locate(adapter: "CommandLineAdapter", env: Mapping[str, str], command:
     found = find_executable(adapter.executables, env.get("PATH", ""), [command] if command else [], [])
     if found is None:
         return Located("", "")
-    version, problem = await adapter.versions.ask(found, env) if adapter.asks_version else ("", None)
+    version, problem = (
+        await adapter.versions.ask(found, env, adapter.tidy_variables) if adapter.asks_version else ("", None)
+    )
     return Located(str(found), version, (problem,) if problem is not None else ())
 
 

@@ -86,6 +86,9 @@ class OpencodeAdapter(AcpAdapter):
     config_dir_name: ClassVar[str] = ".config/opencode"
     config_dir_variable: ClassVar[str] = "OPENCODE_CONFIG_DIR"
     skills_dir_name: ClassVar[str] = "skills"
+    tidy_variables: ClassVar[tuple[str, ...]] = (
+        *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
+    )
     api_key_variables: ClassVar[tuple[str, ...]] = KEYS
     login_hint: ClassVar[str] = _LOGIN_HINT
     install_hint: ClassVar[str] = "Install it with `npm install -g opencode-ai`."
