@@ -1,16 +1,35 @@
 """The real Codex through its adapter: what all agents must stand, and what only it does."""
 
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.adapter import INHERITED
-from dragoman.testkit.families.codex import CODEX
+from dragoman.adapters.codex.parse import TESTED_VERSION
+from dragoman.client import DragomanError, Reason
+from dragoman.testkit.families.codex import CODE_MODE_MODEL, CODEX
+from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Failing, Recipe
-from tests.agents.suite import AgentSuite
+from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, when
+from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
 pytestmark = pytest.mark.agents
+
+WORDS_SERVER = Path(__file__).parent / "words_server.py"
+REFUSED = ["-c", "model_providers.scripted.base_url=http://127.0.0.1:9/v1"]
+QUESTION = {
+    "id": "colour",
+    "header": "Colour",
+    "question": "Which colour?",
+    "options": [{"label": "Red", "description": "like a fire"}, {"label": "Blue", "description": "like a lake"}],
+}
+ESCALATED = {"sandbox_permissions": "require_escalated", "justification": "May I?"}
+DONE = say("Done: {tool_result:-1|nothing}")
 
 RECIPE = Recipe(
     make=adapter,
@@ -37,3 +56,311 @@ class TestCodex(AgentSuite):
     """Everything that all agents must stand."""
 
     recipe = RECIPE
+    scenarios = (
+        Scenario("TELL", "", (call(Tool("mcp__words.tell", {"which": "first"})), DONE)),
+        Scenario("ESCALATE", "", (call(Tool("exec_command", {"cmd": "touch made.txt", **ESCALATED})), DONE)),
+        Scenario(
+            "TWICE",
+            "",
+            (
+                call(Tool("exec_command", {"cmd": "touch made.txt", **ESCALATED})),
+                call(Tool("exec_command", {"cmd": "touch made.txt", **ESCALATED})),
+                DONE,
+            ),
+        ),
+        Scenario("QUESTION", "", (call(Tool("request_user_input", {"questions": [QUESTION]})), DONE)),
+        Scenario("OBJECT", "", (say('{"colour": "red"}'),)),
+    )
+
+    async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT")
+        assert seen.of("session")[0].agent_version == TESTED_VERSION
+        assert seen.of("started")[0].agent_version == TESTED_VERSION
+        assert [code for code in seen.notices if code != "codex_config_warning"] == []
+
+    async def test_nothing_of_a_run_is_in_its_arguments(self, bench: Bench) -> None:
+        seen = await bench.run(
+            "MOCK_TEXT", instructions=api.Instructions(text="Be brief."), model="gpt-5.5", permissions=ASKED
+        )
+        assert list(seen.of("started")[0].argv)[1:] == ["app-server"]
+
+    async def test_what_the_model_is_asked_with(self, bench: Bench) -> None:
+        schema = {
+            "type": "object",
+            "properties": {"colour": {"type": "string"}},
+            "required": ["colour"],
+            "additionalProperties": False,
+        }
+        config = {"effort": "high", "reasoningSummary": "detailed", "search": True, "outputSchema": schema}
+        seen = await bench.run("MOCK_OBJECT", model="gpt-5.5", config=config)
+        body: Any = bench.model_requests[0].body
+        assert body["model"] == seen.result.model == "gpt-5.5"
+        assert body["reasoning"] == {"effort": "high", "summary": "detailed"}
+        assert body["text"]["format"]["schema"] == schema
+        (search,) = [tool for tool in body["tools"] if tool["type"] == "web_search"]
+        assert search["external_web_access"] is True
+        assert json.loads(seen.result.structured_output_json) == {"colour": "red"}
+
+    async def test_a_running_command_is_heard(self, bench: Bench) -> None:
+        command = "for i in 1 2 3; do echo $i; sleep 0.6; done"
+        seen = await bench.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
+        pieces = seen.of("tool_output")
+        assert pieces
+        assert "".join(piece.text for piece in pieces).endswith("3\n")
+        (result,) = seen.of("tool_result")
+        assert (result.content, result.exit_code) == ("1\n2\n3", 0)
+
+    # Permissions.
+
+    async def test_unasked_it_only_reads(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_READ path=README.md")
+        assert seen.of("tool_result")[0].content == "A workspace."
+        await bench.run('MOCK_SHELL command="touch made.txt"')  # which fails in the sandbox, and Codex tells it nobody
+
+    async def test_what_is_allowed_runs_without_the_sandbox(self, bench: Bench) -> None:
+        react = answering("allow_once")
+        seen = await bench.run("MOCK_ESCALATE", permissions=ASKED, react=react, leaves=["made.txt"])
+        (asked,) = seen.of("input_request")
+        assert (asked.subject.command, asked.description) == ("touch made.txt", "May I?")
+        assert asked.subject.tool_kind == pb.TOOL_KIND_EXECUTE
+
+    async def test_a_rule_about_commands(self, bench: Bench) -> None:
+        allow = pb.PermissionRule(decision=pb.PERMISSION_DECISION_ALLOW, command_prefix="touch")
+        seen = await bench.run("MOCK_ESCALATE", permissions=pb.Permissions(rules=[allow]), leaves=["made.txt"])
+        assert seen.of("input_request") == []
+
+    async def test_allowed_for_the_run_it_is_not_asked_again(self, bench: Bench) -> None:
+        react = answering("allow_always")
+        seen = await bench.run("MOCK_TWICE", permissions=ASKED, react=react, leaves=["made.txt"])
+        assert len(seen.of("input_request")) == 1
+        assert len(seen.of("tool_result")) == 2
+
+    async def test_where_something_is_denied_it_asks_before_it_reads(self, bench: Bench) -> None:
+        deny = pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, command_prefix="printenv")
+        seen = await bench.run("MOCK_SECRET_TOOL name=HOME", permissions=pb.Permissions(rules=[deny]))
+        assert seen.of("session")[0].mode == "untrusted"
+        (denied,) = seen.of("tool_result")
+        assert denied.status == pb.TOOL_STATUS_DENIED
+        assert "permission_denied" in seen.notices
+
+    async def test_a_sandbox_round_the_workspace(self, bench: Bench) -> None:
+        config = {"sandbox": "workspace-write"}
+        seen = await bench.run('MOCK_SHELL command="touch made.txt"', config=config, leaves=["made.txt"])
+        assert seen.of("input_request") == []
+        await bench.run(f'MOCK_SHELL command="touch /opt/{bench.mark}"', config=config, leaves=["made.txt"])
+        assert not Path(f"/opt/{bench.mark}").exists()
+
+    async def test_the_bypass(self, bench: Bench) -> None:
+        config = {"dangerouslyBypassApprovalsAndSandbox": True}
+        seen = await bench.run("MOCK_WRITE path=notes.txt", config=config, leaves=["notes.txt"])
+        assert "approvals_bypassed" in seen.notices
+        assert seen.of("session")[0].mode == "never"
+
+    # Questions.
+
+    async def test_a_question_is_answered(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_QUESTION", permissions=ASKED, react=answering("option_2"))
+        (asked,) = seen.of("input_request")
+        assert (asked.kind, asked.title) == (pb.INPUT_KIND_CHOICE, "Which colour?")
+        assert '"Blue"' in seen.text
+
+    async def test_nobody_to_ask(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_QUESTION")
+        assert seen.of("input_request") == []
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    # Tool servers, skills, nested agents, code mode.
+
+    async def test_a_tool_server_is_really_used(self, bench: Bench) -> None:
+        seen = await bench.run(
+            "MOCK_TELL", mcp_servers=[words_server()], permissions=ASKED, react=answering("allow_once")
+        )
+        (asked,) = seen.of("input_request")
+        assert (asked.subject.tool_kind, asked.subject.tool_name) == (pb.TOOL_KIND_MCP, "mcp__words__tell")
+        assert asked.subject.tool_call_id == seen.of("tool_result")[0].tool_call_id
+        assert f"The first word has {len(SECRET)} letters." in seen.text
+
+    async def test_a_tool_server_that_may_not_be_used(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TELL", mcp_servers=[words_server()])
+        assert "permission_denied" in seen.notices
+        assert "letters" not in seen.text
+
+    async def test_a_broken_tool_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
+        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false"))
+        seen = await bench.run("MOCK_TEXT", mcp_servers=[server])
+        assert "codex_mcp_server_failed" in seen.notices
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_skill_by_its_name(self, bench: Bench) -> None:
+        seen = await bench.run("$demo reply with exactly: read", skills=[skill()])
+        assert "demo" in seen.of("session")[0].skills
+        assert "The secret word is heliotrope." in bench.all_told()
+
+    async def test_code_mode(self, bench: Bench) -> None:
+        seen = await bench.run(
+            "MOCK_WRITE path=notes.txt",
+            model=CODE_MODE_MODEL,
+            permissions=ASKED,
+            react=answering("allow_once"),
+            leaves=["notes.txt"],
+        )
+        assert bench.told().text_tools == ("exec",)
+        assert [change.path for change in seen.of("file_change")] == [str(bench.workspace / "notes.txt")]
+        seen = await bench.run("MOCK_SHELL_FAIL", model=CODE_MODE_MODEL, permissions=ALLOWED, leaves=["notes.txt"])
+        (failed,) = seen.of("tool_result")
+        assert (failed.status, failed.exit_code, failed.content) == (pb.TOOL_STATUS_FAILED, 3, "before\noops")
+
+    async def test_a_nested_agent(self, bench: Bench) -> None:
+        seen = await bench.run('MOCK_SUBAGENT task="MOCK_TEXT now"', model=CODE_MODE_MODEL)
+        started, *_, ended = seen.of("subagent")
+        assert (started.status, started.description) == (pb.SUBAGENT_STATUS_STARTED, "/root/helper")
+        assert ended.id == started.id
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert "spawn" in next(call.name for call in seen.of("tool_call"))
+
+    # Sessions.
+
+    async def test_an_old_thread_is_told_new_instructions_once(self, bench: Bench) -> None:
+        old, new = api.Instructions(text="Old words."), api.Instructions(text="New words.")
+        first = await bench.run("MOCK_TEXT", instructions=old)
+        same = await bench.run("MOCK_TEXT", instructions=old, session=resuming(first.result.session.handle))
+        assert bench.told(-1).system.count("Old words.") == 1
+        await bench.run("MOCK_TEXT", instructions=new, session=resuming(same.result.session.handle))
+        assert bench.told(-1).system.count("New words.") == 1
+
+    async def test_an_id_that_is_none_begins_no_thread_in_silence(self, bench: Bench) -> None:
+        handle = pb.SessionHandle(adapter=bench.adapter, native_id="yesterday")
+        seen = await bench.run("MOCK_RECALL", session=resuming(handle))
+        (started,) = seen.of("started")
+        assert started.session_disposition == pb.SESSION_DISPOSITION_RESUME_REFUSED
+        assert "shape" in started.session_reason
+
+    # What goes wrong.
+
+    async def test_a_service_that_refuses_connections_is_given_up(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", config={"extraArgs": REFUSED})
+        assert seen.result.failure.kind == pb.FAILURE_KIND_NETWORK
+        assert pb.RUN_PHASE_RETRYING in seen.phases
+
+    async def test_no_key(self, bench: Bench) -> None:
+        env = {"SCRIPTED_API_KEY": ""}
+        seen = await bench.run("MOCK_TEXT", env=env)
+        assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+        assert "SCRIPTED_API_KEY" in seen.result.failure.message
+        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        assert found.auth == api.AUTH_STATE_MISSING
+
+    async def test_a_used_up_plan(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_QUOTA")
+        failure = seen.result.failure
+        assert (failure.kind, failure.code) == (pb.FAILURE_KIND_QUOTA_EXCEEDED, "codex_usage_limit_exceeded")
+        assert "try again at" in failure.message
+
+    async def test_an_answer_that_is_cut_off(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_MAX_TOKENS")
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert "max_output_tokens" in seen.result.failure.message
+
+    async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
+        assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
+        assert "--no-such-option" in seen.result.failure.message
+
+    # Looking.
+
+    async def test_its_models(self, bench: Bench) -> None:
+        listed = await bench.client.list_models(bench.adapter, env=bench.env)
+        assert listed.source == api.MODEL_SOURCE_AGENT
+        assert CODE_MODE_MODEL in [model.id for model in listed.models]
+
+    async def test_its_sandbox_is_tried(self, bench: Bench) -> None:
+        tested = await bench.client.test_environment(bench.adapter, env=bench.env, cwd=str(bench.workspace))
+        assert "sandbox_ok" in [check.code for check in tested.checks]
+
+    async def test_frames_are_passed_on_if_asked_for(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", include_native=True)
+        natives = [event.native for event in seen.events if event.HasField("native")]
+        assert {native.protocol for native in natives} == {"codex-app-server"}
+        assert {"item/agentMessage/delta", "thread/tokenUsage/updated"} <= {native.type for native in natives}
+
+
+class TestExec:
+    """The fall-back: ``codex exec --json``."""
+
+    recipe = RECIPE
+    scenarios = TestCodex.scenarios
+    for_this_agent, stage, bench = AgentSuite.for_this_agent, AgentSuite.stage, AgentSuite.bench
+    config = {"transport": "exec"}
+
+    async def test_text_and_thinking(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_THINKING", config=self.config)
+        assert seen.text == seen.result.summary == "A thought-out reply."
+        assert "".join(item.whole for item in seen.of("thinking")) == "The user wants a short answer."
+        assert seen.result.usage.tokens.reasoning == 7
+
+    async def test_what_the_sandbox_does_not_allow_fails(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=notes.txt", config=self.config)
+        assert seen.of("file_change") == seen.of("input_request") == []
+        seen = await bench.run(
+            "MOCK_WRITE path=notes.txt", config=self.config, permissions=ALLOWED, leaves=["notes.txt"]
+        )
+        (change,) = seen.of("file_change")
+        assert (change.path, change.operation) == (str(bench.workspace / "notes.txt"), pb.FILE_OPERATION_CREATE)
+
+    async def test_usage_is_of_the_run_alone(self, bench: Bench) -> None:
+        first = await bench.run("MOCK_TEXT word=plover", config=self.config)
+        handle = first.result.session.handle
+        second = await bench.run("MOCK_RECALL", config=self.config, session=resuming(handle))
+        assert "word=plover" in second.text
+        assert second.result.session.handle.native_id == handle.native_id
+        assert second.result.usage.tokens == first.result.usage.tokens
+        del handle.params.fields["codexTokens"]
+        third = await bench.run("MOCK_RECALL", config=self.config, session=resuming(handle))
+        assert not third.result.HasField("usage"), "nobody knows what the runs before took"
+
+    async def test_a_thread_is_copied(self, bench: Bench) -> None:
+        handle = (await bench.run("MOCK_TEXT word=plover", config=self.config)).result.session.handle
+        copied = await bench.run("MOCK_RECALL", config=self.config, session=resuming(handle, fork=True))
+        assert "word=plover" in copied.text
+        assert copied.result.session.handle.native_id != handle.native_id
+
+    async def test_a_lost_thread_is_begun_anew(self, bench: Bench) -> None:
+        handle = pb.SessionHandle(adapter=bench.adapter, native_id=RECIPE.unknown_session)
+        seen = await bench.run("MOCK_TEXT", config=self.config, session=resuming(handle))
+        (ended,) = seen.of("attempt_ended")
+        assert ended.failure.kind == pb.FAILURE_KIND_SESSION_LOST
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_instructions_and_skills_go_into_the_prompt(self, bench: Bench) -> None:
+        await bench.run("MOCK_TEXT", config=self.config, system_prompt="You are Ada.", skills=[skill()])
+        assert "You are Ada." in bench.told().prompt
+        assert "heliotrope" in bench.told().prompt
+
+    async def test_a_failure_after_retries(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_429", config=self.config)
+        assert seen.result.failure.kind == pb.FAILURE_KIND_RATE_LIMITED
+        assert [state.retry_attempt for state in seen.of("state") if state.phase == pb.RUN_PHASE_RETRYING] == [1]
+
+    async def test_cancel(self, bench: Bench) -> None:
+        async def act(stream: Any) -> None:
+            await bench.model.wait_held()
+            await stream.cancel(grace_s=10)
+
+        react = when(lambda event: event.WhichOneof("body") == "session", act)
+        seen = await bench.run("MOCK_STALL", config=self.config, react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+
+    async def test_tool_servers_are_refused(self, bench: Bench) -> None:
+        with pytest.raises(DragomanError) as caught:
+            await bench.run("MOCK_TEXT", config=self.config, mcp_servers=[words_server()])
+        assert caught.value.reason == Reason.INVALID_REQUEST
+
+
+def words_server() -> api.McpServer:
+    program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
+    return api.McpServer(name="words", stdio=program)
+
+
+def skill() -> api.Skill:
+    text = "---\nname: demo\ndescription: Knows a word.\n---\nThe secret word is heliotrope.\n"
+    return api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": text.encode()}))
