@@ -264,11 +264,14 @@ def test_tokens_that_are_not_this_runs_are_told_as_what_they_are() -> None:
     assert turn.tokens.input == 7
 
 
-def test_an_interrupted_call_that_fails_was_stopped() -> None:
+@pytest.mark.parametrize("status", ["failed", "completed"])
+def test_an_interrupted_call_was_stopped_whatever_the_agent_calls_it(status: str) -> None:
     talk = Talk.ready(tool("tool_call", status="in_progress"))
     list(talk.parser.interrupt())
-    talk.hear(tool(status="failed"))
-    assert talk.of("tool_result")[0].status == pb.TOOL_STATUS_CANCELLED
+    talk.hear(tool(status=status, content=[words("so far")]), update("tool_call", toolCallId="u", status=status))
+    first, second = talk.of("tool_result")
+    assert (first.status, first.content) == (pb.TOOL_STATUS_CANCELLED, "so far")
+    assert second.status == (pb.TOOL_STATUS_FAILED if status == "failed" else pb.TOOL_STATUS_COMPLETED)
 
 
 def test_updates_before_the_session_is_known_are_kept() -> None:

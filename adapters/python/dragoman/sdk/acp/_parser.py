@@ -112,7 +112,7 @@ class AcpParser:
         self._stopping = True
         outputs: list[Output] = list(self._requests.give_up())
         if PROMPT in self._peer.pending:
-            self._updates.calls.interrupted = True
+            self._updates.calls.interrupt()
             outputs.append(Write(self._peer.notify("session/cancel", {"sessionId": self._session_id})))
         else:
             outputs.append(CloseInput())

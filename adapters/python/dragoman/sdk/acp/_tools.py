@@ -60,8 +60,8 @@ class ToolCalls:
         self._open: set[str] = set()
         self.denied: set[str] = set()
         """Calls whose permission was refused."""
-        self.interrupted = False
-        """Whether the agent was told to stop."""
+        self._cut: set[str] = set()
+        """Calls that were open when the agent was told to stop."""
 
     def get(self, call_id: str) -> ToolState | None:
         """Return a call as it stands; None if it is not known."""
@@ -111,6 +111,13 @@ class ToolCalls:
         self._open.add(call.id)
         yield from self._tell(call)
         yield from self._output(call)
+
+    def interrupt(self) -> None:
+        """Note that the agent is told to stop: what is open now counts as cancelled, as the protocol wants it.
+
+        Some agents call it completed when they have killed the command that they ran.
+        """
+        self._cut |= self._open
 
     def cut_off(self) -> Iterator[pb.AgentEvent]:
         """End the calls that an interrupted turn has left open."""
@@ -172,11 +179,11 @@ class ToolCalls:
                 yield pb.AgentEvent(file_change=change)
 
     def _result_status(self, call: ToolState) -> pb.ToolStatus.ValueType:
-        if call.status == "completed":
-            return pb.TOOL_STATUS_COMPLETED
-        if call.id in self.denied:
+        if call.id in self.denied and call.status == "failed":
             return pb.TOOL_STATUS_DENIED
-        return pb.TOOL_STATUS_CANCELLED if self.interrupted else pb.TOOL_STATUS_FAILED
+        if call.id in self._cut:
+            return pb.TOOL_STATUS_CANCELLED
+        return pb.TOOL_STATUS_COMPLETED if call.status == "completed" else pb.TOOL_STATUS_FAILED
 
 
 def subject(call: ToolState, asked: Fields, cwd: str, reason: str = "") -> pb.InputSubject:
