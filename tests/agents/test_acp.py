@@ -1,0 +1,124 @@
+"""The adapter for any ACP agent, with real agents that speak the protocol."""
+
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import pytest
+from dragoman.adapters.acp import adapter
+from dragoman.testkit.families.copilot import COPILOT
+from dragoman.testkit.families.gemini import GEMINI
+from dragoman.testkit.families.opencode import OPENCODE
+from dragoman.testkit.families.qwen import QWEN
+from dragoman.testkit.family import AgentFamily
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import Bench, Recipe, answering
+from tests.agents.suite import ALLOWED, ASKED, AgentSuite
+
+pytestmark = pytest.mark.agents
+
+CHOSEN: Final = frozenset(
+    {
+        *("test_text", "test_thinking", "test_failing_command", "test_a_session_goes_on"),
+        *(
+            "test_a_lost_session_is_begun_anew",
+            "test_cancel_while_it_speaks",
+            "test_cancel_in_a_tool_leaves_no_process",
+        ),
+        *("test_cancel_while_it_waits_for_an_answer", "test_no_secret_reaches_an_event_in_pieces"),
+        *("test_instructions_and_system_prompt_reach_the_model", "test_a_prompt_of_300_kb"),
+    }
+)
+"""The shared tests that say something about the protocol; what an agent is otherwise is its own adapter's matter."""
+
+
+class AcpSuite(AgentSuite):
+    """What the generic adapter must stand with a real agent."""
+
+    async def test_it_writes_with_permission_and_not_without(self, bench: Bench) -> None:
+        given = answering("allow_once")
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=given, leaves=["notes.txt"])
+        (asked,) = seen.of("input_request")
+        assert str(bench.workspace / "notes.txt") in asked.subject.paths
+        assert seen.statuses(asked.subject.tool_call_id)[-2:] == [pb.TOOL_STATUS_RUNNING, pb.TOOL_STATUS_COMPLETED]
+        (change,) = seen.of("file_change")
+        assert change.path == str(bench.workspace / "notes.txt")
+        refused = answering("reject_once")
+        seen = await bench.run("MOCK_WRITE path=b.txt", permissions=ASKED, react=refused, leaves=["notes.txt"])
+        assert len(seen.of("input_request")) == 1
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
+
+    async def test_nobody_there_is_a_refusal(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=notes.txt")
+        assert "permission_denied" in seen.notices
+        assert seen.of("input_request") == []
+
+    async def test_the_agent_has_its_files_written(self, bench: Bench) -> None:
+        config = {"fileAccess": "write"}
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ALLOWED, config=config, leaves=["notes.txt"])
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert "hello from the scripted model" in (bench.workspace / "notes.txt").read_text()
+
+    async def test_it_says_what_it_offers(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT")
+        (notice,) = [notice for notice in seen.of("notice") if notice.code == "acp_agent_offers"]
+        assert "session/load" in notice.message
+        assert seen.of("session")[-1].agent_version
+
+    async def test_a_refused_key_is_told(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_401")
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert seen.result.failure.kind == self.refused_key
+
+    refused_key: ClassVar[pb.FailureKind.ValueType] = pb.FAILURE_KIND_AUTH_REQUIRED
+
+
+for _name in [name for name in dir(AgentSuite) if name.startswith("test_") and name not in CHOSEN]:
+    setattr(AcpSuite, _name, None)
+
+
+def recipe(family: AgentFamily, *args: str, **fields: Any) -> Recipe:
+    """Return how an agent is run by nothing but its command."""
+    config = {"command": family.executable, "args": list(args), **fields.pop("config", {})}
+    return Recipe(make=adapter, family=family, executable=family.executable, failures={}, config=config, **fields)
+
+
+class TestOpencode(AcpSuite):
+    recipe = recipe(
+        # By itself it asks for nothing within its directory.
+        replace(OPENCODE, environment={**OPENCODE.environment, "OPENCODE_PERMISSION": '{{"edit": "ask"}}'}),
+        "acp",
+        config={"promptUsage": "lastCall"},
+        unknown_session="ses_0000000000000000000000000",
+        own_files=[".local/share/opencode", ".local/state/opencode", ".cache/opencode"],
+        lacks=["refusal_message", "usage_when_cancelled", "usage"],
+    )
+
+
+class TestCopilot(AcpSuite):
+    recipe = recipe(
+        COPILOT,
+        *("--acp", "--no-auto-update", "--disable-builtin-mcps"),
+        unknown_session="00000000-0000-4000-8000-000000000000",
+        lacks=["refusal_message", "usage_when_cancelled"],
+    )
+    # It tells errors in its answer, which only its own adapter knows how to read.
+    refused_key = pb.FAILURE_KIND_UNSPECIFIED
+
+
+class TestGemini(AcpSuite):
+    recipe = recipe(
+        GEMINI,
+        "--acp",
+        unknown_session="00000000-0000-4000-8000-000000000000",
+        lacks=["refusal_message", "usage_when_cancelled", "usage"],
+    )
+
+
+class TestQwen(AcpSuite):
+    recipe = recipe(
+        QWEN,
+        "--acp",
+        unknown_session="00000000-0000-4000-8000-000000000000",
+        lacks=["refusal_message", "usage_when_cancelled", "usage"],
+    )
