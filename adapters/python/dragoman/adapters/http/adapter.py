@@ -1,0 +1,240 @@
+"""What the HTTP adapter is: any agent that somebody serves."""
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import ClassVar, Final
+
+from dragoman.adapters.http.exchange import Call, Exchange, ExchangeError
+from dragoman.adapters.http.failures import failure_of_exchange, refused
+from dragoman.adapters.http.hosts import RefusedError
+from dragoman.adapters.http.listener import Listeners
+from dragoman.adapters.http.mapping import Fields, PathError, Paths
+from dragoman.adapters.http.modes import Conversation
+from dragoman.adapters.http.plan import (
+    bounds_of,
+    call_of,
+    gate_of,
+    headers_of,
+    secrets_of,
+    values_of,
+    wrong_config,
+)
+from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.sdk import (
+    AdapterInfo,
+    FailureError,
+    FailureInfo,
+    InProcessAdapter,
+    Job,
+    JsonValue,
+    Plan,
+    Settings,
+    Turn,
+    as_bool,
+    as_int,
+    as_object,
+    as_string,
+    capabilities,
+)
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+VERSION: Final = "1.0.0"
+CANCEL_LIMIT_S: Final = 5.0
+"""Seconds that a service may take to be told to stop."""
+
+_HEALTH_LIMIT_S: Final = 5.0
+_MOST_CALLBACK_BYTES: Final = 4 * 1024 * 1024
+_PACKAGES: Final = ("httpx2", "jsonpath", "h11")
+
+
+class HttpAdapter(InProcessAdapter):
+    """Asks an agent over HTTP."""
+
+    install_hint: ClassVar[str] = "Install it with `pip install 'dragoman[http]'`."
+
+    def __init__(self) -> None:
+        self._listeners = Listeners()
+
+    def info(self) -> AdapterInfo:
+        """Say what the adapter is."""
+        folder = files(__package__)
+        return AdapterInfo(
+            type="http",
+            label="HTTP",
+            version=VERSION,
+            aliases=("http_agent", "webhook"),
+            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
+            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            capabilities=_capabilities(),
+        )
+
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
+        """Refuse what cannot be asked, or would be lost on the way.
+
+        Raises:
+            DragomanError: INVALID_REQUEST.
+        """
+        wrong = list(wrong_config(request, settings.config, settings.model))
+        if _is_installed():
+            try:
+                Paths.compiled(as_object(settings.config.get("paths"), {}))
+            except PathError as error:
+                wrong.append(FieldViolation("config.paths", str(error)))
+        if wrong:
+            raise invalid_fields(wrong)
+
+    def plan(self, job: Job) -> Plan:
+        """Say where the request goes; keep its secrets as such."""
+        url = as_string(job.config.get("url"), "").partition("?")[0]
+        notes = (f"{as_string(job.config.get('method'), 'POST')} {url}",)
+        return Plan(argv=(), env=secrets_of(job), notes=notes)
+
+    async def work(self, turn: Turn) -> None:
+        """Ask, and take the answer as it comes.
+
+        Raises:
+            FailureError: it came to no good end.
+        """
+        if not _is_installed():
+            message = f"Python packages that this adapter needs are not installed. {self.install_hint}"
+            raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="extra_missing"))
+        try:
+            async with self._callback(turn) as (url, reports), _exchange(turn.job.config) as exchange:
+                await _converse(turn, exchange, url, reports)
+        except RefusedError as error:
+            raise FailureError(refused(str(error))) from error
+        except ExchangeError as error:
+            raise FailureError(failure_of_exchange(error)) from error
+
+    @asynccontextmanager
+    async def _callback(self, turn: Turn) -> AsyncIterator[tuple[str, "asyncio.Queue[Fields]"]]:
+        """Listen for the service if it is to call back; give the URL for it, and what it reports."""
+        reports: asyncio.Queue[Fields] = asyncio.Queue()
+        config = as_object(turn.job.config.get("callback"), {})
+        if turn.job.config.get("mode") != "callback":
+            yield "", reports
+            return
+        host, port = as_string(config.get("host"), "127.0.0.1"), as_int(config.get("port"), 0)
+
+        def take(fields: Fields) -> bool:
+            reports.put_nowait(fields)
+            return True
+
+        try:
+            listening = self._listeners.token(host, port, _MOST_CALLBACK_BYTES, take)
+            async with listening as (token, bound):
+                base = as_string(config.get("url"), "").rstrip("/").replace("{port}", str(bound))
+                yield f"{base}/{token}", reports
+        except OSError as error:
+            message = f"Callbacks cannot be listened for at {host}:{port} ({error.strerror})."
+            info = FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="listener_failed", errors=(message,))
+            raise FailureError(info) from error
+
+    async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
+        """See whether the libraries are there, and the service, if the config says how to ask."""
+        del env
+        found = adapter_pb2.Detection(
+            available=_is_installed(),
+            auth=adapter_pb2.AUTH_STATE_NOT_NEEDED,
+            confidence=adapter_pb2.DETECTION_CONFIDENCE_NOT_APPLICABLE,
+            capabilities=self.describe().capabilities,
+            message="HTTP asks the service that config.url names.",
+        )
+        if not found.available:
+            found.message = "Python packages that this adapter needs are not installed."
+            found.hint = self.install_hint
+        elif config.get("healthUrl"):
+            problem = await _health(config)
+            if problem:
+                found.problems.add(code="service_unhealthy", message=problem, hint="See config.healthUrl.")
+        return found
+
+
+def _capabilities() -> pb.Capabilities:
+    made = capabilities(
+        *(pb.FEATURE_PROMPT, pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_COST),
+        *(pb.FEATURE_RESUME, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE),
+        pb.FEATURE_AUTH_TOKEN,
+        resume=pb.RESUME_STYLE_CAPTURE,
+        cancel=pb.CANCEL_STYLE_KILL,
+        notes={
+            pb.FEATURE_TEXT_DELTAS: "in mode stream",
+            pb.FEATURE_THINKING: "in mode stream, if the service tells it",
+            pb.FEATURE_COST: "if the service tells it",
+            pb.FEATURE_RESUME: "if the service gives a session id and takes it back",
+            pb.FEATURE_INSTRUCTIONS: "if config.body holds {{instructions}}",
+            pb.FEATURE_SYSTEM_PROMPT: "if config.body holds {{systemPrompt}}",
+            pb.FEATURE_MODEL_CHOICE: "if config.body holds {{model}}",
+            pb.FEATURE_AUTH_TOKEN: "sent as bearer token",
+        },
+    )
+    made.permission_mode = pb.PERMISSION_MODE_NONE
+    return made
+
+
+def _is_installed() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in _PACKAGES)
+
+
+def _exchange(config: Mapping[str, JsonValue]) -> Exchange:
+    bounds = bounds_of(config)
+    return Exchange(
+        gate_of(config),
+        follows=as_bool(config.get("allowRedirects"), False),
+        most_bytes=bounds.response_bytes,
+        limit_s=bounds.response_s,
+        ca_file=as_string(config.get("caFile"), ""),
+    )
+
+
+async def _converse(turn: Turn, exchange: Exchange, callback_url: str, reports: "asyncio.Queue[Fields]") -> None:
+    job = turn.job
+    values = values_of(job, callback_url)
+    headers = headers_of(job, turn.env, values)
+    conversation = Conversation(turn, exchange, Paths.compiled(as_object(job.config.get("paths"), {})), headers)
+    call = call_of(job, headers, values)
+    try:
+        match as_string(job.config.get("mode"), "sync"):
+            case "stream":
+                await conversation.stream(call)
+            case "poll":
+                await conversation.poll(call)
+            case "callback":
+                await conversation.wait(call, reports)
+            case _:
+                await conversation.at_once(call)
+    except asyncio.CancelledError:
+        url = conversation.cancel_url or as_string(job.config.get("cancelUrl"), "")
+        if url:
+            await _tell_to_stop(turn, exchange, Call(url, "POST", headers))
+        raise
+
+
+async def _tell_to_stop(turn: Turn, exchange: Exchange, call: Call) -> None:
+    problem = ""
+    try:
+        async with asyncio.timeout(CANCEL_LIMIT_S):
+            answer = await exchange.whole(call)
+        problem = f"it answered with status {answer.status}" if answer.status >= 300 else ""
+    except (RefusedError, ExchangeError, TimeoutError) as error:
+        problem = str(error) or "it did not answer in time"
+    if problem:
+        message = f"The service could not be told to stop: {problem}."
+        turn.run.notice(pb.SEVERITY_WARNING, "cancel_not_told", message)
+
+
+async def _health(config: Mapping[str, JsonValue]) -> str:
+    """Return what is wrong with the service; empty if nothing seems to be."""
+    try:
+        async with asyncio.timeout(_HEALTH_LIMIT_S), _exchange(config) as exchange:
+            answer = await exchange.whole(Call(as_string(config.get("healthUrl"), "")))
+    except (RefusedError, ExchangeError) as error:
+        return str(error)
+    except TimeoutError:
+        return f"The service did not answer within {_HEALTH_LIMIT_S:g} s."
+    return f"The service answered with status {answer.status}." if answer.status >= 300 else ""

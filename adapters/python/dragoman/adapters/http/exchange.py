@@ -1,0 +1,223 @@
+"""Requests and their answers: to the addresses that were checked, within bounds, and nowhere else by themselves."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urljoin
+
+from dragoman.adapters.http.hosts import Gate, RefusedError, target_of
+
+if TYPE_CHECKING:  # an extra, imported when first needed
+    import httpx2
+
+CONNECT_LIMIT_S: Final = 15.0
+SILENCE_LIMIT_S: Final = 600.0
+"""Seconds without a byte after which an answer is given up, where the run has no idle limit of its own."""
+
+_MOST_REDIRECTS: Final = 5
+_REPEATED: Final = frozenset({307, 308})
+_MOVED: Final = frozenset({301, 302, 303})
+_HARMLESS: Final = frozenset({"accept", "content-type"})
+"""Headers for any host; the others may hold secrets, which are for the one that the config names."""
+
+
+class ExchangeError(Exception):
+    """There was no whole answer.
+
+    Args:
+        message: why, for people.
+        code: a stable code.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request."""
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: bytes
+    url: str = ""
+    """Where it came from."""
+
+    @property
+    def media_type(self) -> str:
+        """E.g. ``application/json``; empty if not said."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class Exchange:
+    """Makes requests. Use as an asynchronous context manager.
+
+    Args:
+        gate: where they may go.
+        follows: whether redirects are followed, to where the gate allows.
+        most_bytes: of one answer.
+        limit_s: seconds until an answer has begun; of an answer that is read as a whole, until its end.
+        ca_file: certificates of further authorities; empty for the usual ones only.
+    """
+
+    def __init__(
+        self, gate: Gate, *, follows: bool = False, most_bytes: int, limit_s: float, ca_file: str = ""
+    ) -> None:
+        self._gate = gate
+        self._follows = follows
+        self._most_bytes = most_bytes
+        self._limit_s = limit_s
+        self._ca_file = ca_file
+        self._client: Any = None
+
+    async def __aenter__(self) -> "Exchange":  # noqa: PYI034 - not made to be subclassed
+        self._client = await asyncio.to_thread(self._make_client)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._client.aclose()
+
+    def _make_client(self) -> "httpx2.AsyncClient":
+        import httpx2  # noqa: PLC0415 - an extra, and slow
+
+        context = ssl.create_default_context()
+        if self._ca_file:
+            context.load_verify_locations(cafile=self._ca_file)
+        timeout = httpx2.Timeout(SILENCE_LIMIT_S, connect=CONNECT_LIMIT_S)
+        # Neither proxies nor anything else of our own environment: what was checked is what is connected to.
+        return httpx2.AsyncClient(verify=context, trust_env=False, follow_redirects=False, timeout=timeout)
+
+    async def whole(self, call: Call) -> Answer:
+        """Make a request, and return its whole answer.
+
+        Raises:
+            RefusedError: it leads where it may not.
+            ExchangeError: there was no whole answer.
+        """
+        try:
+            async with asyncio.timeout(self._limit_s), self.begun(call) as (begun, chunks):
+                body = b"".join([chunk async for chunk in chunks])
+                return Answer(begun.status, begun.headers, body, begun.url)
+        except TimeoutError:
+            raise ExchangeError(
+                f"There was no whole answer within {self._limit_s:g} s.", "response_timeout"
+            ) from None
+
+    @asynccontextmanager
+    async def begun(self, call: Call) -> AsyncIterator[tuple[Answer, AsyncIterator[bytes]]]:
+        """Make a request, and give its answer as it comes: its head, and the pieces of its body.
+
+        Raises:
+            RefusedError: it leads where it may not.
+            ExchangeError: there was no answer, or it broke off.
+        """
+        import httpx2  # noqa: PLC0415 - an extra, and slow
+
+        response = None
+        try:
+            async with asyncio.timeout(self._limit_s) as limit:
+                response = await self._send(call)
+                limit.reschedule(None)  # from here on, who reads decides
+            head = Answer(response.status_code, _lower(response.headers), b"", str(response.extensions["asked"]))
+            yield head, self._chunks(response)
+        except httpx2.TimeoutException:
+            raise ExchangeError("The service took too long to answer.", "response_timeout") from None
+        except httpx2.TransportError as error:
+            raise ExchangeError(f"The connection broke ({_reason(error)}).", "connection_failed") from error
+        except TimeoutError:
+            if response is not None:
+                raise
+            raise ExchangeError(f"There was no answer within {self._limit_s:g} s.", "response_timeout") from None
+        finally:
+            if response is not None:
+                await response.aclose()
+
+    async def _send(self, call: Call) -> Any:
+        for _ in range(_MOST_REDIRECTS + 1):
+            response = await self._send_once(call)
+            location = response.headers.get("location", "")
+            status = response.status_code
+            if not location or status not in _REPEATED | _MOVED:
+                return response
+            await response.aclose()
+            call = self._redirected(call, location, status)
+        raise ExchangeError(f"There were more than {_MOST_REDIRECTS} redirects.", "redirect_loop")
+
+    def _redirected(self, call: Call, location: str, status: int) -> Call:
+        there = urljoin(call.url, location)
+        if not self._follows:
+            raise RefusedError(f"it redirects to {_without_query(there)}; redirects are not followed")
+        if status in _MOVED and call.method != "GET":
+            raise RefusedError(f"it answers a {call.method} with a redirect of status {status}, which would lose it")
+        self._gate.check_host(target_of(there))
+        return replace(call, url=there)
+
+    async def _send_once(self, call: Call) -> Any:
+        import httpx2  # noqa: PLC0415 - an extra, and slow
+
+        target = target_of(call.url)
+        try:
+            addresses = await self._gate.addresses(target)
+        except OSError as error:
+            reason = error.strerror or "not known"
+            raise ExchangeError(f"The host {target.host} was not found ({reason}).", "host_not_found") from error
+        url = httpx2.URL(call.url)
+        is_own = target == self._gate.own
+        kept = {name: value for name, value in call.headers.items() if is_own or name.lower() in _HARMLESS}
+        headers = {"accept-encoding": "identity", **kept, "host": url.netloc.decode("ascii")}
+        for number, address in enumerate(addresses):
+            request = self._client.build_request(
+                call.method,
+                url.copy_with(host=address),
+                headers=headers,
+                content=call.body or None,
+                extensions={"sni_hostname": target.host},
+            )
+            try:
+                response = await self._client.send(request, stream=True)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                if number == len(addresses) - 1:
+                    raise
+                continue
+            response.extensions["asked"] = call.url
+            return response
+        raise AssertionError("there is at least one address")
+
+    async def _chunks(self, response: Any) -> AsyncIterator[bytes]:
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ExchangeError("The answer is compressed, though that was not asked for.", "answer_compressed")
+        left = self._most_bytes
+        async for chunk in response.aiter_raw():
+            left -= len(chunk)
+            if left < 0:
+                message = f"The answer has more than config.maxResponseBytes ({self._most_bytes}) bytes."
+                raise ExchangeError(message, "answer_too_large")
+            yield chunk
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0][:300]
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

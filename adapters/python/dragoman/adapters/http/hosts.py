@@ -1,0 +1,126 @@
+"""Where requests may go: hosts by an allow-list, and of their addresses only public ones, unless said otherwise.
+
+A name is resolved once and the connection goes to the address that was checked: a second answer of the name
+service cannot lead elsewhere.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_PORTS = {"http": 80, "https": 443}
+
+
+class RefusedError(Exception):
+    """A place that requests may not go to, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a URL leads."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def target_of(url: str) -> Target:
+    """Return where a URL leads.
+
+    Raises:
+        RefusedError: it is no plain URL of HTTP.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").removesuffix("."), parts.port
+    except ValueError:
+        raise RefusedError("is no URL") from None
+    if parts.scheme not in _PORTS or not host:
+        raise RefusedError("must begin with https:// or http:// and name a host")
+    if "@" in parts.netloc:
+        raise RefusedError("must not hold a user or password: URLs are shown; use headers")
+    if not url.isprintable() or " " in url:
+        raise RefusedError("must not hold blanks or control characters")
+    return Target(parts.scheme, host, port or _PORTS[parts.scheme])
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What may be reached.
+
+    Attributes:
+        own: the target that the configuration itself names.
+        hosts: further hosts: a name, ``*.name``, each with a port if it is not any.
+        networks: networks that are not public and may be reached all the same.
+    """
+
+    own: Target
+    hosts: tuple[str, ...] = ()
+    networks: tuple[Network, ...] = ()
+
+    def check_host(self, target: Target) -> None:
+        """Let a host pass, or not.
+
+        Raises:
+            RefusedError: it is not allowed.
+        """
+        is_own = (target.host, target.port) == (self.own.host, self.own.port)
+        if is_own and (target.scheme == "https" or self.own.scheme == "http"):
+            return
+        if not is_own and any(_is_meant(pattern, target) for pattern in self.hosts):
+            return
+        shown = f"{target.scheme}://{target.host}:{target.port}"
+        raise RefusedError(f"{shown} is not allowed; list its host in config.allowedHosts if it is meant")
+
+    def allows(self, address: Address) -> bool:
+        """Tell whether an address may be connected to: public, whatever it embeds too, or listed."""
+        forms = list(_forms(address))
+        listed = all(any(form in network for network in self.networks) for form in forms[-1:])
+        return listed or all(form.is_global and not form.is_multicast for form in forms)
+
+    async def addresses(self, target: Target) -> Sequence[str]:
+        """Return the addresses of a host that may be connected to.
+
+        Raises:
+            RefusedError: the host or all of its addresses are not allowed.
+            OSError: the host is not known.
+        """
+        self.check_host(target)
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]).partition("%")[0] for info in found))
+        allowed = [text for text in addresses if self.allows(ipaddress.ip_address(text))]
+        if not allowed:
+            raise RefusedError(
+                f"{target.host} is at {', '.join(addresses)}, which is not public; list its network in "
+                "config.allowedNetworks if it is meant"
+            )
+        return allowed
+
+
+def _is_meant(pattern: str, target: Target) -> bool:
+    name, _, port = pattern.rpartition(":") if pattern[-1:].isdigit() and ":" in pattern else (pattern, "", "")
+    name = name.strip("[]").casefold().removesuffix(".")
+    return fnmatchcase(target.host.casefold(), name) and port in {"", str(target.port)}
+
+
+def _forms(address: Address) -> Iterator[Address]:
+    """Yield an address and the one that it stands for, which is where packets go."""
+    yield address
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is None and address.teredo is not None:
+            inner = address.teredo[1]
+        if inner is not None:
+            yield inner

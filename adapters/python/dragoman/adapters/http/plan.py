@@ -1,0 +1,172 @@
+"""From a job to what is asked of the service. Pure."""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dragoman.adapters.http.exchange import Call
+from dragoman.adapters.http.hosts import Gate, RefusedError, target_of
+from dragoman.protocol.errors import FieldViolation
+from dragoman.sdk import (
+    Job,
+    JsonValue,
+    as_int,
+    as_number,
+    as_object,
+    as_string,
+    as_string_list,
+    compact,
+    render,
+)
+from dragoman.v1 import adapter_pb2
+
+TOKEN_VARIABLE: Final = "HTTP_BEARER_TOKEN"  # noqa: S105 - a name
+"""Where the run's own environment keeps the token: its name says that it is a secret."""
+HEADER_VARIABLE: Final = "HTTP_HEADER_SECRET_"
+"""Where it keeps the variables that headers name, each behind this."""
+
+DEFAULT_BODY: Final[Mapping[str, JsonValue]] = {
+    "prompt": "{{prompt}}",
+    "systemPrompt": "{{systemPrompt}}",
+    "instructions": "{{instructions}}",
+    "model": "{{model}}",
+    "sessionId": "{{sessionId}}",
+    "runId": "{{runId}}",
+    "callbackUrl": "{{callbackUrl}}",
+}
+"""What is sent unless ``config.body`` says otherwise; of this one, what is empty is left out."""
+
+DEFAULT_RESPONSE_S: Final = 600.0
+DEFAULT_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+_ENV: Final = re.compile(r"\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+_OWN_HEADERS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_NEEDS: Final = {"system_prompt": "systemPrompt", "instructions": "instructions", "model": "model"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may come, and for how long."""
+
+    response_s: float
+    response_bytes: int
+
+
+def bounds_of(config: Mapping[str, JsonValue]) -> Bounds:
+    """Return the bounds that a config sets."""
+    return Bounds(
+        as_number(config.get("responseTimeoutSec"), 0.0) or DEFAULT_RESPONSE_S,
+        as_int(config.get("maxResponseBytes"), 0) or DEFAULT_RESPONSE_BYTES,
+    )
+
+
+def gate_of(config: Mapping[str, JsonValue]) -> Gate:
+    """Return what may be reached.
+
+    Raises:
+        RefusedError: ``config.url`` is no URL.
+    """
+    networks = as_string_list(config.get("allowedNetworks"))
+    return Gate(
+        own=target_of(as_string(config.get("url"), "")),
+        hosts=tuple(as_string_list(config.get("allowedHosts"))),
+        networks=tuple(ipaddress.ip_network(item, strict=False) for item in networks),
+    )
+
+
+def given_env(job: Job) -> Mapping[str, str]:
+    """Return the variables that the caller gave. Nothing of our own environment goes out."""
+    return {**job.settings.config_env, **job.request.env}
+
+
+def secrets_of(job: Job) -> dict[str, str]:
+    """Return the run's secrets as variables whose names say so, which keeps them out of every event."""
+    env = given_env(job)
+    variable = as_string(job.config.get("bearerTokenVariable"), "")
+    token = env.get(variable, "") if variable else job.request.auth_token
+    found = {TOKEN_VARIABLE: token} if token else {}
+    headers = as_object(job.config.get("headers"), {})
+    for value in headers.values():
+        for name in _ENV.findall(as_string(value, "")):
+            if env.get(name):
+                found[f"{HEADER_VARIABLE}{name}"] = env[name]
+    return found
+
+
+def headers_of(job: Job, secrets: Mapping[str, str], values: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Return the headers of every request to the service."""
+    made = {"accept": "application/json, text/event-stream, application/x-ndjson;q=0.9, */*;q=0.5"}
+    for name, template in as_object(job.config.get("headers"), {}).items():
+        text = _ENV.sub(lambda match: secrets.get(f"{HEADER_VARIABLE}{match[1]}", ""), as_string(template, ""))
+        # What a template puts in must not begin another header.
+        made[name.lower()] = "".join(char for char in render(text, values).text if char.isprintable())
+    if secrets.get(TOKEN_VARIABLE):
+        made["authorization"] = f"Bearer {secrets[TOKEN_VARIABLE]}"
+    return made
+
+
+def values_of(job: Job, callback_url: str) -> dict[str, JsonValue]:
+    """Return what templates can name: the seeds' values, and those of this run."""
+    return {
+        **job.template_values,
+        "prompt": job.prompt,
+        "systemPrompt": job.system_prompt,
+        "instructions": job.instructions.text if job.instructions is not None else "",
+        "model": job.settings.model,
+        "sessionId": job.session.native_id,
+        "cwd": job.settings.cwd,
+        "callbackUrl": callback_url,
+    }
+
+
+def call_of(job: Job, headers: Mapping[str, str], values: Mapping[str, JsonValue]) -> Call:
+    """Return the request that begins the work."""
+    body: JsonValue
+    if "body" in job.config:
+        body = _filled(job.config["body"], values)
+    else:
+        filled = as_object(_filled(dict(DEFAULT_BODY), values), {})
+        body = {key: item for key, item in filled.items() if item != ""}
+    data = body.encode() if isinstance(body, str) else compact(body).encode()
+    kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/json"
+    method = as_string(job.config.get("method"), "POST")
+    return Call(as_string(job.config.get("url"), ""), method, {"content-type": kind, **headers}, data)
+
+
+def _filled(template: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
+    if isinstance(template, str):
+        return render(template, values).text
+    if isinstance(template, dict):
+        return {key: _filled(item, values) for key, item in template.items()}
+    if isinstance(template, list):
+        return [_filled(item, values) for item in template]
+    return template
+
+
+def wrong_config(
+    request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue], model: str
+) -> Iterator[FieldViolation]:
+    """Yield what is wrong with a config beyond its schema, and with what a request wants of it."""
+    for name in ("url", "healthUrl", "cancelUrl"):
+        if config.get(name):
+            try:
+                target_of(as_string(config[name], ""))
+            except RefusedError as error:
+                yield FieldViolation(f"config.{name}", str(error))
+    for index, item in enumerate(as_string_list(config.get("allowedNetworks"))):
+        try:
+            ipaddress.ip_network(item, strict=False)
+        except ValueError:
+            yield FieldViolation(f"config.allowedNetworks[{index}]", "must be a network, e.g. 127.0.0.0/8")
+    for name in as_object(config.get("headers"), {}):
+        if name.lower() in _OWN_HEADERS or not _HEADER_NAME.fullmatch(name):
+            yield FieldViolation(f"config.headers.{name[:80]}", "cannot be set")
+    if config.get("mode") == "callback" and not as_object(config.get("callback"), {}).get("url"):
+        yield FieldViolation("config.callback.url", "is required: where the service reaches this listener")
+    is_set = {field.name for field, _ in request.ListFields()} | ({"model"} if model else set())
+    body = compact(config.get("body")) if "body" in config else compact(dict(DEFAULT_BODY))
+    for field, value in _NEEDS.items():
+        if field in is_set and not re.search(rf"\{{\{{\s*{value}\s*\}}\}}", body):
+            yield FieldViolation(field, f"would be lost: config.body does not hold {{{{{value}}}}}")
