@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -129,13 +129,14 @@ class Exchange:
         """
         import httpx2  # noqa: PLC0415 - an extra, and slow
 
-        response = None
+        response, chunks = None, None
         try:
             async with asyncio.timeout(self._limit_s) as limit:
                 response = await self._send(call)
                 limit.reschedule(None)  # from here on, who reads decides
             head = Answer(response.status_code, _lower(response.headers), b"", str(response.extensions["asked"]))
-            yield head, self._chunks(response)
+            chunks = self._chunks(response)
+            yield head, chunks
         except httpx2.TimeoutException:
             raise ExchangeError("The service took too long to answer.", "response_timeout") from None
         except httpx2.TransportError as error:
@@ -145,6 +146,8 @@ class Exchange:
                 raise
             raise ExchangeError(f"There was no answer within {self._limit_s:g} s.", "response_timeout") from None
         finally:
+            if chunks is not None:
+                await chunks.aclose()
             if response is not None:
                 await response.aclose()
 
@@ -199,7 +202,7 @@ class Exchange:
             return response
         raise AssertionError("there is at least one address")
 
-    async def _chunks(self, response: Any) -> AsyncIterator[bytes]:
+    async def _chunks(self, response: Any) -> AsyncGenerator[bytes, None]:
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ExchangeError("The answer is compressed, though that was not asked for.", "answer_compressed")
         left = self._most_bytes

@@ -1,7 +1,9 @@
 """The ways in which a service answers: at once, as a stream, when it is asked again, or by calling back."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urljoin
 
@@ -57,20 +59,13 @@ class Conversation:
                 whole = replace(head, body=b"".join([chunk async for chunk in chunks]))
                 raise FailureError(failure_of_answer(whole, self._turn.job))
             self._base = head.url
-            frames = Frames(head.media_type)
             last: Fields | None = None
-            async for chunk in chunks:
-                self._turn.activity()
-                for data in frames.feed(chunk):
+            async with aclosing(self._frames(Frames(head.media_type), chunks)) as frames:
+                async for data in frames:
                     last, is_done = self._frame(data, last)
                     if is_done:
                         self._end_of_stream(last)
                         return
-            for data in frames.finish():
-                last, is_done = self._frame(data, last)
-                if is_done:
-                    self._end_of_stream(last)
-                    return
         raise ExchangeError("The stream ended before the service said that it was done.", "stream_cut")
 
     async def poll(self, call: Call) -> None:
@@ -175,6 +170,14 @@ class Conversation:
         report.terminal = Terminal(succeeded=True)
 
     # Streams.
+
+    async def _frames(self, frames: Frames, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for chunk in chunks:
+            self._turn.activity()
+            for data in frames.feed(chunk):
+                yield data
+        for data in frames.finish():
+            yield data
 
     def _frame(self, data: bytes, last: Fields | None) -> tuple[Fields | None, bool]:
         """Take a frame; return what is known as the last one, and whether it says that it is."""
