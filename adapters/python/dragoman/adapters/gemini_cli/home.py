@@ -1,0 +1,132 @@
+"""A home of the run's own: the user's own files by way of links, with the run's settings and skills.
+
+Gemini CLI takes its settings from its home and, where nobody is root, from nowhere else that a run could set. So each
+run gets a home in its private directory: all that is in the user's ``.gemini`` is linked to, but for the settings,
+which are the user's with the run's over them. Sessions, logins and the like stay where they are; nothing of the
+user's is changed, and two runs at once do not meet.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from dragoman.adapters.gemini_cli.plan import INSTRUCTIONS_FILE, SETTINGS_FILE, auth_type_of
+from dragoman.sdk import FailureError, FailureInfo, JsonValue, as_object, as_string, compact, fields
+from dragoman.v1 import event_pb2 as pb
+
+HOME_VARIABLE: Final = "GEMINI_CLI_HOME"
+CONFIG_DIR: Final = ".gemini"
+SKILL_LAYOUT: Final = ".agents/skills/{name}"
+
+_MADE_FIRST: Final = ("tmp", "history")
+"""Where sessions are; made before they are linked to, or a first run's would be lost."""
+_COMMENT: Final = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_MOST_BYTES: Final = 1024 * 1024
+
+
+def user_home(env: Mapping[str, str]) -> Path:
+    """Return the home that Gemini CLI would use with these variables."""
+    return Path(env.get(HOME_VARIABLE) or env.get("HOME") or Path.home())
+
+
+def make_home(run_dir: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Make the run's home from what the plan has laid out in ``run_dir``, and return its variables.
+
+    Args:
+        run_dir: the run's private directory.
+        env: the agent's whole environment.
+
+    Raises:
+        FailureError: the user's settings cannot be read.
+    """
+    users, home = user_home(env), run_dir / "skills"  # where skills, if there are any, are laid out already
+    theirs, ours = users / CONFIG_DIR, home / CONFIG_DIR
+    ours.mkdir(mode=0o700, parents=True)
+    for name in _MADE_FIRST:
+        (theirs / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    _link_all(theirs, ours, but=SETTINGS_FILE)
+    _link_all(users / ".agents" / "skills", home / ".agents" / "skills")
+    settings = merged(read_settings(theirs / SETTINGS_FILE), json.loads((run_dir / SETTINGS_FILE).read_bytes()))
+    instructions = run_dir / INSTRUCTIONS_FILE
+    if instructions.is_file():
+        (ours / INSTRUCTIONS_FILE).symlink_to(instructions)
+        settings = with_context_file(settings)
+    settings = with_auth_type(settings, env)
+    (ours / SETTINGS_FILE).write_text(compact(settings), encoding="utf-8")
+    return {HOME_VARIABLE: str(home)}
+
+
+def _link_all(source: Path, target: Path, but: str = "") -> None:
+    """Link to what is in ``source`` and not yet in ``target``."""
+    if not source.is_dir():
+        return
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for entry in source.iterdir():
+        place = target / entry.name
+        if entry.name != but and not os.path.lexists(place):
+            place.symlink_to(entry.resolve())
+
+
+def read_settings(path: Path) -> dict[str, JsonValue]:
+    """Return the user's settings; empty if there are none.
+
+    Raises:
+        FailureError: they are no JSON object.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path) from error
+    try:
+        value = json.loads(_COMMENT.sub(lambda found: found[1] or "", content[:_MOST_BYTES]) or "{}")
+    except ValueError as error:
+        raise _unreadable(path) from error
+    if not isinstance(value, dict):
+        raise _unreadable(path)
+    return value
+
+
+def _unreadable(path: Path) -> FailureError:
+    message = f"{path} is not readable as JSON; Gemini CLI would not start with it. Correct it."
+    return FailureError(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="gemini_settings"))
+
+
+def merged(below: Mapping[str, JsonValue], above: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return settings with those of ``above`` over those of ``below``, object by object."""
+    result = dict(below)
+    for key, value in above.items():
+        known = result.get(key)
+        result[key] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return result
+
+
+def with_context_file(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return settings by which the run's instructions are read beside the user's own context files."""
+    named = as_object(settings.get("context"), {}).get("fileName")
+    names: list[JsonValue] = list(named) if isinstance(named, list) else [named or "GEMINI.md"]
+    return merged(settings, {"context": {"fileName": [*names, INSTRUCTIONS_FILE]}})
+
+
+def with_auth_type(settings: Mapping[str, JsonValue], env: Mapping[str, str]) -> dict[str, JsonValue]:
+    """Return settings that say how to log in; with a base URL and an API key alone Gemini CLI would not know."""
+    auth = fields.inner(fields.inner(settings, "security"), "auth")
+    known = as_string(auth.get("selectedType"), "") or auth_type_of(env)
+    return merged(settings, {"security": {"auth": {"selectedType": known}}} if known else {})
+
+
+def keep_session(env: Mapping[str, str], session_id: str, now: datetime | None = None) -> None:
+    """Give a session's file another name if it was begun within this minute.
+
+    On ``session/load`` Gemini CLI begins a file named by the minute and the id, before it looks for the session to
+    load: it would write over a session that is younger than that. It knows sessions by their content.
+    """
+    minute = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H-%M")
+    name = f"session-{minute}-{session_id[:8]}"
+    for path in (user_home(env) / CONFIG_DIR / "tmp").glob(f"*/chats/{name}.jsonl"):
+        path.rename(path.with_name(f"{name}-{session_id[9:13]}-{path.stat().st_ino}.jsonl"))

@@ -1,0 +1,101 @@
+"""What Gemini CLI's words and exit codes mean."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_exit, failure_of_stream
+from dragoman.v1 import event_pb2 as pb
+
+
+def google(code: int, message: str, status: str) -> str:
+    return f"[API Error: {json.dumps({'error': {'code': code, 'message': message, 'status': status}})}]"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "code", "status"),
+    [
+        (google(401, "Invalid credentials.", "UNAUTHENTICATED"), "AUTH_REQUIRED", "gemini_auth_required", 401),
+        (google(400, "API key not valid. Please pass one.", "INVALID_ARGUMENT"), "AUTH_REQUIRED", None, 400),
+        (google(403, "The caller has no permission", "PERMISSION_DENIED"), "AUTH_REQUIRED", None, 403),
+        (google(400, "The input token count (9) exceeds the maximum", "X"), "CONTEXT_OVERFLOW", None, 400),
+        (google(404, "models/x is not found for API version v1beta", "NOT_FOUND"), "MODEL_NOT_FOUND", None, 404),
+        (google(400, "Request contains an invalid argument.", "X"), "INVALID_CONFIG", "gemini_bad_request", 400),
+        (google(503, "The model is overloaded.", "UNAVAILABLE"), "UPSTREAM_UNAVAILABLE", "gemini_unavailable", 503),
+        (google(429, "Resource has been exhausted", "RESOURCE_EXHAUSTED"), "RATE_LIMITED", None, 429),
+        (
+            "[API Error: You have exhausted your daily quota on this model.]\nPlease wait",
+            "QUOTA_EXCEEDED",
+            None,
+            None,
+        ),
+        ("[API Error: Your prepayment credits are depleted.]", "QUOTA_EXCEEDED", "gemini_quota_exceeded", None),
+        ("[API Error: You exceeded your current quota.\nPlease retry in 1s.]", "RATE_LIMITED", None, None),
+        ("[API Error: exception TypeError: fetch failed sending request]", "NETWORK", "gemini_stream_broken", None),
+        ("[API Error: terminated]", "NETWORK", "gemini_stream_broken", None),
+        ("something else", "PROCESS_CRASHED", "gemini_error", None),
+    ],
+)
+def test_errors_of_the_service(said: str, kind: str, code: str | None, status: int | None) -> None:
+    failure = failure_of_error(said)
+    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+    assert code is None or failure.code == code
+    assert failure.http_status == status
+    assert failure.message.startswith("Gemini CLI: ")
+    assert "[API Error" not in failure.message
+    assert "{" not in failure.message
+
+
+def test_a_limit_says_until_when() -> None:
+    failure = failure_of_error("You exceeded your current quota.\nPlease retry in 90s.")
+    assert failure.retry_not_before is not None
+    assert 80 < (failure.retry_not_before - datetime.now(UTC)).total_seconds() <= 90
+    assert failure_of_error("terminated").retry_not_before is None
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Model stream ended without a finish reason.", pb.FAILURE_KIND_NETWORK),
+        ("The response was blocked due to safety settings (SAFETY).", pb.FAILURE_KIND_MODEL_REFUSED),
+        ("The answer reached the token limit.", pb.FAILURE_KIND_CONTEXT_OVERFLOW),
+        ("The model returned an empty response.", pb.FAILURE_KIND_NO_RESULT),
+        ("", pb.FAILURE_KIND_NO_RESULT),
+    ],
+)
+def test_answers_that_never_came(said: str, kind: int) -> None:
+    assert failure_of_stream(said).kind == kind
+
+
+NOISE = "YOLO mode is enabled. All tool calls will be automatically approved.\nRipgrep is not available.\n"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words", "kind"),
+    [
+        (41, "When using Gemini API, you must specify the GEMINI_API_KEY environment variable.", "AUTH_REQUIRED"),
+        (42, 'Error resuming session: Invalid session identifier "x".', "SESSION_LOST"),
+        (42, "Error resuming session: No previous sessions found for this project.", "SESSION_LOST"),
+        (42, "Error: Session x already exists.", "INVALID_CONFIG"),
+        (52, "Invalid configuration in settings.json", "INVALID_CONFIG"),
+        (53, "Reached max session turns", "MAX_TURNS"),
+        (55, "Gemini CLI is not running in a trusted directory.", "INVALID_CONFIG"),
+        (1, "Unknown arguments: no-such-option, noSuchOption", "INVALID_CONFIG"),
+    ],
+)
+def test_exits_without_a_last_word(exit_code: int, words: str, kind: str) -> None:
+    failure = failure_of_exit(exit_code, NOISE + words, resumed=True)
+    assert failure is not None
+    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+    assert words.split(".", maxsplit=1)[0] in failure.message
+
+
+def test_a_session_is_only_lost_if_one_was_to_go_on() -> None:
+    failure = failure_of_exit(42, "Invalid session identifier", resumed=False)
+    assert failure is not None
+    assert failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
+
+
+def test_nothing_better_is_known_of_other_exits() -> None:
+    assert failure_of_exit(0, "", resumed=False) is None
+    assert failure_of_exit(137, "whatever", resumed=True) is None
