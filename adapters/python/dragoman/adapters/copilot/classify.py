@@ -100,7 +100,7 @@ def _kind(error_type: str, said: str, original: str, status: int | None) -> Kind
     now = datetime.now(UTC)
     words = original or said
     hint = classify_http(status, words, {}, now) if status is not None else classify_text(words, now)
-    if hint is not None:
+    if hint is not None and hint.kind != "SESSION_LOST":  # only a run that was to resume one can lose it
         return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}")
     if status == 404:
         return pb.FAILURE_KIND_MODEL_NOT_FOUND

@@ -1,0 +1,342 @@
+"""Copilot's messages, understood: recordings of the real one, what it might say, and what no program should."""
+
+import json
+from typing import Any
+
+import pytest
+from dragoman.sdk import Answer, Ask, CloseInput, Line, Write
+from dragoman.v1 import event_pb2 as pb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.adapters.copilot.replay import (
+    FORKED,
+    NAMES,
+    NEW_ID,
+    OLD_ID,
+    RESUMED,
+    event,
+    feed,
+    job,
+    messages,
+    of_kind,
+    parser,
+    said,
+    shown,
+)
+
+ALLOW = Answer(allowed=True)
+DENY = Answer(allowed=False, message="Not here.")
+
+
+def test_it_leads_the_conversation() -> None:
+    made = parser(job(prompt="Say hello."))
+    outputs = feed(made, messages("text"))
+    created, sent = (said(output.data) for output in outputs if isinstance(output, Write))
+    assert (created["method"], created["params"]["sessionId"]) == ("session.create", NEW_ID)
+    assert created["params"]["requestPermission"] is True
+    session_id = made.report.session_id
+    assert sent["method"] == "session.send"
+    assert sent["params"] == {"sessionId": session_id, "prompt": "Say hello."}
+    assert made.report.terminal is not None
+    assert made.report.terminal.succeeded
+
+
+def test_a_text() -> None:
+    made = parser()
+    outputs = feed(made, messages("text"))
+    assert shown(outputs) == made.report.summary == "Hello from the scripted model."
+    assert of_kind(outputs, "log") == []
+    assert of_kind(outputs, "notice") == []
+    session = of_kind(outputs, "session")[0]
+    assert (session.native_id, session.agent_version) == (made.report.session_id, "1.0.102")
+    assert "github-pr-media" in session.skills
+    assert (made.report.model, made.report.provider) == ("claude-sonnet-4-5", "anthropic")
+
+
+def test_cached_tokens_are_not_counted_twice() -> None:
+    made = parser()
+    (call,) = of_kind(feed(made, messages("text")), "usage")
+    assert (call.tokens.input, call.tokens.cache_read, call.tokens.output) == (400, 800, 42)
+    assert not call.tokens.HasField("reasoning")
+    assert call.context_size == 128000
+    assert made.report.usage is not None
+    assert made.report.usage.scope == pb.USAGE_SCOPE_RUN
+    assert made.report.usage.tokens.input == 400
+
+
+def test_a_session_is_resumed() -> None:
+    made = parser(job(session=RESUMED))
+    outputs = feed(made, messages("text")[:1])
+    (resumed,) = (said(output.data) for output in outputs if isinstance(output, Write))
+    assert (resumed["method"], resumed["params"]["sessionId"]) == ("session.resume", OLD_ID)
+
+
+def test_a_session_is_copied_first_and_the_copy_resumed() -> None:
+    made = parser(job(session=FORKED))
+    forked = json.dumps({"jsonrpc": "2.0", "id": 2, "result": {"sessionId": "copy"}}).encode()
+    outputs = feed(made, [messages("text")[0], forked])
+    first, second = (said(output.data) for output in outputs if isinstance(output, Write))
+    assert (first["method"], first["params"]) == ("sessions.fork", {"sessionId": OLD_ID})
+    assert (second["method"], second["params"]["sessionId"]) == ("session.resume", "copy")
+
+
+def test_an_unknown_session() -> None:
+    made = parser(job(session=RESUMED))
+    feed(made, messages("unknown_session"))
+    terminal = made.report.terminal
+    assert terminal is not None
+    assert terminal.failure is not None
+    assert terminal.failure.kind == pb.FAILURE_KIND_SESSION_LOST
+
+
+def test_nothing_is_lost_in_a_session_that_was_never_there() -> None:
+    made = parser()
+    feed(made, messages("unknown_session"))
+    terminal = made.report.terminal
+    assert terminal is not None
+    assert terminal.failure is not None
+    assert terminal.failure.kind != pb.FAILURE_KIND_SESSION_LOST
+
+
+def test_a_command_that_fails() -> None:
+    outputs = feed(parser(), messages("command_fails"))
+    (result,) = of_kind(outputs, "tool_result")
+    assert (result.status, result.exit_code, result.is_error) == (pb.TOOL_STATUS_FAILED, 3, False)
+    assert result.content == "hi"
+    assert [output.text for output in of_kind(outputs, "tool_output")] == ["hi\n"]
+    calls = of_kind(outputs, "tool_call")
+    assert [call.status for call in calls] == [pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_RUNNING]
+    assert (calls[1].kind, calls[1].title) == (pb.TOOL_KIND_EXECUTE, "bash echo hi; exit 3")
+
+
+def test_a_permission_is_asked_and_answered() -> None:
+    outputs = feed(parser(), messages("write_denied"))
+    (ask,) = (output for output in outputs if isinstance(output, Ask))
+    assert ask.request.subject.tool_kind == pb.TOOL_KIND_EDIT
+    assert (ask.request.subject.tool_name, list(ask.request.subject.paths)) == ("create", ["/workspace/a.txt"])
+    assert "+hello" in ask.request.description
+    answered = said(ask.encode(DENY))
+    assert answered["method"] == "session.permissions.handlePendingPermissionRequest"
+    assert answered["params"]["requestId"] == ask.request.id
+    assert answered["params"]["result"] == {"kind": "reject", "feedback": "Not here."}
+    assert said(ask.encode(ALLOW))["params"]["result"] == {"kind": "approve-once"}
+    always = Answer(allowed=True, option=ask.request.options[1])
+    approved = {"kind": "approve-for-session", "approval": {"kind": "write"}}
+    assert said(ask.encode(always))["params"]["result"] == approved
+    (result,) = of_kind(outputs, "tool_result")
+    assert (result.status, result.is_error) == (pb.TOOL_STATUS_DENIED, True)
+    assert "Not in this workspace." in result.content
+
+
+def test_a_command_is_about_no_path_and_is_not_approved_for_good() -> None:
+    (ask,) = (output for output in feed(parser(), messages("command_fails")) if isinstance(output, Ask))
+    assert ask.request.subject.command == "echo hi; exit 3"
+    assert list(ask.request.subject.paths) == []
+    assert [option.id for option in ask.request.options] == ["allow_once", "reject_once"]
+
+
+def read_request(number: int, prompt: str, path: str = "/outside/a.txt") -> bytes:
+    request = {"kind": "read", "toolCallId": "c1", "path": path, "intention": "Read a file"}
+    data = {"requestId": f"q{number}", "permissionRequest": request, "promptRequest": {"kind": prompt}}
+    return event("permission.requested", data)
+
+
+def test_what_was_allowed_is_not_asked_again_and_what_was_denied_is() -> None:
+    made = parser()
+    (first,) = feed(made, [read_request(1, "path")])
+    assert isinstance(first, Ask)
+    first.encode(DENY)
+    (again,) = feed(made, [read_request(2, "path")])
+    assert isinstance(again, Ask)
+    again.encode(ALLOW)
+    (second,) = feed(made, [read_request(3, "read")])
+    assert isinstance(second, Write)
+    assert said(second.data)["params"]["result"] == {"kind": "approve-once"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "asks"),
+    [
+        ([], False),
+        ([pb.PermissionRule(decision=pb.PERMISSION_DECISION_ALLOW, tool_kind=pb.TOOL_KIND_EDIT)], False),
+        ([pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, path_glob="*/.env")], True),
+        ([pb.PermissionRule(decision=pb.PERMISSION_DECISION_ASK, tool_kind=pb.TOOL_KIND_READ)], True),
+    ],
+)
+def test_the_workspace_may_be_read_unless_a_rule_wants_otherwise(rules: Any, asks: bool) -> None:
+    made = parser(job(permissions=pb.Permissions(rules=rules)))
+    (output,) = feed(made, [read_request(1, "read", "/workspace/.env")])
+    assert isinstance(output, Ask) == asks
+
+
+def test_nobody_is_asked_what_a_hook_has_decided() -> None:
+    data = {"requestId": "q", "resolvedByHook": True, "permissionRequest": {"kind": "write"}}
+    assert feed(parser(), [event("permission.requested", data)]) == []
+
+
+def test_a_changed_file() -> None:
+    (change,) = of_kind(feed(parser(), messages("edit")), "file_change")
+    assert (change.path, change.operation) == ("/workspace/a.txt", pb.FILE_OPERATION_MODIFY)
+    assert "-hello\n+bye" in change.diff
+    assert change.provenance == pb.PROVENANCE_NATIVE
+
+
+def test_a_retry_is_told_and_its_end() -> None:
+    outputs = feed(parser(), messages("rate_limited_once"))
+    retrying, running = of_kind(outputs, "state")
+    assert (retrying.phase, running.phase) == (pb.RUN_PHASE_RETRYING, pb.RUN_PHASE_RUNNING)
+    assert (retrying.retry_attempt, retrying.retry_cause) == (1, pb.FAILURE_KIND_RATE_LIMITED)
+    assert not retrying.HasField("max_retries")
+
+
+def test_what_a_broken_call_had_said_is_taken_back() -> None:
+    made = parser()
+    outputs = feed(made, messages("cut_stream"))
+    terminal = made.report.terminal
+    assert terminal is not None
+    assert terminal.failure is not None
+    assert terminal.failure.kind == pb.FAILURE_KIND_NETWORK
+    assert len([text for text in of_kind(outputs, "text") if text.WhichOneof("content") == "whole"]) == 5
+    assert [state.retry_attempt for state in of_kind(outputs, "state") if state.retry_attempt] == [1, 2, 3, 4, 5]
+
+
+def test_a_wrong_key() -> None:
+    made = parser()
+    outputs = feed(made, messages("unauthorized"))
+    terminal = made.report.terminal
+    assert terminal is not None
+    failure = terminal.failure
+    assert failure is not None
+    assert (failure.kind, failure.http_status) == (pb.FAILURE_KIND_AUTH_REQUIRED, 401)
+    assert "copilot login" in failure.message
+    assert [notice.code for notice in of_kind(outputs, "notice")] == ["copilot_authentication"]
+
+
+def test_a_withheld_answer_is_no_success() -> None:
+    made = parser()
+    feed(made, messages("refusal"))
+    terminal = made.report.terminal
+    assert terminal is not None
+    assert terminal.failure is not None
+    assert terminal.failure.kind == pb.FAILURE_KIND_MODEL_REFUSED
+
+
+def test_an_error_that_was_overcome_is_none() -> None:
+    made = parser()
+    error = event("session.error", {"errorType": "query", "message": "Something broke"})
+    usage = event("assistant.usage", {"model": "m", "inputTokens": 1})
+    feed(made, [error, usage, event("session.idle", {})])
+    assert made.report.terminal is not None
+    assert made.report.terminal.succeeded
+
+
+def test_an_interruption_ends_calls_and_the_run() -> None:
+    made = parser()
+    outputs = feed(made, messages("aborted_in_tool"))
+    assert [result.status for result in of_kind(outputs, "tool_result")] == [pb.TOOL_STATUS_CANCELLED]
+    assert made.report.terminal is not None
+    assert made.report.terminal.interrupted
+
+
+def test_it_is_interrupted_once_it_works_and_left_alone_before() -> None:
+    made = parser()
+    assert list(made.interrupt()) == [CloseInput()]
+    assert made.report.terminal is not None
+    assert made.report.terminal.interrupted
+    assert feed(made, messages("text")[:3]) == []
+    working = parser()
+    feed(working, messages("text")[:4])
+    (abort,) = working.interrupt()
+    assert isinstance(abort, Write)
+    assert said(abort.data)["method"] == "session.abort"
+
+
+def test_a_nested_agent_is_told_apart() -> None:
+    made = parser()
+    outputs = feed(made, messages("nested_agent"))
+    started, ended = of_kind(outputs, "subagent")
+    assert (started.status, ended.status) == (pb.SUBAGENT_STATUS_STARTED, pb.SUBAGENT_STATUS_COMPLETED)
+    nested = [item for item in outputs if isinstance(item, pb.AgentEvent) and item.HasField("lineage")]
+    assert {item.lineage.subagent_id for item in nested} == {started.id}
+    assert {item.lineage.parent_tool_call_id for item in nested} == {started.tool_call_id}
+    assert made.report.summary == shown(outputs) == "Done: Hello from the scripted model."
+    assert made.report.usage is not None
+    assert made.report.usage.tokens.output == 3 * 42
+
+
+def test_a_question_of_the_model() -> None:
+    request = {"jsonrpc": "2.0", "id": 7, "method": "userInput.request"}
+    params = {"sessionId": "s", "question": "Which?", "choices": ["a", "b"], "allowFreeform": True}
+    (ask,) = feed(parser(), [json.dumps({**request, "params": params}).encode()])
+    assert isinstance(ask, Ask)
+    assert (ask.request.kind, ask.request.title) == (pb.INPUT_KIND_CHOICE, "Which?")
+    chosen = Answer(allowed=True, option=ask.request.options[1], chosen=(ask.request.options[1],))
+    assert said(ask.encode(chosen)) == {"jsonrpc": "2.0", "id": 7, "result": {"answer": "b", "wasFreeform": False}}
+    written = said(ask.encode(Answer(allowed=True, text="neither")))
+    assert written["result"] == {"answer": "neither", "wasFreeform": True}
+    assert "Nobody" in said(ask.encode(Answer(allowed=False)))["result"]["answer"]
+
+
+def test_a_request_that_nobody_understands_is_refused() -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "sessionFs.readFile", "params": {}}).encode()
+    (refused,) = feed(parser(), [line])
+    assert isinstance(refused, Write)
+    assert said(refused.data)["error"]["code"] == -32601
+
+
+def test_what_is_not_known_is_a_log_line() -> None:
+    lines = [event("session.brand_new", {}), b"Segmentation fault", b'{"jsonrpc":"2.0","method":"who.knows"}']
+    assert len(of_kind(feed(parser(), lines), "log")) == 3
+
+
+def test_another_version_gets_a_notice() -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"version": "9.9.9"}}).encode()
+    (notice,) = of_kind(feed(parser(), [line]), "notice")
+    assert notice.code == "version_untested"
+    assert "9.9.9" in notice.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_cut_anywhere_raises_nothing_and_succeeds_only_whole(name: str) -> None:
+    lines = messages(name)
+    for end in range(len(lines)):
+        made = parser()
+        feed(made, lines[:end])
+        assert made.report.terminal is None or not made.report.terminal.succeeded
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KINDS = sorted(parser()._handlers)
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), values), max_size=6))
+@settings(max_examples=100)
+def test_no_data_raises(events: list[tuple[str, Any]]) -> None:
+    made = parser()
+    feed(made, messages("text")[:2])
+    for kind, data in events:
+        line = json.dumps({"method": "session.event", "params": {"event": {"type": kind, "data": data}}})
+        list(made.line("stdout", Line(line.encode(), 0, True)))
+
+
+@given(st.sampled_from(NAMES), st.data())
+@settings(max_examples=60)
+def test_no_changed_field_raises(name: str, data: st.DataObject) -> None:
+    lines = messages(name)
+    place = data.draw(st.integers(0, len(lines) - 1))
+    message = json.loads(lines[place])
+    fields = message.get("params", {}).get("event", {}).get("data") or message.get("result") or {"x": 1}
+    key = data.draw(st.sampled_from(sorted(fields)))
+    fields[key] = data.draw(values)
+    feed(parser(), [*lines[:place], json.dumps(message).encode(), *lines[place + 1 :]])
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100)
+def test_no_bytes_raise(data: bytes) -> None:
+    feed(parser(), [data])
