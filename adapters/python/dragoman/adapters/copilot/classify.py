@@ -25,7 +25,8 @@ _BY_WORDS: Final = (
      pb.FAILURE_KIND_AUTH_REQUIRED),
     (re.compile(r"require an explicit model|requires a local model provider|[Ii]nvalid command format|^error: "),
      pb.FAILURE_KIND_INVALID_CONFIG),
-    (re.compile(r"prompt (?:as|is) too long|prompt budget|context (?:window|limit|length)"), pb.FAILURE_KIND_CONTEXT_OVERFLOW),
+    (re.compile(r"prompt (?:as|is) too long|prompt budget|context (?:window|limit|length)"),
+     pb.FAILURE_KIND_CONTEXT_OVERFLOW),
     (re.compile(r"Could not connect to|Failed native model HTTP request"), pb.FAILURE_KIND_NETWORK),
     (re.compile(r"No response was returned"), pb.FAILURE_KIND_NO_RESULT),
 )  # fmt: skip
