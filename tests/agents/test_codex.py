@@ -115,7 +115,9 @@ class TestCodex(AgentSuite):
     async def test_unasked_it_only_reads(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_READ path=README.md")
         assert seen.of("tool_result")[0].content == "A workspace."
-        await bench.run('MOCK_SHELL command="touch made.txt"')  # which fails in the sandbox, and Codex tells it nobody
+        await bench.run(
+            'MOCK_SHELL command="touch made.txt"'
+        )  # which fails in the sandbox, and Codex tells it nobody
 
     async def test_what_is_allowed_runs_without_the_sandbox(self, bench: Bench) -> None:
         react = answering("allow_once")

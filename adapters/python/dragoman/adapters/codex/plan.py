@@ -194,7 +194,7 @@ def _plan_exec(job: Job) -> Plan:
         copies = job.session.disposition == pb.SESSION_DISPOSITION_FORK
         argv += ["fork" if copies else "resume", job.session.native_id]
     argv.append("-")
-    parts = [instructions(job), *(skill_prompt(skill) for skill in job.skills), job.prompt]
+    parts = [instructions(job), *(skill_prompt(skill).rstrip("\n") for skill in job.skills), job.prompt]
     prompt = "\n\n".join(part for part in parts if part)
     return Plan(
         argv=tuple(argv),

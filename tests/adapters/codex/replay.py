@@ -1,0 +1,95 @@
+"""Recordings of the real Codex, put through the parsers."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dragoman.adapters.codex import adapter
+from dragoman.adapters.codex.adapter import VERSION
+from dragoman.adapters.codex.exec_parse import ExecParser
+from dragoman.adapters.codex.parse import AppServerParser
+from dragoman.sdk import Job, Line, Output, SessionPlan
+from dragoman.sdk._job import render_prompt
+from dragoman.sdk._lines import LineSplitter
+from dragoman.sdk._sessions import NEW
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+RECORDINGS = Path(__file__).parent / "recordings"
+NAMES = sorted(path.stem for path in RECORDINGS.glob("*.jsonl"))
+OLD_ID = "22222222-2222-4222-8222-222222222222"
+
+Codex = AppServerParser | ExecParser
+
+
+def recorded(name: str) -> bytes:
+    """Return what Codex printed."""
+    return (RECORDINGS / f"{name}.jsonl").read_bytes()
+
+
+def request(config: dict[str, Any] | None = None, **fields: Any) -> api.ExecuteRequest:
+    """Return a request for a run in a directory that exists everywhere."""
+    made = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
+    made.workspace.cwd = made.workspace.cwd or "/"
+    if config is not None:
+        made.config.update(config)
+    return made
+
+
+def job(made: api.ExecuteRequest | None = None, session: SessionPlan = NEW, **facts: Any) -> Job:
+    """Return a job as the SDK makes it."""
+    made = made or request()
+    settings = adapter().accept(made)
+    prompt, _, _ = render_prompt(made, settings, resumes=session.resumes)
+    known: dict[str, Any] = {
+        "run_id": "run-1",
+        "attempt": 1,
+        "request": made,
+        "settings": settings,
+        "prompt": prompt,
+        "system_prompt": made.system_prompt,
+        "instructions": settings.instructions,
+        "session": session,
+        "new_session_id": "11111111-1111-4111-8111-111111111111",
+        "executable": "/opt/codex",
+        "version": "0.169.0",
+        "run_dir": Path("/run/dir"),
+        "skills": settings.skills,
+        "skills_dir": None,
+    }
+    return Job(**{**known, **facts})
+
+
+def parser(name: str = "") -> Codex:
+    """Return the parser for a recording."""
+    return ExecParser(job()) if name.startswith("exec_") else AppServerParser(job(), VERSION)
+
+
+def feed(reader: Codex, chunks: Iterable[bytes]) -> list[Output]:
+    """Return what comes out of a stream that arrives in these pieces."""
+    splitter = LineSplitter()
+    outputs: list[Output] = []
+    for chunk in chunks:
+        for line in splitter.feed(chunk):
+            outputs += reader.line("stdout", line)
+    for line in splitter.finish():
+        outputs += reader.line("stdout", line)
+    return [*outputs, *reader.finish()]
+
+
+def replay(name: str) -> tuple[list[Output], Codex]:
+    """Return what comes out of a recording."""
+    reader = parser(name)
+    return feed(reader, [recorded(name)]), reader
+
+
+def frame(**fields: Any) -> Line:
+    """Return a line with an object."""
+    return Line(json.dumps(fields).encode(), 0, True)
+
+
+def of_kind(outputs: Iterable[Output], kind: str) -> list[Any]:
+    """Return the bodies of the events of a kind."""
+    events = (output for output in outputs if isinstance(output, pb.AgentEvent))
+    return [getattr(event, kind) for event in events if event.WhichOneof("body") == kind]

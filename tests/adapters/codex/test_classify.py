@@ -1,0 +1,177 @@
+"""What went wrong: Codex's codes first, its words second."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from dragoman.adapters.codex import adapter
+from dragoman.adapters.codex.classify import failure_of, failure_of_words, retry_cause
+from dragoman.adapters.codex.login import judge_provider, judge_status
+from dragoman.adapters.codex.tools import script_of
+from dragoman.adapters.codex.usage import RunTotals, dump, load, rate_limits
+from dragoman.sdk import Evidence, Report, Terminal
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("info", "message", "kind", "code", "status"),
+    [
+        ("contextWindowExceeded", "", "CONTEXT_OVERFLOW", "codex_context_window_exceeded", None),
+        ("usageLimitExceeded", "", "QUOTA_EXCEEDED", "codex_usage_limit_exceeded", None),
+        ("rateLimitExceeded", "", "RATE_LIMITED", "codex_rate_limit_exceeded", None),
+        ("serverOverloaded", "", "UPSTREAM_UNAVAILABLE", "codex_server_overloaded", None),
+        ("internalServerError", "", "UPSTREAM_UNAVAILABLE", "codex_internal_server_error", None),
+        ("modelNotFound", "", "MODEL_NOT_FOUND", "codex_model_not_found", None),
+        ("unauthorized", "", "AUTH_REQUIRED", "codex_unauthorized", None),
+        ("cyberPolicy", "", "MODEL_REFUSED", "codex_cyber_policy", None),
+        ("tooManyDenials", "", "PERMISSION_DENIED", "codex_too_many_denials", None),
+        ({"httpConnectionFailed": {"httpStatusCode": 401}}, "", "AUTH_REQUIRED", "codex_http_connection_failed", 401),
+        ({"httpConnectionFailed": {"httpStatusCode": None}}, "", "NETWORK", "codex_http_connection_failed", None),
+        (
+            {"responseTooManyFailedAttempts": {"httpStatusCode": 429}},
+            "exceeded retry limit",
+            "RATE_LIMITED",
+            "codex_response_too_many_failed_attempts",
+            429,
+        ),
+        ({"responseStreamDisconnected": {}}, "", "NETWORK", "codex_response_stream_disconnected", None),
+        ("other", "Missing environment variable: `MY_API_KEY`.", "AUTH_REQUIRED", "codex_other", None),
+        ("other", "stream disconnected before completion", "NETWORK", "codex_other", None),
+        ("other", "something else", "PROCESS_CRASHED", "codex_other", None),
+        (None, "", "PROCESS_CRASHED", "codex_error", None),
+        ({"newInLaterVersions": 7}, "", "PROCESS_CRASHED", "codex_new_in_later_versions", None),
+    ],
+)
+def test_codes(info: Any, message: str, kind: str, code: str, status: int | None) -> None:
+    failure = failure_of({"codexErrorInfo": info, "message": message})
+    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+    assert (failure.code, failure.http_status) == (code, status)
+    assert failure.message
+
+
+def test_when_a_limit_ends() -> None:
+    until = (datetime.now(UTC) + timedelta(days=3)).replace(hour=9, minute=15, second=0, microsecond=0)
+    words = f"You've hit your usage limit or try again at {until:%b} {until.day}th, {until.year} 9:15 AM."
+    failure = failure_of({"codexErrorInfo": "usageLimitExceeded", "message": words})
+    assert failure.retry_not_before == until
+    assert failure.errors == (words,)
+
+
+def test_a_retry_has_a_cause() -> None:
+    error = {
+        "message": "Reconnecting... 1/5",
+        "codexErrorInfo": {"responseStreamDisconnected": {"httpStatusCode": 429}},
+    }
+    assert retry_cause(error) == pb.FAILURE_KIND_RATE_LIMITED
+
+
+@pytest.mark.parametrize(
+    ("said", "resumed", "kind"),
+    [
+        ("Error: thread/resume failed: no rollout found for thread id 1-2 (code -32600)", True, "SESSION_LOST"),
+        ("Not inside a trusted directory and --skip-git-repo-check was not specified.", False, "INVALID_CONFIG"),
+        ("Error: unknown variant `bogus`, expected one of `read-only`\nin `sandbox_mode`", False, "INVALID_CONFIG"),
+        ("error: unexpected argument '--nope' found", False, "INVALID_CONFIG"),
+        ('Error: CODEX_HOME points to "/x", but that path does not exist', False, "INVALID_CONFIG"),
+        ("Not logged in", False, "AUTH_REQUIRED"),
+    ],
+)
+def test_last_words(said: str, resumed: bool, kind: str) -> None:
+    failure = failure_of_words(said, resumed=resumed)
+    assert failure is not None
+    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+
+
+def test_words_that_say_nothing() -> None:
+    assert failure_of_words("", resumed=True) is None
+    assert failure_of_words("Reading additional input from stdin...", resumed=False) is None
+
+
+def test_its_own_word_stands() -> None:
+    report = Report(terminal=Terminal(succeeded=False, subtype="failed"))
+    assert adapter().classify(Evidence(report, stderr_tail="Not logged in")) is None
+    assert adapter().classify(Evidence(Report(), stderr_tail="Not logged in")) is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("/bin/bash -lc 'git status; ls'", "git status; ls"),
+        ("/usr/bin/zsh -c ls", "ls"),
+        ("bash -lc \"cat '/a b'\"", "cat '/a b'"),
+        ("git status", "git status"),
+        ("/bin/bash -x -lc ls", "/bin/bash -x -lc ls"),
+        ("/bin/bash -lc 'unclosed", "/bin/bash -lc 'unclosed"),
+        ("", ""),
+    ],
+)
+def test_what_a_shell_is_told(command: str, script: str) -> None:
+    assert script_of(command) == script
+
+
+class TestUsage:
+    def take(self, totals: RunTotals, thread: str, total: int, last: int) -> None:
+        usage: dict[str, Any] = {
+            "total": {"inputTokens": total},
+            "last": {"inputTokens": last},
+            "modelContextWindow": 1000,
+        }
+        totals.take(thread, usage, is_main=thread == "main")
+
+    def test_the_runs_is_what_came_since_its_first_call(self) -> None:
+        totals = RunTotals()
+        self.take(totals, "main", 150, 50)
+        self.take(totals, "main", 180, 30)
+        self.take(totals, "nested", 7, 7)
+        usage = totals.usage("m-1")
+        assert usage is not None
+        assert usage.tokens.input == 50 + 30 + 7
+        assert not usage.models, "nobody says which model took what"
+        assert usage.context_size == 1000
+
+    def test_what_is_not_said_is_not_zero(self) -> None:
+        totals = RunTotals()
+        assert totals.usage("m-1") is None
+        self.take(totals, "main", 150, 50)
+        usage = totals.usage("m-1")
+        assert usage is not None
+        assert [model.model for model in usage.models] == ["m-1"]
+        assert not usage.tokens.HasField("output")
+        assert not usage.tokens.HasField("cache_read")
+
+    def test_totals_are_kept_as_text(self) -> None:
+        assert load(dump({"inputTokens": 3})) == {"inputTokens": 3}
+        assert load("") is None
+        assert load("[]") is None
+
+    def test_windows(self) -> None:
+        primary: dict[str, Any] = {"usedPercent": 100, "windowDurationMins": 300, "resetsAt": 4_102_444_800}
+        (limit,) = rate_limits({"primary": primary, "secondary": None, "rateLimitReachedType": "primary"})
+        assert (limit.window, limit.used_percent, limit.status) == ("primary (300 min)", 100, "primary")
+        assert limit.resets_at.seconds == 4_102_444_800
+        assert rate_limits({}) == []
+
+
+class TestLogin:
+    @pytest.mark.parametrize(
+        ("exit_code", "said", "state", "method"),
+        [
+            (0, "Logged in using ChatGPT", api.AUTH_STATE_OK, "chatgpt"),
+            (0, "API key configured - sk-fake-***00000", api.AUTH_STATE_OK, "api_key"),
+            (1, "Not logged in", api.AUTH_STATE_MISSING, ""),
+            (1, "Error checking login status: broken", api.AUTH_STATE_UNKNOWN, ""),
+            (None, "", api.AUTH_STATE_UNKNOWN, ""),
+        ],
+    )
+    def test_what_codex_says(
+        self, exit_code: int | None, said: str, state: api.AuthState.ValueType, method: str
+    ) -> None:
+        found = judge_status(exit_code, said)
+        assert (found.state, found.method, found.subscription) == (state, method, method == "chatgpt")
+
+    def test_a_provider_of_ones_own(self) -> None:
+        assert judge_provider({"env_key": "K"}, {"K": "v"}).state == api.AUTH_STATE_OK
+        missing = judge_provider({"env_key": "K"}, {})
+        assert (missing.state, "K" in missing.message) == (api.AUTH_STATE_MISSING, True)
+        assert judge_provider({}, {}).state == api.AUTH_STATE_UNKNOWN

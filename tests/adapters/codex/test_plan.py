@@ -1,0 +1,213 @@
+"""From a request to how Codex is started and what it is asked."""
+
+import json
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from typing import Any
+
+import pytest
+from dragoman.adapters.codex import adapter, schema
+from dragoman.adapters.codex.adapter import VERSION
+from dragoman.adapters.codex.plan import access, digest, instructions, plan_run, thread_params, turn_params
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.sdk import SessionPlan
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.adapters.codex.replay import OLD_ID, job, request
+
+ALLOW, DENY = pb.PERMISSION_DECISION_ALLOW, pb.PERMISSION_DECISION_DENY
+SKILL = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": b"---\nname: demo\n---\nDo so.\n"}))
+
+
+def overrides(config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    made = thread_params(job(request(config, **fields)))["config"]
+    assert isinstance(made, dict)
+    assert made.pop("features.unbounded_connection_retries") is False
+    return dict(made)
+
+
+def test_the_app_server_is_told_nothing_by_its_arguments() -> None:
+    made = request({"effort": "high"}, model="m-1", system_prompt="You are Ada.", skills=[SKILL])
+    plan = plan_run(job(made), VERSION)
+    assert plan.argv == ("/opt/codex", "app-server")
+    assert plan.keep_stdin_open
+    assert (plan.files, plan.env) == ({}, {})
+    first = json.loads(plan.stdin)
+    assert (first["method"], first["params"]["clientInfo"]["name"]) == ("initialize", "dragoman")
+
+
+def test_it_is_stopped_by_its_own_word_first() -> None:
+    first, last = plan_run(job(), VERSION).cancel
+    assert (first.interrupts, first.signal, last.signal) == (True, None, SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("permissions", "config", "expected"),
+    [
+        (pb.Permissions(), {}, ("on-request", "read-only")),
+        (pb.Permissions(interactive=True), {}, ("on-request", "read-only")),
+        (pb.Permissions(auto_approve=True), {}, ("on-request", "danger-full-access")),
+        (pb.Permissions(auto_approve=True), {"sandbox": "workspace-write"}, ("on-request", "workspace-write")),
+        (pb.Permissions(default_decision=ALLOW), {}, ("on-request", "read-only")),
+        (pb.Permissions(default_decision=DENY), {}, ("untrusted", "read-only")),
+        (pb.Permissions(rules=[pb.PermissionRule(decision=DENY)]), {}, ("untrusted", "read-only")),
+        (pb.Permissions(rules=[pb.PermissionRule(decision=ALLOW)]), {}, ("on-request", "read-only")),
+        (pb.Permissions(native_mode="never"), {}, ("never", "read-only")),
+        (pb.Permissions(), {"sandbox": "workspace-write"}, ("on-request", "workspace-write")),
+        (pb.Permissions(), {"dangerouslyBypassApprovalsAndSandbox": True}, ("never", "danger-full-access")),
+        (pb.Permissions(), {"dangerouslyBypassApprovalsAndSandbox": False}, ("on-request", "read-only")),
+    ],
+)
+def test_who_decides(permissions: pb.Permissions, config: dict[str, Any], expected: tuple[str, str]) -> None:
+    made = job(request(config, permissions=permissions))
+    assert access(made) == expected
+    params = thread_params(made)
+    assert (params["approvalPolicy"], params["sandbox"]) == expected
+    assert ("approvals_bypassed" in dict(plan_run(made, VERSION).notices)) == bool(
+        config.get("dangerouslyBypassApprovalsAndSandbox")
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {}),
+        ({"search": True}, {"web_search": "live"}),
+        ({"search": False}, {"web_search": "disabled"}),
+        ({"networkAccess": True}, {"sandbox_workspace_write.network_access": True}),
+        ({"networkAccess": False}, {"sandbox_workspace_write.network_access": False}),
+    ],
+)
+def test_settings_for_the_run(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert overrides(config) == expected
+
+
+def test_further_directories(tmp_path: Path) -> None:
+    made = overrides(workspace=api.Workspace(cwd="/", additional_directories=[str(tmp_path)]))
+    assert made == {"sandbox_workspace_write.writable_roots": [str(tmp_path)]}
+
+
+def test_questions_only_where_somebody_answers() -> None:
+    assert overrides(permissions=pb.Permissions(interactive=True))["features.default_mode_request_user_input"] is True
+
+
+def test_tool_servers() -> None:
+    stdio = api.McpServer(name="a", stdio=api.McpStdio(command="/bin/a", args=["-x"], env={"TOKEN": "t"}))
+    http = api.McpServer(name="b", http=api.McpHttp(url="https://b.example", headers={"X-Key": "k"}))
+    assert overrides(mcp_servers=[stdio, http]) == {
+        "mcp_servers.a": {"command": "/bin/a", "args": ["-x"], "env": {"TOKEN": "t"}},
+        "mcp_servers.b": {"url": "https://b.example", "http_headers": {"X-Key": "k"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {}),
+        ({"effort": "high"}, {"effort": "high"}),
+        ({"effort": "high", "modelReasoningEffort": "low"}, {"effort": "low"}),
+        ({"effort": ""}, {}),
+        ({"reasoningSummary": "auto"}, {"summary": "auto"}),
+        ({"outputSchema": {"type": "object"}}, {"outputSchema": {"type": "object"}}),
+    ],
+)
+def test_the_turn(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    params = turn_params(job(request(config)), OLD_ID)
+    assert params == {"threadId": OLD_ID, "input": [{"type": "text", "text": "Do it."}], **expected}
+
+
+def test_instructions_come_after_the_system_prompt() -> None:
+    made = job(request(system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief.")))
+    assert instructions(made) == thread_params(made)["developerInstructions"] == "You are Ada.\n\nBe brief."
+    assert digest("a") != digest("b")
+    assert digest("") == ""
+
+
+class TestExec:
+    def argv(
+        self, config: dict[str, Any] | None = None, session: SessionPlan | None = None, **fields: Any
+    ) -> list[str]:
+        made = request({"transport": "exec", **(config or {})}, **fields)
+        plan = plan_run(job(made, session) if session is not None else job(made), VERSION)
+        argv = list(plan.argv)
+        assert argv[:6] == ["/opt/codex", "exec", "--json", "--skip-git-repo-check", "--cd", "/"]
+        assert argv[-1] == "-"
+        rest = argv[6:-1]
+        start = rest.index("features.unbounded_connection_retries=false") - 1
+        del rest[start : start + 2]
+        return rest
+
+    def test_its_arguments(self) -> None:
+        assert self.argv() == ["--sandbox", "read-only"]
+        assert self.argv(model="m-1") == ["--sandbox", "read-only", "--model", "m-1"]
+        assert self.argv({"effort": "low"})[2:] == ["-c", 'model_reasoning_effort="low"']
+        assert self.argv({"search": True})[2:] == ["-c", 'web_search="live"']
+        assert self.argv({"extraArgs": ["--oss"]})[2:] == ["--oss"]
+        bypass = ["--dangerously-bypass-approvals-and-sandbox"]
+        assert self.argv({"dangerouslyBypassApprovalsAndSandbox": True}) == bypass
+        assert self.argv(permissions=pb.Permissions(auto_approve=True)) == ["--sandbox", "danger-full-access"]
+
+    def test_a_session(self) -> None:
+        resumed = SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)
+        copied = SessionPlan(pb.SESSION_DISPOSITION_FORK, OLD_ID)
+        assert self.argv(session=resumed)[-2:] == ["resume", OLD_ID]
+        assert self.argv(session=copied)[-2:] == ["fork", OLD_ID]
+
+    def test_everything_it_is_told_is_on_standard_input(self) -> None:
+        made = request({"transport": "exec"}, system_prompt="You are Ada.", skills=[SKILL])
+        plan = plan_run(job(made), VERSION)
+        assert not plan.keep_stdin_open
+        assert plan.stdin.decode() == "You are Ada.\n\n# Skill: demo\n\nDo so.\n\nDo it."
+        assert [step.signal for step in plan.cancel] == [SIGINT, SIGTERM]
+
+    def test_a_schema_of_the_answer(self) -> None:
+        made = request({"transport": "exec", "outputSchema": {"type": "object"}})
+        plan = plan_run(job(made), VERSION)
+        assert plan.files == {"output-schema.json": b'{"type":"object"}'}
+        assert "/run/dir/output-schema.json" in plan.argv
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("prompt", {"prompt": "  "}),
+        ("model", {"model": "--help"}),
+        ("permissions.native_mode", {"permissions": pb.Permissions(native_mode="yolo")}),
+        ("mcp_servers[0].name", {"mcp_servers": [api.McpServer(name="a.b", stdio=api.McpStdio(command="x"))]}),
+        ("mcp_servers[0]", {"mcp_servers": [api.McpServer(name="a")]}),
+        ("config.maxTurns", {"config": {"maxTurns": 3}}),
+        ("config.transport", {"config": {"transport": "ssh"}}),
+        (
+            "mcp_servers",
+            {
+                "config": {"transport": "exec"},
+                "mcp_servers": [api.McpServer(name="a", stdio=api.McpStdio(command="x"))],
+            },
+        ),
+    ],
+)
+def test_what_is_refused(field: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(DragomanError) as caught:
+        adapter().accept(request(fields.pop("config", None), **fields))
+    assert caught.value.reason == Reason.INVALID_REQUEST
+    assert field in str(caught.value)
+
+
+def test_the_shipped_schema_is_the_one_that_is_made() -> None:
+    assert adapter().describe().config_schema == schema.make_schema()
+
+
+def test_its_document_names_every_field_and_every_danger() -> None:
+    info = adapter().describe()
+    words = info.configuration_doc
+    for name, field in schema.make_schema()["properties"].items():
+        assert f"`{name}`" in words, name
+        if field.get("x-dangerous"):
+            line = next(line for line in words.splitlines() if f"`{name}`" in line and line.startswith("- "))
+            assert "**dangerous**" in line, name
+
+
+@pytest.mark.parametrize(("text", "expected"), [(OLD_ID, True), ("yesterday", False), ("", False), ("--last", False)])
+def test_the_shape_of_an_id(text: str, expected: bool) -> None:
+    assert adapter().is_session_id(text) is expected
