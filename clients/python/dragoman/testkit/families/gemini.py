@@ -14,7 +14,7 @@ GEMINI: Final = AgentFamily(
         ".gemini/settings.json": '{{"privacy": {{"usageStatisticsEnabled": false}}, '
         '"telemetry": {{"enabled": false}}, '
         '"model": {{"disableLoopDetection": true}}, '  # scripted texts repeat themselves
-        '"general": {{"enableAutoUpdate": false, "enableAutoUpdateNotification": false}}, '
+        '"general": {{"maxAttempts": 2, "enableAutoUpdate": false, "enableAutoUpdateNotification": false}}, '
         '"security": {{"auth": {{"selectedType": "gemini-api-key"}}}}}}',
     },
     tools={
