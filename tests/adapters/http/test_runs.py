@@ -1,0 +1,442 @@
+"""Whole runs against a real server: every way to answer, and what a service may do wrong."""
+
+import asyncio
+import json
+import socket
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from dragoman.testkit.http1 import HttpRequest, Responder
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
+
+from tests.adapters.http.service import HEADER_SECRET, TOKEN, Bench, lines, of, service, sse
+
+FULL = {
+    "text": "All done.",
+    "sessionId": "s-1",
+    "model": "m-1",
+    "output": {"files": 2},
+    "usage": {"inputTokens": 5, "outputTokens": 0, "costUsd": 0.25},
+}
+
+
+def outcome(events: list[pb.AgentEvent]) -> tuple[int, int]:
+    return events[-1].result.outcome, events[-1].result.failure.kind
+
+
+# At once.
+
+
+async def test_an_answer_at_once(bench: Bench) -> None:
+    bench.service.answers("/run", FULL)
+    events = await bench.run()
+    result = events[-1].result
+    assert result.outcome == pb.OUTCOME_SUCCEEDED
+    assert (result.summary, result.model) == ("All done.", "m-1")
+    assert json.loads(result.structured_output_json) == {"files": 2}
+    assert (result.usage.tokens.input, result.usage.tokens.output) == (5, 0)
+    assert not result.usage.tokens.HasField("cache_read"), "absent is not zero"
+    assert (result.usage.cost.amount, result.usage.cost.currency) == ("0.25", "USD")
+    assert [text.whole for text in of(events, "text")] == ["All done."]
+    assert of(events, "session")[0].native_id == result.session.handle.native_id == "s-1"
+    assert result.tree_confirmed_dead
+    (request,) = bench.service.requests
+    assert request.method == "POST"
+    assert request.headers["authorization"] == f"Bearer {TOKEN}"
+    assert bench.service.bodies == [{"prompt": "Do it.", "runId": events[0].run_id}]
+
+
+async def test_the_template_and_the_paths(bench: Bench) -> None:
+    bench.service.answers("/run", {"choices": [{"message": "Hi."}], "usage": {"in": 3}})
+    events = await bench.run(
+        body={
+            "messages": [{"role": "user", "content": "{{prompt}}"}],
+            "n": 1,
+            "who": "{{agent.id}} in {{context.taskId}}",
+        },
+        headers={"X-Key": "{{env.SERVICE_KEY}}", "X-Run": "{{runId}}"},
+        paths={"text": "$.choices[0].message", "inputTokens": "$.usage['in']"},
+        method="PUT",
+    )
+    assert bench.service.bodies[0] == {
+        "messages": [{"role": "user", "content": "Do it."}],
+        "n": 1,
+        "who": " in ",
+    }
+    (request,) = bench.service.requests
+    assert (request.method, request.headers["x-key"]) == ("PUT", HEADER_SECRET)
+    assert request.headers["x-run"] == events[0].run_id
+    assert events[-1].result.summary == "Hi."
+    assert events[-1].result.usage.tokens.input == 3
+
+
+async def test_a_token_from_a_variable(bench: Bench) -> None:
+    bench.service.answers("/run", {"text": f"You sent {HEADER_SECRET}."})
+    events = await bench.run(bearerTokenVariable="SERVICE_KEY")
+    assert bench.service.requests[0].headers["authorization"] == f"Bearer {HEADER_SECRET}"
+    assert events[-1].result.summary == "You sent [redacted]."
+
+
+async def test_a_session_is_sent_back(bench: Bench) -> None:
+    bench.service.answers("/run", FULL)
+    first = await bench.run()
+    request = bench.request()
+    request.session.handle.CopyFrom(first[-1].result.session.handle)
+    second = await bench.follow(request)
+    assert bench.service.bodies[1]["sessionId"] == "s-1"
+    assert of(second, "started")[0].session_disposition == pb.SESSION_DISPOSITION_RESUME
+
+
+async def test_an_unknown_session_is_begun_anew(bench: Bench) -> None:
+    async def handle(request: HttpRequest, responder: Responder) -> None:
+        body: Any = request.json()
+        if "sessionId" in body:
+            await responder.send_json(404, {"error": "session not found"}, {})
+        else:
+            await responder.send_json(200, {"text": "Anew.", "sessionId": "s-2"}, {})
+
+    bench.service.routes["/run"] = handle
+    request = bench.request()
+    request.session.handle.native_id = "s-1"
+    events = await bench.follow(request)
+    assert len(of(events, "started")) == 2
+    assert of(events, "attempt_ended")[0].failure.kind == pb.FAILURE_KIND_SESSION_LOST
+    assert events[-1].result.session.handle.native_id == "s-2"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (401, {"error": "who are you"}, pb.FAILURE_KIND_AUTH_REQUIRED),
+        (403, {}, pb.FAILURE_KIND_AUTH_REQUIRED),
+        (402, {}, pb.FAILURE_KIND_QUOTA_EXCEEDED),
+        (404, {"message": "no such agent"}, pb.FAILURE_KIND_INVALID_CONFIG),
+        (429, {}, pb.FAILURE_KIND_RATE_LIMITED),
+        (500, {"error": {"message": "oops"}}, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE),
+        (503, {}, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE),
+    ],
+)
+async def test_statuses(bench: Bench, status: int, body: Any, kind: int) -> None:
+    bench.service.answers("/run", body, status=status, retry_after="7")
+    events = await bench.run()
+    failure = events[-1].result.failure
+    assert outcome(events) == (pb.OUTCOME_FAILED, kind)
+    assert (failure.code, failure.http_status) == (f"http_{status}", status)
+    assert failure.errors
+    assert len(bench.service.requests) == 1, "a POST may have worked; it is not repeated"
+    if failure.HasField("retry_not_before"):
+        wait = failure.retry_not_before.ToDatetime(UTC) - datetime.now(UTC)
+        assert 0 < wait.total_seconds() <= 7
+    else:
+        assert status not in {429, 503}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"ok": False}, pb.FAILURE_KIND_PROCESS_CRASHED),
+        ({"error": "rate limit exceeded"}, pb.FAILURE_KIND_RATE_LIMITED),
+        ({"status": "failed"}, pb.FAILURE_KIND_PROCESS_CRASHED),
+        ({"status": "running"}, pb.FAILURE_KIND_UNPARSEABLE_OUTPUT),
+        ([1, 2], pb.FAILURE_KIND_UNPARSEABLE_OUTPUT),
+    ],
+)
+async def test_answers_that_are_no_success(bench: Bench, answer: Any, kind: int) -> None:
+    bench.service.answers("/run", answer)
+    assert outcome(await bench.run()) == (pb.OUTCOME_FAILED, kind)
+
+
+async def test_plain_text_is_an_answer_too(bench: Bench) -> None:
+    async def handle(_: HttpRequest, responder: Responder) -> None:
+        await responder.send(200, "Grüße\u2028".encode(), {"content-type": "text/plain; charset=utf-8"})
+
+    bench.service.routes["/run"] = handle
+    assert (await bench.run())[-1].result.summary == "Grüße\u2028"
+
+
+async def test_nobody_there(bench: Bench) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        events = await bench.run(url=f"http://127.0.0.1:{port}/run")
+    assert outcome(events) == (pb.OUTCOME_FAILED, pb.FAILURE_KIND_NETWORK)
+
+
+# Streams.
+
+SSE = sse({"delta": "Hel"}, {"thinking": "Hm."}, {"delta": "lo\u2028."}, {"sessionId": "s-1"}, {"done": True, **FULL})
+LINES = lines({"delta": "Hello"}, {"unknown": 1}, {"delta": "."}, {"done": True})
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_server_sent_events(bench: Bench, size: int) -> None:
+    data = b": hello\r\n" + SSE
+    bench.service.streams("/run", *(data[at : at + size] for at in range(0, len(data), size)))
+    events = await bench.run(mode="stream")
+    assert "".join(text.delta for text in of(events, "text")) == "Hello\u2028."
+    assert "".join(text.delta for text in of(events, "thinking")) == "Hm."
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
+    assert events[-1].result.summary == "All done."
+    assert events[-1].result.session.handle.native_id == "s-1"
+
+
+async def test_lines_of_json(bench: Bench) -> None:
+    bench.service.streams("/run", LINES, b"not json\n", media_type="application/x-ndjson", ends=False)
+    events = await bench.run(mode="stream")
+    assert events[-1].result.summary == "Hello."
+    assert [log.text for log in of(events, "log")] == ['{"unknown": 1}'], "nothing is lost, and nothing comes after"
+
+
+async def test_the_word_done_ends_a_stream(bench: Bench) -> None:
+    bench.service.streams("/run", sse({"delta": "Hi."}, b"[DONE]"), ends=False)
+    assert (await bench.run(mode="stream"))[-1].result.summary == "Hi."
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_cut_stream(bench: Bench, ends: bool) -> None:
+    bench.service.streams("/run", sse({"delta": "Hel"}), ends=ends)
+    events = await bench.run(mode="stream")
+    assert outcome(events) == (pb.OUTCOME_FAILED, pb.FAILURE_KIND_NETWORK)
+    assert events[-1].result.failure.code == ("stream_cut" if ends else "connection_failed")
+
+
+async def test_an_error_in_a_stream(bench: Bench) -> None:
+    bench.service.streams("/run", sse({"delta": "Hel"}, {"error": "overloaded"}))
+    assert outcome(await bench.run(mode="stream"))[1] == pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+
+
+async def test_silence_in_a_stream(bench: Bench) -> None:
+    bench.service.holds("/run", lines({"delta": "Hel"}))
+    request = bench.request(mode="stream")
+    request.limits.idle.CopyFrom(duration_pb2.Duration(nanos=300_000_000))
+    events = await bench.follow(request)
+    assert outcome(events) == (pb.OUTCOME_TIMED_OUT, pb.FAILURE_KIND_IDLE_TIMEOUT)
+    async with asyncio.timeout(5):
+        await bench.service.left.wait()
+
+
+async def test_a_stopped_run_closes_its_connection_and_says_so(bench: Bench) -> None:
+    bench.service.holds("/run", lines({"delta": "Hel", "cancelUrl": "/cancel/7"}))
+    bench.service.answers("/cancel/7", {})
+
+    async def react(event: pb.AgentEvent, stream: Any) -> None:
+        if event.text.delta:
+            await stream.cancel(grace_s=5)
+
+    events = await bench.run(mode="stream", react=react)
+    assert outcome(events)[0] == pb.OUTCOME_CANCELLED
+    assert [request.path for request in bench.service.requests] == ["/run", "/cancel/7"]
+    assert bench.service.requests[1].headers["authorization"] == f"Bearer {TOKEN}"
+    async with asyncio.timeout(5):
+        await bench.service.left.wait()
+
+
+async def test_a_service_that_cannot_be_told_to_stop(bench: Bench) -> None:
+    bench.service.holds("/run", lines({"delta": "Hel"}))
+    bench.service.answers("/cancel", {}, status=500)
+
+    async def react(event: pb.AgentEvent, stream: Any) -> None:
+        if event.text.delta:
+            await stream.cancel(grace_s=5)
+
+    events = await bench.run(mode="stream", react=react, cancelUrl=f"{bench.service.url}/cancel")
+    assert outcome(events)[0] == pb.OUTCOME_CANCELLED
+    assert [notice.code for notice in of(events, "notice")] == ["cancel_not_told"]
+
+
+# Tasks.
+
+
+async def test_a_task_is_looked_at_until_it_is_done(bench: Bench) -> None:
+    bench.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"}, status=202)
+    bench.service.answers("/tasks/7", {"status": "running"}, {"status": "half-way"}, {"status": "succeeded", **FULL})
+    events = await bench.run(mode="poll", poll={"intervalSec": 0.05})
+    assert events[-1].result.summary == "All done."
+    assert [request.method for request in bench.service.requests] == ["POST", "GET", "GET", "GET"]
+
+
+async def test_a_task_by_its_location(bench: Bench) -> None:
+    bench.service.answers("/run", {}, status=202, location="/tasks/8", retry_after="0")
+    bench.service.answers("/tasks/8", {"text": "Done."})
+    assert (await bench.run(mode="poll"))[-1].result.summary == "Done."
+
+
+async def test_a_look_that_fails_for_the_moment_is_repeated(bench: Bench) -> None:
+    bench.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"})
+    looks = iter([503, 429, 200])
+
+    async def handle(_: HttpRequest, responder: Responder) -> None:
+        await responder.send_json(next(looks), {"text": "Done.", "status": "ok"}, {})
+
+    bench.service.routes["/tasks/7"] = handle
+    assert (await bench.run(mode="poll", poll={"intervalSec": 0.05}))[-1].result.summary == "Done."
+
+
+@pytest.mark.parametrize("status", [404, 401])
+async def test_a_task_that_is_lost(bench: Bench, status: int) -> None:
+    bench.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"})
+    bench.service.answers("/tasks/7", {"error": "gone"}, status=status)
+    events = await bench.run(mode="poll", poll={"intervalSec": 0.05})
+    assert events[-1].result.failure.http_status == status
+
+
+async def test_a_task_that_fails_or_is_nowhere(bench: Bench) -> None:
+    bench.service.answers("/run", {"status": "queued"})
+    assert outcome(await bench.run(mode="poll"))[1] == pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
+    bench.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"})
+    bench.service.answers("/tasks/7", {"status": "failed", "error": "out of memory"})
+    events = await bench.run(mode="poll", poll={"intervalSec": 0.05})
+    assert "out of memory" in events[-1].result.failure.message
+
+
+async def test_a_task_that_never_changes_is_silent(bench: Bench) -> None:
+    bench.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"})
+    bench.service.answers("/tasks/7", {"status": "queued"})
+    request = bench.request(mode="poll", poll={"intervalSec": 0.05})
+    request.limits.idle.CopyFrom(duration_pb2.Duration(nanos=500_000_000))
+    assert outcome(await bench.follow(request)) == (pb.OUTCOME_TIMED_OUT, pb.FAILURE_KIND_IDLE_TIMEOUT)
+
+
+# Where requests may go.
+
+
+async def test_a_private_address_must_be_allowed(bench: Bench) -> None:
+    events = await bench.run(allows=False)
+    assert outcome(events) == (pb.OUTCOME_FAILED, pb.FAILURE_KIND_INVALID_CONFIG)
+    assert events[-1].result.failure.code == "host_refused"
+    events = await bench.run(allows=False, url=f"http://localhost:{bench.service.port}/run")
+    assert "not public" in events[-1].result.failure.message
+    assert bench.service.requests == []
+
+
+async def test_redirects_are_not_followed_unless_allowed(bench: Bench) -> None:
+    bench.service.answers("/run", {}, status=307, location="/there?key=1")
+    bench.service.answers("/there", FULL)
+    events = await bench.run()
+    assert events[-1].result.failure.code == "host_refused"
+    assert "key=1" not in events[-1].result.failure.message
+    assert (await bench.run(allowRedirects=True))[-1].result.summary == "All done."
+    assert bench.service.requests[-1].headers["authorization"] == f"Bearer {TOKEN}"
+    bench.service.answers("/run", {}, status=302, location="/there")
+    assert "would lose it" in (await bench.run(allowRedirects=True))[-1].result.failure.message
+
+
+async def test_a_redirect_to_another_host_is_refused(bench: Bench) -> None:
+    async with service() as other:
+        other.answers("/run", FULL)
+        bench.service.answers("/run", {}, status=307, location=f"{other.url}/run")
+        events = await bench.run(allowRedirects=True)
+        assert events[-1].result.failure.code == "host_refused"
+        assert other.requests == []
+        headers = {"X-Key": "{{env.SERVICE_KEY}}"}
+        events = await bench.run(allowRedirects=True, allowedHosts=[f"127.0.0.1:{other.port}"], headers=headers)
+        assert events[-1].result.summary == "All done."
+        sent = other.requests[0]
+        assert sent.json() == bench.service.bodies[-1]
+        assert {"authorization", "x-key"}.isdisjoint(sent.headers), "secrets are for the host they were given for"
+
+
+async def test_a_circle_of_redirects(bench: Bench) -> None:
+    bench.service.answers("/run", {}, status=308, location="/run")
+    events = await bench.run(allowRedirects=True)
+    assert events[-1].result.failure.code == "redirect_loop"
+
+
+async def test_a_task_elsewhere_is_refused(bench: Bench) -> None:
+    async with service() as other:
+        bench.service.answers("/run", {"status": "queued", "statusUrl": f"{other.url}/tasks/7"})
+        events = await bench.run(mode="poll", poll={"intervalSec": 0.05})
+        assert events[-1].result.failure.code == "host_refused"
+        assert other.requests == []
+
+
+# What a hostile service does.
+
+
+async def test_a_huge_answer(bench: Bench) -> None:
+    bench.service.answers("/run", {"text": "x" * 100_000})
+    events = await bench.run(maxResponseBytes=50_000)
+    assert events[-1].result.failure.code == "answer_too_large"
+    bench.service.streams("/run", *([sse({"delta": "x" * 1000})] * 100))
+    events = await bench.run(maxResponseBytes=50_000, mode="stream")
+    assert events[-1].result.failure.code == "answer_too_large"
+
+
+async def test_an_answer_that_drips(bench: Bench) -> None:
+    async def handle(_: HttpRequest, responder: Responder) -> None:
+        await responder.begin(200, {"content-type": "application/json"})
+        while True:
+            await responder.write(b" ")
+            await asyncio.sleep(0.02)
+
+    bench.service.routes["/run"] = handle
+    events = await bench.run(responseTimeoutSec=0.5)
+    assert events[-1].result.failure.code == "response_timeout"
+
+
+async def test_a_head_that_drips(bench: Bench) -> None:
+    async def handle(_: HttpRequest, responder: Responder) -> None:
+        responder._writer.write(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            responder._writer.write(b"x-a: b\r\n")
+            await asyncio.sleep(0.02)
+
+    bench.service.routes["/run"] = handle
+    events = await bench.run(responseTimeoutSec=0.5, mode="stream")
+    assert events[-1].result.failure.code == "response_timeout"
+
+
+@pytest.mark.parametrize("head", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", b""])
+async def test_what_is_no_http(bench: Bench, head: bytes) -> None:
+    async def handle(_: HttpRequest, responder: Responder) -> None:
+        responder._writer.write(head)
+
+    bench.service.routes["/run"] = handle
+    assert outcome(await bench.run()) == (pb.OUTCOME_FAILED, pb.FAILURE_KIND_NETWORK)
+
+
+async def test_a_compressed_answer_is_refused(bench: Bench) -> None:
+    bench.service.answers("/run", FULL, content_encoding="gzip")
+    events = await bench.run()
+    assert events[-1].result.failure.code == "answer_compressed"
+    assert bench.service.requests[0].headers["accept-encoding"] == "identity"
+
+
+async def test_deep_json_and_half_characters(bench: Bench) -> None:
+    deep = b'{"text":' + b"[" * 5000 + b"]" * 5000 + b"}"
+
+    async def handle(_: HttpRequest, responder: Responder) -> None:
+        await responder.send(200, deep, {"content-type": "application/json"})
+
+    bench.service.routes["/run"] = handle
+    assert outcome(await bench.run())[1] == pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
+    deep = b'{"text": "\\ud800 half"}'
+    assert (await bench.run())[-1].result.summary == "\ufffd half"
+
+
+# Before a run.
+
+
+async def test_detect_asks_nobody_unless_told_where(bench: Bench) -> None:
+    (found,) = await bench.client.detect("http")
+    assert found.available
+    assert found.auth == api.AUTH_STATE_NOT_NEEDED
+    config = {"url": f"{bench.service.url}/run", "allowedNetworks": ["127.0.0.0/8"]}
+    health = f"{bench.service.url}/health"
+    bench.service.answers("/health", {}, {})
+    tested = await bench.client.test_environment("http", config={**config, "healthUrl": health})
+    assert tested.status == api.TEST_STATUS_PASS
+    bench.service.answers("/health", {}, status=503)
+    tested = await bench.client.test_environment("http", config={**config, "healthUrl": health})
+    assert "service_unhealthy" in [check.code for check in tested.checks]
+    assert {request.method for request in bench.service.requests} == {"GET"}
+
+
+async def test_without_the_extra(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    events = await bench.run()
+    assert outcome(events)[1] == pb.FAILURE_KIND_NOT_INSTALLED
+    assert "pip install" in events[-1].result.failure.message
