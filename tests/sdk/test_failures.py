@@ -170,6 +170,8 @@ def test_other_texts_with_the_same_words_are_not_lost_sessions(text: str) -> Non
         ("Resource has been exhausted (e.g. check quota).", "RATE_LIMITED", None),
         ("Reached max session turns for this session.", "MAX_TURNS", None),
         ("[API Error: exception TypeError: fetch failed sending request]", "NETWORK", None),
+        ("Internal error\nterminated", "NETWORK", None),
+        ("500 The server had an error while processing your request.", "UPSTREAM_UNAVAILABLE", 500),
         ("The input token count (9) exceeds the maximum number of tokens allowed (8).", "CONTEXT_OVERFLOW", None),
         # opencode, copilot, OpenClaw, pi, qwen, aider
         ('{"message":"Rate limit reached (mock)","statusCode":429,"isRetryable":true}', "RATE_LIMITED", 429),

@@ -118,6 +118,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
         _pattern(
             r"\boverloaded(?:_error)?\b|\b(?:temporarily|currently) (?:unavailable|overloaded)\b|\bhigh demand\b",
             r"\b(?:internal server |server |server_)error\b|\bbad gateway\b|\bservice[ _]unavailable\b",
+            r"\bthe server had an error\b",
             r"\bgateway time-?out\b|\bupstream (?:error|connect error|request timeout)\b|\bat capacity\b",
         ),
     ),
@@ -129,6 +130,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
             r"\bconnection (?:error|failed|refused|reset|closed|aborted|timed out|lost)\b",
             r"\b(?:unable to|could not|cannot|failed to) connect\b",
             r"\bstream (?:disconnected|closed|ended)\b|\bcould not resolve host\b|\bname resolution\b",
+            r"^terminated$",  # Node.js, of an answer that was cut
             r"\berror sending request\b|\bcertificate (?:has expired|verify failed)\b|\bself[- ]signed certificate\b",
             r"\b(?:request|connection) timed out\b|\bpremature close\b|\bother side closed\b|\bUND_ERR_[A-Z_]+",
             r"\berror (?:decoding|reading) (?:the |a )?(?:response )?body\b|\btcp connect error\b|\bdns error\b",
@@ -144,7 +146,7 @@ _REASONS: Final = (
     r"bad request|unauthori[sz]ed|payment required|forbidden|not found|request timeout|conflict|gone"
     r"|payload too large|content too large|request entity too large|unprocessable|too many requests"
     r"|internal server error|not implemented|bad gateway|service unavailable|gateway time-?out|overloaded"
-    r"|rate limit|(?:incorrect|invalid) (?:x-)?api[- ]key|status code"
+    r"|the server had an error|rate limit|(?:incorrect|invalid) (?:x-)?api[- ]key|status code"
 )
 STATUS: Final = _pattern(
     rf"\b(?P<reasoned>[45][0-9]{{2}})\b[\s:,-]{{1,3}}(?:{_REASONS})\b",
