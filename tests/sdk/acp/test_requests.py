@@ -9,7 +9,7 @@ from dragoman.sdk._parser import Perform
 from dragoman.sdk._workbench import AbsentError, WorkbenchError
 from dragoman.v1 import event_pb2 as pb
 
-from tests.sdk.acp.talking import CWD, Talk, asks, update
+from tests.sdk.acp.talking import CWD, Talk, asks, said, update
 
 OPTIONS = [
     {"optionId": "ever", "kind": "allow_always", "name": "Always"},
@@ -53,6 +53,14 @@ def test_a_permission_is_asked_in_the_agents_own_options() -> None:
     )
 
 
+def test_an_input_that_only_the_question_holds_is_told_with_the_result() -> None:
+    asked = permission({**CALL, "rawInput": {"path": "a.txt"}})
+    talk = Talk.ready(
+        update("tool_call", **CALL), asked, update("tool_call_update", toolCallId="t", status="completed")
+    )
+    assert [call.input_json for call in talk.of("tool_call")] == ["", '{"path":"a.txt"}']
+
+
 @pytest.mark.parametrize("option", ["once", "ever", "no", "never", "odd"])
 def test_the_option_chosen_is_told(option: str) -> None:
     (ask,) = Talk.ready(permission()).asked
@@ -86,6 +94,17 @@ def test_a_refused_call_is_denied_however_the_agent_calls_it() -> None:
     answer(talk.asked[0], "no")
     talk.hear(update("tool_call_update", toolCallId="t", status="failed"))
     assert talk.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+
+
+def test_a_call_that_only_its_permission_tells_of_is_told() -> None:
+    talk = Talk.ready(said("I will."), permission())
+    kinds = [event.WhichOneof("body") for event in talk.events]
+    assert kinds[-3:] == ["text", "text", "tool_call"]
+    assert talk.of("text")[-1].WhichOneof("content") is None
+    answer(talk.asked[0], "no")
+    talk.hear(said("No?"), {"id": 3, "result": {"stopReason": "end_turn"}})
+    assert [result.status for result in talk.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
+    assert talk.parser.report.summary == "No?"
 
 
 def test_questions_with_one_id_in_two_forms_are_two() -> None:

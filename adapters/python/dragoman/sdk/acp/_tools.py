@@ -96,7 +96,11 @@ class ToolCalls:
         What is known of it stays: a request may show only the part of a call that needs permission.
         """
         known = self._calls.get(text(asked, "toolCallId"))
-        return known if known is not None else self.merge(asked)
+        if known is None:
+            return self.merge(asked)
+        if not known.raw_input:  # nor may it have been told before
+            known.raw_input = inner(asked, "rawInput")
+        return known
 
     def update(self, update: Fields) -> Iterator[pb.AgentEvent]:
         """Take ``tool_call`` or ``tool_call_update``."""
@@ -118,6 +122,12 @@ class ToolCalls:
         Some agents call it completed when they have killed the command that they ran.
         """
         self._cut |= self._open
+
+    def close_denied(self) -> Iterator[pb.AgentEvent]:
+        """End the calls that were refused and that the agent says nothing more of."""
+        for call_id in sorted(self._open & self.denied):
+            yield pb.AgentEvent(tool_result=pb.ToolResult(tool_call_id=call_id, status=pb.TOOL_STATUS_DENIED))
+        self._open -= self.denied
 
     def cut_off(self) -> Iterator[pb.AgentEvent]:
         """End the calls that an interrupted turn has left open."""
