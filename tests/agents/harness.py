@@ -51,6 +51,8 @@ class Failing:
     http_status: int | None = None
     retries: bool = False
     """Whether the agent tries again, and says so."""
+    first_unseen: bool = False
+    """Whether it says so only after a few tries; its library makes the first ones without a word."""
 
 
 @dataclass(frozen=True, slots=True)
