@@ -8,6 +8,8 @@ from dragoman.testkit.families.codex import CODEX
 from dragoman.testkit.families.copilot import COPILOT
 from dragoman.testkit.families.gemini import GEMINI
 from dragoman.testkit.families.opencode import OPENCODE
+from dragoman.testkit.families.pi import PI
+from dragoman.testkit.families.qwen import QWEN
 from dragoman.testkit.family import AgentFamily
 
 FAMILIES: Final[Mapping[str, AgentFamily]] = {
@@ -16,5 +18,7 @@ FAMILIES: Final[Mapping[str, AgentFamily]] = {
     "copilot": COPILOT,
     "gemini": GEMINI,
     "opencode": OPENCODE,
+    "pi": PI,
+    "qwen": QWEN,
 }
 """By name."""

@@ -1,0 +1,54 @@
+"""The real pi through its adapter: what all agents must stand, and what only it does."""
+
+import hashlib
+from typing import ClassVar
+
+import pytest
+from dragoman.adapters.pi import adapter
+from dragoman.testkit.families.pi import PI
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import Bench, Failing, Recipe
+from tests.agents.suite import AgentSuite, proves
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]
+
+
+class TestPi(AgentSuite):
+    """Everything that all agents must stand."""
+
+    recipe: ClassVar[Recipe] = Recipe(
+        make=adapter,
+        family=PI,
+        executable="pi",
+        unknown_session="00000000-0000-4000-8000-000000000000",
+        failures={
+            "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "pi_error", 401),
+            "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "pi_error", 429, retries=True, first_unseen=True),
+            "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "pi_error", 500, retries=True),
+            "CUT": Failing(pb.FAILURE_KIND_NETWORK, "pi_error", retries=True),
+        },
+        auth=api.AUTH_STATE_UNKNOWN,
+        tested=api.TEST_STATUS_PASS,
+        lacks=["usage_when_cancelled"],
+        unset=adapter().inherit,
+    )
+
+    @proves("300 KB prompt")
+    async def test_a_prompt_of_300_kb(self, bench: Bench) -> None:
+        prompt = "MOCK_ECHO " + "Grüße\u2028" * 34_000 + "."  # pi trims what it reads
+        seen = await bench.run(prompt)
+        assert f"sha256={hashlib.sha256(prompt.encode()).hexdigest()}" in seen.text
+
+    async def test_a_rule_for_a_tool_gives_it_and_no_other(self, bench: Bench) -> None:
+        allow = pb.PermissionRule(decision=pb.PERMISSION_DECISION_ALLOW, tool_name="write")
+        rules = pb.Permissions(rules=[allow])
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=rules, leaves=["notes.txt"])
+        assert set(bench.told().tools) == {"read", "grep", "find", "ls", "write"}
+        assert seen.notices == ["tools_withheld"]
+
+    async def test_nothing_is_unparsed(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", permissions=pb.Permissions(auto_approve=True))
+        assert seen.of("log") == []
+        assert seen.notices == []
