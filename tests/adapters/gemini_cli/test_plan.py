@@ -1,0 +1,210 @@
+"""From a request to Gemini CLI's command line, its settings, and the way that it is talked to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.adapters.gemini_cli import adapter
+from dragoman.adapters.gemini_cli.plan import INSTRUCTIONS_FILE, MODES, SETTINGS_FILE, transport
+from dragoman.protocol.errors import DragomanError
+from dragoman.sdk import Job, Plan
+from dragoman.sdk._job import render_prompt
+from dragoman.sdk._sessions import NEW, SessionPlan
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+NEW_ID = "11111111-1111-4111-8111-111111111111"
+OLD_ID = "22222222-2222-4222-8222-222222222222"
+RESUMED = SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)
+ALLOWED = pb.Permissions(auto_approve=True)
+
+
+def request(cwd: Path, config: dict[str, Any] | None = None, **fields: Any) -> api.ExecuteRequest:
+    made = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
+    made.workspace.cwd = str(cwd)
+    made.config.update(config or {})
+    return made
+
+
+def planned(made: api.ExecuteRequest, session: SessionPlan = NEW) -> Plan:
+    this = adapter()
+    settings = this.accept(made)
+    prompt, _, _ = render_prompt(made, settings, resumes=session.resumes)
+    job = Job(
+        run_id="run-1",
+        attempt=1,
+        request=made,
+        settings=settings,
+        prompt=prompt,
+        system_prompt=made.system_prompt,
+        instructions=settings.instructions,
+        session=session,
+        new_session_id=NEW_ID,
+        executable="/opt/gemini",
+        version="0.61.0",
+        run_dir=Path("/run/dir"),
+        skills=settings.skills,
+        skills_dir=None,
+    )
+    return this.plan(job)
+
+
+def run_settings(plan: Plan) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(plan.files[SETTINGS_FILE])
+    return made
+
+
+def test_the_protocol_by_default(tmp_path: Path) -> None:
+    plan = planned(request(tmp_path))
+    assert plan.argv == ("/opt/gemini", "--acp")
+    assert plan.keep_stdin_open
+    assert json.loads(plan.stdin)["method"] == "initialize"
+    assert plan.env["GEMINI_CLI_NO_RELAUNCH"] == "true"
+
+
+def test_json_lines_where_everything_is_allowed(tmp_path: Path) -> None:
+    plan = planned(request(tmp_path, permissions=ALLOWED, model="gemini-x"))
+    assert plan.argv == (
+        *("/opt/gemini", "--output-format", "stream-json", "--model", "gemini-x"),
+        *("--approval-mode", "yolo", "--session-id", NEW_ID),
+    )
+    assert (plan.stdin, plan.keep_stdin_open, plan.notices) == (b"Do it.", False, ())
+
+
+@pytest.mark.parametrize(
+    ("permissions", "prompt", "config", "way"),
+    [
+        ({}, "Go.", {}, "acp"),
+        ({"interactive": True}, "Go.", {}, "acp"),
+        ({"native_mode": "auto_edit"}, "Go.", {}, "acp"),
+        ({"native_mode": "yolo"}, "Go.", {}, "stream-json"),
+        ({"auto_approve": True}, "Go.", {}, "stream-json"),
+        ({"auto_approve": True}, "See @README.md", {}, "acp"),
+        ({"auto_approve": True, "rules": [pb.PermissionRule()]}, "Go.", {}, "acp"),
+        ({"auto_approve": True}, "Go.", {"transport": "acp"}, "acp"),
+        ({}, "Go.", {"transport": "stream-json"}, "stream-json"),
+    ],
+)
+def test_which_way(tmp_path: Path, permissions: Any, prompt: str, config: dict[str, Any], way: str) -> None:
+    made = request(tmp_path, config, permissions=pb.Permissions(**permissions), prompt=prompt)
+    assert transport(adapter().accept(made), prompt) == way
+
+
+def test_what_json_lines_withhold_is_told(tmp_path: Path) -> None:
+    plan = planned(request(tmp_path, {"transport": "stream-json"}))
+    assert [code for code, _ in plan.notices] == ["tools_withheld"]
+    assert "--approval-mode" not in plan.argv
+
+
+@pytest.mark.parametrize("asks", [{"interactive": True}, {"rules": [pb.PermissionRule()]}])
+def test_json_lines_cannot_keep_what_is_to_be_asked(tmp_path: Path, asks: Any) -> None:
+    with pytest.raises(DragomanError, match="JSON lines"):
+        adapter().accept(request(tmp_path, {"transport": "stream-json"}, permissions=pb.Permissions(**asks)))
+
+
+def test_a_session_goes_on(tmp_path: Path) -> None:
+    plan = planned(request(tmp_path, permissions=ALLOWED), RESUMED)
+    assert plan.argv[-2:] == ("--resume", OLD_ID)
+    assert "resumes session" in plan.notes[0]
+    assert "--resume" not in planned(request(tmp_path), RESUMED).argv
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_its_own_modes_in_both_spellings(tmp_path: Path, mode: str) -> None:
+    plan = planned(request(tmp_path, permissions=pb.Permissions(native_mode=mode)))
+    assert plan.argv[plan.argv.index("--approval-mode") + 1] == MODES[mode]
+
+
+@pytest.mark.parametrize("permissions", [pb.Permissions(), ALLOWED], ids=["acp", "lines"])
+def test_directories_and_further_arguments(tmp_path: Path, permissions: pb.Permissions) -> None:
+    made = request(tmp_path, {"extraArgs": ["--debug"]}, permissions=permissions)
+    made.workspace.additional_directories.append(str(tmp_path))
+    argv = planned(made).argv
+    assert argv[argv.index("--include-directories") + 1] == str(tmp_path)
+    assert argv[-1] == "--debug"
+
+
+@pytest.mark.parametrize("prompt", ["/help", " /help", "$help", "\t$ help"])
+def test_a_command_is_text_unless_it_is_wanted(tmp_path: Path, prompt: str) -> None:
+    sent = planned(request(tmp_path, prompt=prompt, permissions=ALLOWED)).stdin.decode()
+    assert sent.strip()[0] not in "/$"
+    assert sent.endswith(prompt)
+    wanted = request(tmp_path, {"allowSlashCommands": True}, prompt=prompt, permissions=ALLOWED)
+    assert planned(wanted).stdin.decode() == prompt
+
+
+def test_an_at_sign_pulls_nothing_in(tmp_path: Path) -> None:
+    made = request(tmp_path, {"transport": "stream-json"}, prompt="Mail a@b.example and @README.md")
+    assert planned(made).stdin == b"Mail a\\@b.example and \\@README.md"
+
+
+def test_settings_of_the_run(tmp_path: Path) -> None:
+    made = request(tmp_path, {"maxAttempts": 3, "maxTurnsPerRun": 7, "authType": "vertex-ai"})
+    assert run_settings(planned(made)) == {
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False, "maxAttempts": 3},
+        "model": {"maxSessionTurns": 7},
+        "security": {"auth": {"selectedType": "vertex-ai"}},
+    }
+    assert "security" not in run_settings(planned(request(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("env", "method"),
+    [
+        ({"GEMINI_API_KEY": "k"}, "gemini-api-key"),
+        ({"GEMINI_API_KEY": "k", "GOOGLE_GENAI_USE_VERTEXAI": "true"}, "vertex-ai"),
+        ({"GOOGLE_GENAI_USE_GCA": "true"}, "oauth-personal"),
+    ],
+)
+def test_what_is_given_says_who_pays(tmp_path: Path, env: dict[str, str], method: str) -> None:
+    settings = run_settings(planned(request(tmp_path, env=env)))
+    assert settings["security"]["auth"]["selectedType"] == method
+
+
+def test_tool_servers(tmp_path: Path) -> None:
+    servers = [
+        api.McpServer(name="local", stdio=api.McpStdio(command="/bin/x", args=["-v"], env={"A": "b"})),
+        api.McpServer(name="far", http=api.McpHttp(url="https://x.example", headers={"H": "v"})),
+    ]
+    assert run_settings(planned(request(tmp_path, permissions=ALLOWED, mcp_servers=servers)))["mcpServers"] == {
+        "local": {"command": "/bin/x", "args": ["-v"], "env": {"A": "b"}},
+        "far": {"httpUrl": "https://x.example", "headers": {"H": "v"}},
+    }
+    # Over the protocol, they are named when the session begins.
+    assert "mcpServers" not in run_settings(planned(request(tmp_path, mcp_servers=servers)))
+
+
+def test_instructions_are_a_file(tmp_path: Path) -> None:
+    made = request(tmp_path, system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
+    words = planned(made).files[INSTRUCTIONS_FILE].decode()
+    assert words.index("You are Ada.") < words.index("Be brief.")
+    assert INSTRUCTIONS_FILE not in planned(request(tmp_path)).files
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": " \n"},
+        {"model": "-y"},
+        {"permissions": pb.Permissions(native_mode="bypassPermissions")},
+        {"mcp_servers": [api.McpServer(name="x")]},
+    ],
+)
+def test_what_would_reach_it_as_something_else_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
+    with pytest.raises(DragomanError):
+        adapter().accept(request(tmp_path, **fields))
+
+
+def test_the_schema_and_the_document_tell_the_same(tmp_path: Path) -> None:
+    info = adapter().describe()
+    assert {"gemini_local", "gemini-cli", "gemini"} == set(info.aliases)
+    for name, schema in info.config_schema["properties"].items():
+        assert f"`{name}`" in info.configuration_doc, name
+        if schema.get("x-dangerous"):
+            (line,) = [
+                part
+                for part in info.configuration_doc.split("\n- ")
+                if part.startswith(f"`{name}`") or f", `{name}`" in part[:40]
+            ]
+            assert "**dangerous**" in line, name

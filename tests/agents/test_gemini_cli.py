@@ -1,0 +1,175 @@
+"""The Gemini CLI adapter with the real Gemini CLI, against the scripted model."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from dragoman.adapters.gemini_cli import adapter
+from dragoman.testkit.families.gemini import GEMINI
+from dragoman.testkit.isolation import log_in
+from dragoman.testkit.scenarios import Scenario, Tool, call, say
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering
+from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]  # it starts slowly, and retries with patience
+
+WORDS_SERVER = Path(__file__).parent / "words_server.py"
+
+OVER_ACP = {"transport": "acp"}
+IN_LINES = {"transport": "stream-json"}
+
+RECIPE = Recipe(
+    make=adapter,
+    family=GEMINI,
+    executable="gemini",
+    unknown_session="11111111-2222-4333-8444-555555555555",
+    failures={
+        "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "gemini_auth_required", 401),
+        "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", None, retries=True),
+        "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", 500, retries=True),
+        "529": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", 503, retries=True),
+        "CUT": Failing(pb.FAILURE_KIND_NETWORK, "gemini_stream_broken", None),
+        "OVERFLOW": Failing(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "gemini_context_overflow", 400),
+        "NO_CREDIT": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "gemini_quota_exceeded", None, retries=True),
+        "NO_MODEL": Failing(pb.FAILURE_KIND_MODEL_NOT_FOUND, "gemini_model_not_found", None),
+    },
+    max_turns={"maxTurnsPerRun": 2},
+    lacks=("usage_when_cancelled", "refusal_message"),
+    cannot={"test_failing_command": "it tells neither the exit code of a command nor that it failed"},
+    skill_tool=True,
+    unset=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_CLI_HOME", "GOOGLE_GEMINI_BASE_URL"),
+)
+
+
+class TestGeminiCli(AgentSuite):
+    """Everything that all agents must stand, and what only this one does."""
+
+    recipe: ClassVar[Recipe] = RECIPE
+    scenarios = (
+        Scenario(
+            "TELL",
+            "uses a tool of an MCP server, then reports",
+            (call(Tool("mcp_words_tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
+        ),
+    )
+
+    async def test_what_changed_is_told_over_the_protocol(self, bench: Bench) -> None:
+        seen = await bench.run(
+            "MOCK_WRITE path=notes.txt", permissions=ALLOWED, config=OVER_ACP, leaves=["notes.txt"]
+        )
+        (change,) = seen.of("file_change")
+        assert (change.path, change.operation) == (str(bench.workspace / "notes.txt"), pb.FILE_OPERATION_CREATE)
+        assert "+hello from the scripted model" in change.diff
+        told = next(told for told in seen.of("tool_call") if told.input_json)
+        assert (told.name, told.kind) == ("write_file", pb.TOOL_KIND_EDIT)
+        assert json.loads(told.input_json)["content"] == "hello from the scripted model\n"
+
+    async def test_json_lines_offer_nothing_that_would_need_a_permission(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=notes.txt", config=IN_LINES)
+        assert {"tools_withheld", "permission_denied"} <= set(seen.notices)
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
+        assert "write_file" not in bench.told().tools
+
+    async def test_a_rule_about_commands_decides(self, bench: Bench) -> None:
+        allow = pb.PermissionRule(decision=pb.PERMISSION_DECISION_ALLOW, command_prefix="touch a")
+        permissions = pb.Permissions(rules=[allow])
+        await bench.run('MOCK_SHELL command="touch a"', permissions=permissions, leaves=["a"])
+        seen = await bench.run('MOCK_SHELL command="touch b"', permissions=permissions, leaves=["a"])
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
+
+    async def test_its_own_mode(self, bench: Bench) -> None:
+        permissions = pb.Permissions(native_mode="auto_edit")
+        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=permissions, leaves=["notes.txt"])
+        assert seen.of("input_request") == []
+        assert "permission_denied" not in seen.notices
+
+    @pytest.mark.parametrize("config", [{"transport": "acp"}, {"transport": "stream-json"}], ids=["acp", "lines"])
+    @pytest.mark.parametrize("begins", ["/help ", "$help ", "@README.md "])
+    async def test_a_prompt_is_text(self, bench: Bench, config: dict[str, Any], begins: str) -> None:
+        seen = await bench.run(f"{begins}MOCK_TEXT", config=config)
+        assert seen.text == "Hello from the scripted model."
+        assert begins.strip().lstrip("@") in bench.told().prompt
+        assert "A workspace." not in str(bench.model_requests[0].body)
+
+    @pytest.mark.parametrize(
+        "ways", [("acp", "stream-json"), ("stream-json", "acp")], ids=["acp first", "lines first"]
+    )
+    async def test_a_session_goes_on_over_the_other_way(self, bench: Bench, ways: tuple[str, str]) -> None:
+        first = await bench.run("MOCK_TEXT word=plover", config={"transport": ways[0]})
+        handle = first.result.session.handle
+        second = await bench.run("MOCK_RECALL", config={"transport": ways[1]}, session=resuming(handle))
+        assert second.text == "prompts=2 word=plover first=[MOCK_TEXT word=plover]"
+        assert second.result.session.handle.native_id == handle.native_id
+
+    async def test_a_lost_session_in_json_lines(self, bench: Bench) -> None:
+        handle = pb.SessionHandle(adapter=bench.adapter, native_id=RECIPE.unknown_session)
+        seen = await bench.run("MOCK_TEXT", config=IN_LINES, session=resuming(handle))
+        (ended,) = seen.of("attempt_ended")
+        assert (ended.failure.kind, ended.exit_code) == (pb.FAILURE_KIND_SESSION_LOST, 42)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    @pytest.mark.parametrize("config", [{"transport": "acp"}, {"transport": "stream-json"}], ids=["acp", "lines"])
+    async def test_a_stream_that_ends_too_early_is_no_success(self, bench: Bench, config: dict[str, Any]) -> None:
+        seen = await bench.run("MOCK_CUT_END", config=config)
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert seen.result.failure.kind == pb.FAILURE_KIND_NETWORK
+
+    @pytest.mark.parametrize("scenario", ["401", "OVERFLOW", "NO_MODEL", "QUOTA"])
+    async def test_failures_over_the_protocol(self, bench: Bench, scenario: str) -> None:
+        seen = await bench.run(f"MOCK_{scenario}", config=OVER_ACP)
+        expected = {**RECIPE.failures, "QUOTA": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "gemini_quota_exceeded")}
+        failure = seen.result.failure
+        assert (failure.kind, failure.code) == (expected[scenario].kind, expected[scenario].code)
+
+    async def test_attempts_are_limited_and_the_users_settings_stay(self, bench: Bench) -> None:
+        path = bench.isolation.config / "settings.json"
+        path.write_text("// mine\n" + path.read_text())
+        before = path.read_bytes()
+        seen = await bench.run("MOCK_500", config={"maxAttempts": 2})
+        assert seen.result.failure.kind == pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+        assert len(bench.model_requests) == 2
+        assert path.read_bytes() == before
+
+    @pytest.mark.parametrize("permissions", [ASKED, ALLOWED], ids=["acp", "lines"])
+    async def test_a_tool_server_is_really_used(self, bench: Bench, permissions: pb.Permissions) -> None:
+        program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
+        seen = await bench.run(
+            "MOCK_TELL",
+            mcp_servers=[api.McpServer(name="words", stdio=program)],
+            permissions=permissions,
+            react=answering("proceed_once") if permissions.interactive else None,
+        )
+        assert f"The first word has {len(SECRET)} letters." in seen.text
+
+    async def test_with_no_model_named_its_router_disturbs_no_script(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_PARALLEL", permissions=ALLOWED, env={"GEMINI_MODEL": ""})
+        assert "Two results: " in seen.text
+        assert len(bench.requests) > len(bench.model_requests) == 2
+
+    async def test_nobody_logged_in(self, bench: Bench) -> None:
+        env = {"GEMINI_API_KEY": ""}
+        for config in (OVER_ACP, IN_LINES):
+            seen = await bench.run("MOCK_TEXT", env=env, config=config)
+            assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+            assert "GEMINI_API_KEY" in seen.result.failure.message
+        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        assert found.auth == api.AUTH_STATE_MISSING
+
+    async def test_a_login_is_seen(self, bench: Bench) -> None:
+        log_in(bench.isolation)
+        env = {**bench.env, "GEMINI_API_KEY": "", "GOOGLE_GENAI_USE_GCA": "true"}
+        (bench.isolation.config / "settings.json").write_text("{}")
+        (found,) = await bench.client.detect(bench.adapter, env=env)
+        assert (found.auth, found.auth_method) == (api.AUTH_STATE_OK, "oauth-personal")
+
+    async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"], **IN_LINES})
+        assert (seen.result.failure.kind, seen.result.failure.code) == (
+            pb.FAILURE_KIND_INVALID_CONFIG,
+            "gemini_bad_option",
+        )
