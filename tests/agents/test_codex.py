@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from dragoman.adapters.codex import adapter
@@ -158,6 +158,15 @@ class TestCodex(AgentSuite):
         assert "approvals_bypassed" in seen.notices
         assert seen.of("session")[0].mode == "never"
 
+    @pytest.mark.parametrize("transport", ["app-server", "exec"])
+    async def test_its_users_settings_stay_as_they_are(self, bench: Bench, transport: str) -> None:
+        path = bench.isolation.config / "config.toml"
+        before = path.read_bytes()
+        for config in ({}, {"sandbox": "workspace-write"}, {"sandbox": "danger-full-access"}):
+            seen = await bench.run("MOCK_TEXT", config={**config, "transport": transport}, permissions=ALLOWED)
+            assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+            assert path.read_bytes() == before, config
+
     # Questions.
 
     async def test_a_question_is_answered(self, bench: Bench) -> None:
@@ -292,7 +301,7 @@ class TestExec:
     recipe = RECIPE
     scenarios = TestCodex.scenarios
     for_this_agent, stage, bench = AgentSuite.for_this_agent, AgentSuite.stage, AgentSuite.bench
-    config = {"transport": "exec"}
+    config: ClassVar[dict[str, Any]] = {"transport": "exec"}
 
     async def test_text_and_thinking(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_THINKING", config=self.config)

@@ -59,7 +59,7 @@ def test_when_a_limit_ends() -> None:
 
 
 def test_a_retry_has_a_cause() -> None:
-    error = {
+    error: dict[str, Any] = {
         "message": "Reconnecting... 1/5",
         "codexErrorInfo": {"responseStreamDisconnected": {"httpStatusCode": 429}},
     }

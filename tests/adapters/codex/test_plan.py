@@ -63,7 +63,10 @@ def test_who_decides(permissions: pb.Permissions, config: dict[str, Any], expect
     made = job(request(config, permissions=permissions))
     assert access(made) == expected
     params = thread_params(made)
-    assert (params["approvalPolicy"], params["sandbox"]) == expected
+    assert (params["approvalPolicy"], params["sandbox"]) == (expected[0], "read-only")
+    turn = turn_params(made, OLD_ID).get("sandboxPolicy")
+    types = {"danger-full-access": "dangerFullAccess", "workspace-write": "workspaceWrite"}
+    assert (turn["type"] if isinstance(turn, dict) else None) == types.get(expected[1])
     assert ("approvals_bypassed" in dict(plan_run(made, VERSION).notices)) == bool(
         config.get("dangerouslyBypassApprovalsAndSandbox")
     )
@@ -75,17 +78,19 @@ def test_who_decides(permissions: pb.Permissions, config: dict[str, Any], expect
         ({}, {}),
         ({"search": True}, {"web_search": "live"}),
         ({"search": False}, {"web_search": "disabled"}),
-        ({"networkAccess": True}, {"sandbox_workspace_write.network_access": True}),
-        ({"networkAccess": False}, {"sandbox_workspace_write.network_access": False}),
     ],
 )
 def test_settings_for_the_run(config: dict[str, Any], expected: dict[str, Any]) -> None:
     assert overrides(config) == expected
 
 
-def test_further_directories(tmp_path: Path) -> None:
-    made = overrides(workspace=api.Workspace(cwd="/", additional_directories=[str(tmp_path)]))
-    assert made == {"sandbox_workspace_write.writable_roots": [str(tmp_path)]}
+@pytest.mark.parametrize("network", [True, False])
+def test_the_sandbox_round_the_workspace(tmp_path: Path, network: bool) -> None:
+    workspace = api.Workspace(cwd="/", additional_directories=[str(tmp_path)])
+    config = {"sandbox": "workspace-write", "networkAccess": network}
+    made = turn_params(job(request(config, workspace=workspace)), OLD_ID)["sandboxPolicy"]
+    assert isinstance(made, dict)
+    assert (made["writableRoots"], made["networkAccess"]) == ([str(tmp_path)], network)
 
 
 def test_questions_only_where_somebody_answers() -> None:
@@ -143,6 +148,8 @@ class TestExec:
         assert self.argv(model="m-1") == ["--sandbox", "read-only", "--model", "m-1"]
         assert self.argv({"effort": "low"})[2:] == ["-c", 'model_reasoning_effort="low"']
         assert self.argv({"search": True})[2:] == ["-c", 'web_search="live"']
+        assert self.argv({"networkAccess": True})[2:] == ["-c", "sandbox_workspace_write.network_access=true"]
+        assert self.argv(workspace=api.Workspace(cwd="/", additional_directories=["/"]))[2:] == ["--add-dir", "/"]
         assert self.argv({"extraArgs": ["--oss"]})[2:] == ["--oss"]
         bypass = ["--dangerously-bypass-approvals-and-sandbox"]
         assert self.argv({"dangerouslyBypassApprovalsAndSandbox": True}) == bypass

@@ -28,6 +28,7 @@ CANCEL: Final = (
 )
 _EXEC_CANCEL: Final = (CancelStep(SIGINT, share=0.5), CancelStep(SIGTERM))
 
+_READ_ONLY: Final = "read-only"
 _FULL_ACCESS: Final = "danger-full-access"
 
 
@@ -68,7 +69,7 @@ def access(job: Job) -> tuple[str, str]:
     denies = permissions.default_decision == pb.PERMISSION_DECISION_DENY or any(
         rule.decision == pb.PERMISSION_DECISION_DENY for rule in permissions.rules
     )
-    default = _FULL_ACCESS if permissions.auto_approve else "read-only"
+    default = _FULL_ACCESS if permissions.auto_approve else _READ_ONLY
     approval = "untrusted" if denies else "on-request"
     return permissions.native_mode or approval, as_string(job.config.get("sandbox"), default)
 
@@ -91,13 +92,17 @@ def kept(job: Job, key: str) -> str:
 
 
 def thread_params(job: Job) -> dict[str, JsonValue]:
-    """Return what ``thread/start``, ``thread/resume`` and ``thread/fork`` are given alike."""
-    approval, sandbox = access(job)
+    """Return what ``thread/start``, ``thread/resume`` and ``thread/fork`` are given alike.
+
+    The sandbox is always the closest one here, and widened by the turn: for a thread that begins with a wider one,
+    Codex writes into the user's ``config.toml`` that it trusts the directory, with the hooks that it may bring.
+    """
+    approval, _ = access(job)
     config: dict[str, JsonValue] = dict(overrides(job))
     params: dict[str, JsonValue] = {
         "cwd": job.settings.cwd,
         "approvalPolicy": approval,
-        "sandbox": sandbox,
+        "sandbox": _READ_ONLY,
         "config": config,
     }
     if job.settings.model:
@@ -115,11 +120,6 @@ def overrides(job: Job) -> Iterator[tuple[str, JsonValue]]:
     search = as_bool(job.config.get("search"), None)
     if search is not None:
         yield "web_search", "live" if search else "disabled"
-    network = as_bool(job.config.get("networkAccess"), None)
-    if network is not None:
-        yield "sandbox_workspace_write.network_access", network
-    if job.settings.additional_directories:
-        yield "sandbox_workspace_write.writable_roots", list(job.settings.additional_directories)
     if job.interactive and not uses_exec(job):
         # Else the model can ask its user only in plan mode. It is new in Codex, which would warn of it in each run.
         yield "features.default_mode_request_user_input", True
@@ -138,6 +138,9 @@ def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:
 def turn_params(job: Job, thread_id: str) -> dict[str, JsonValue]:
     """Return what ``turn/start`` is given."""
     params: dict[str, JsonValue] = {"threadId": thread_id, "input": [{"type": "text", "text": job.prompt}]}
+    sandbox = sandbox_policy(job)
+    if sandbox is not None:
+        params["sandboxPolicy"] = sandbox
     effort = effort_of(job.config)
     if effort:
         params["effort"] = effort
@@ -148,6 +151,22 @@ def turn_params(job: Job, thread_id: str) -> dict[str, JsonValue]:
     if schema is not None:
         params["outputSchema"] = schema
     return params
+
+
+def sandbox_policy(job: Job) -> JsonValue:
+    """Return the sandbox of the turn; None for the thread's own, which writes nothing."""
+    _, sandbox = access(job)
+    if sandbox == _READ_ONLY:
+        return None
+    if sandbox == _FULL_ACCESS:
+        return {"type": "dangerFullAccess"}
+    return {
+        "type": "workspaceWrite",
+        "writableRoots": list(job.settings.additional_directories),
+        "networkAccess": as_bool(job.config.get("networkAccess"), False),
+        "excludeTmpdirEnvVar": False,
+        "excludeSlashTmp": False,
+    }
 
 
 def effort_of(config: Mapping[str, JsonValue]) -> str:
@@ -178,6 +197,10 @@ def _plan_exec(job: Job) -> Plan:
         argv.append("--dangerously-bypass-approvals-and-sandbox")
     else:
         argv += ["--sandbox", sandbox]
+        for directory in job.settings.additional_directories:
+            argv += ["--add-dir", directory]
+        if as_bool(job.config.get("networkAccess"), False):
+            argv += ["-c", "sandbox_workspace_write.network_access=true"]
     if job.settings.model:
         argv += ["--model", job.settings.model]
     for path, value in overrides(job):

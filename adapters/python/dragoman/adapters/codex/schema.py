@@ -45,8 +45,8 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
     },
     "networkAccess": {
         "type": "boolean",
-        "description": "DANGEROUS: whether commands in the workspace-write sandbox reach the network unasked."
-        " Absent: as the user's config.toml says.",
+        "default": False,
+        "description": "DANGEROUS: commands in the workspace-write sandbox reach the network unasked.",
         "x-dangerous": True,
     },
     "outputSchema": {
