@@ -48,7 +48,6 @@ CANCEL_LIMIT_S: Final = 5.0
 """Seconds that a service may take to be told to stop."""
 
 _HEALTH_LIMIT_S: Final = 5.0
-_MOST_CALLBACK_BYTES: Final = 4 * 1024 * 1024
 _PACKAGES: Final = ("httpx2", "jsonpath", "h11")
 
 
@@ -126,7 +125,7 @@ class HttpAdapter(InProcessAdapter):
             return True
 
         try:
-            listening = self._listeners.token(host, port, _MOST_CALLBACK_BYTES, take)
+            listening = self._listeners.token(host, port, take)
             async with listening as (token, bound):
                 base = as_string(config.get("url"), "").rstrip("/").replace("{port}", str(bound))
                 yield f"{base}/{token}", reports

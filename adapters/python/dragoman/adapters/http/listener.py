@@ -17,6 +17,8 @@ from dragoman.sdk.fields import Fields
 
 REQUEST_LIMIT_S: Final = 15.0
 """Seconds that a request may take to arrive."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of one report."""
 MOST_CONNECTIONS: Final = 64
 _MOST_HEAD: Final = 32 * 1024
 
@@ -29,10 +31,9 @@ _log = structlog.get_logger("dragoman.adapters.http")
 class Listener:
     """Listens at one host and port as long as a run needs it."""
 
-    def __init__(self, host: str, port: int, most_bytes: int) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
-        self._most_bytes = most_bytes
         self._server: asyncio.Server | None = None
         self._takers: dict[bytes, Take] = {}
         self._connections: set[asyncio.Task[Any]] = set()
@@ -115,7 +116,7 @@ class Listener:
                         return 405
                 elif isinstance(event, h11.Data):
                     body += event.data
-                    if len(body) > self._most_bytes:
+                    if len(body) > MOST_BYTES:
                         return 413
                 elif isinstance(event, h11.EndOfMessage):
                     break
@@ -145,7 +146,7 @@ class Listeners:
         self._lock = asyncio.Lock()
 
     @asynccontextmanager
-    async def token(self, host: str, port: int, most_bytes: int, take: Take) -> AsyncIterator[tuple[str, int]]:
+    async def token(self, host: str, port: int, take: Take) -> AsyncIterator[tuple[str, int]]:
         """Listen for one run: give its token, and the port.
 
         Port 0 takes a free one, for this run alone.
@@ -156,7 +157,7 @@ class Listeners:
         async with self._lock:
             listener = self._open.get((host, port)) if port else None
             if listener is None:
-                listener = Listener(host, port, most_bytes)
+                listener = Listener(host, port)
                 await listener.open()
                 self._open[host, listener.port] = listener
             token = listener.admit(take)
