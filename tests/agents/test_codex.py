@@ -1,6 +1,9 @@
 """The real Codex through its adapter: what all agents must stand, and what only it does."""
 
+import base64
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +18,7 @@ from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, when
+from tests.agents.harness import BIN, SECRET, Bench, Failing, Recipe, answering, when
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
 pytestmark = pytest.mark.agents
@@ -30,6 +33,34 @@ QUESTION = {
 }
 ESCALATED = {"sandbox_permissions": "require_escalated", "justification": "May I?"}
 DONE = say("Done: {tool_result:-1|nothing}")
+
+UNDERSTOOD = (
+    *("initialize", "initialized", "thread/start", "thread/resume", "thread/fork", "thread/inject_items"),
+    *("turn/start", "turn/interrupt", "skills/extraRoots/set", "skills/list", "turn/completed", "error"),
+    *("item/started", "item/completed", "item/agentMessage/delta", "item/reasoning/summaryTextDelta"),
+    *("item/commandExecution/outputDelta", "thread/tokenUsage/updated", "account/rateLimits/updated"),
+    *("item/commandExecution/requestApproval", "item/fileChange/requestApproval", "serverRequest/resolved"),
+    *("item/permissions/requestApproval", "item/tool/requestUserInput", "mcpServer/elicitation/request"),
+    *("commandExecution", "fileChange", "mcpToolCall", "webSearch", "subAgentActivity", "codexErrorInfo"),
+    *("declined", "acceptForSession", "sandboxPolicy", "dangerFullAccess", "workspaceWrite", "outputSchema"),
+)
+
+
+def token(claims: dict[str, Any]) -> str:
+    """Return what looks like a signed token and opens nothing."""
+    parts = ({"alg": "none"}, claims)
+    return (
+        ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + ".eA"
+    )
+
+
+FAKE_TOKEN = token({"email": "a@b.example", "exp": 4_102_444_800, "https://api.openai.com/auth": {}})
+SUBSCRIPTION: dict[str, Any] = {
+    "auth_mode": "chatgpt",
+    "tokens": {"id_token": FAKE_TOKEN, "access_token": FAKE_TOKEN, "refresh_token": "r", "account_id": "a"},
+    "last_refresh": "2099-01-01T00:00:00Z",
+}
+API_KEY = {"OPENAI_API_KEY": "sk-fake-0000-dragoman-testkit"}
 
 RECIPE = Recipe(
     make=adapter,
@@ -272,6 +303,11 @@ class TestCodex(AgentSuite):
         assert seen.result.outcome == pb.OUTCOME_FAILED
         assert "max_output_tokens" in seen.result.failure.message
 
+    async def test_a_model_that_declines_is_told_as_an_empty_answer(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_REFUSAL")
+        assert (seen.result.outcome, seen.text) == (pb.OUTCOME_SUCCEEDED, "")
+        assert "codex_no_answer" in seen.notices
+
     async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
         assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
@@ -283,6 +319,39 @@ class TestCodex(AgentSuite):
         listed = await bench.client.list_models(bench.adapter, env=bench.env)
         assert listed.source == api.MODEL_SOURCE_AGENT
         assert CODE_MODE_MODEL in [model.id for model in listed.models]
+
+    @pytest.mark.parametrize("login", [SUBSCRIPTION, API_KEY], ids=["chatgpt", "api_key"])
+    async def test_a_stored_login_is_found(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, login: dict[str, Any]
+    ) -> None:
+        """With a subscription, a key that is only the adapter's own is not passed on."""
+        (bench.isolation.config / "config.toml").unlink()
+        (bench.isolation.config / "auth.json").write_text(json.dumps(login))
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-fake-of-the-adapter")
+        (found,) = await bench.client.detect(bench.adapter, env=bench.env)
+        assert found.auth == api.AUTH_STATE_OK
+        withheld = "api_key_withheld" in [problem.code for problem in found.problems]
+        assert (found.auth_method, withheld) == (("chatgpt", True) if "tokens" in login else ("api_key", False))
+
+    async def test_nobody_logged_in(self, bench: Bench) -> None:
+        (bench.isolation.config / "config.toml").unlink()
+        (found,) = await bench.client.detect(bench.adapter, env=bench.env)
+        assert found.auth == api.AUTH_STATE_MISSING
+
+    async def test_its_skills(self, bench: Bench) -> None:
+        for place in (bench.isolation.config / "skills" / "mine", bench.workspace / ".agents" / "skills" / "ours"):
+            place.mkdir(parents=True)
+            (place / "SKILL.md").write_text(f"---\nname: {place.name}\ndescription: Known.\n---\nWords.\n")
+        listed = await bench.client.list_skills(bench.adapter, env=bench.env, cwd=str(bench.workspace))
+        assert {entry.name for entry in listed.skills} >= {"mine", "ours"}
+
+    def test_it_speaks_what_this_adapter_understands(self, bench: Bench, tmp_path: Path) -> None:
+        """By the schema that the installed program writes of itself."""
+        command = [str(BIN / "codex"), "app-server", "generate-json-schema", "--out", str(tmp_path / "schema")]
+        subprocess.run(command, env=bench.env, check=True, capture_output=True, timeout=30)
+        known = (tmp_path / "schema" / "codex_app_server_protocol.schemas.json").read_text()
+        spoken = set(re.findall(r'"([a-z][A-Za-z_/]*)"', known))
+        assert set(UNDERSTOOD) <= spoken
 
     async def test_its_sandbox_is_tried(self, bench: Bench) -> None:
         tested = await bench.client.test_environment(bench.adapter, env=bench.env, cwd=str(bench.workspace))

@@ -16,7 +16,7 @@ from dragoman.adapters.codex.login import (
     find_login,
 )
 from dragoman.adapters.codex.parse import AppServerParser
-from dragoman.adapters.codex.plan import BYPASS, EXEC, plan_run, uses_exec
+from dragoman.adapters.codex.plan import BYPASS, EXEC, SKILLS_DIR, plan_run, uses_exec
 from dragoman.protocol.errors import FieldViolation, invalid_fields
 from dragoman.sdk import (
     AdapterInfo,
@@ -67,7 +67,7 @@ class CodexAdapter(CommandLineAdapter):
     """Runs Codex."""
 
     executables: ClassVar[tuple[str, ...]] = ("codex",)
-    skill_layout: ClassVar[str] = "{name}"
+    skill_layout: ClassVar[str] = f"{SKILLS_DIR}/{{name}}"
     native_protocol: ClassVar[str] = "codex-app-server"
     inherit: ClassVar[Collection[str]] = INHERITED
     strip: ClassVar[Collection[str]] = NESTING

@@ -14,6 +14,7 @@ from dragoman.adapters.codex.classify import failure_of, failure_of_words, lost_
 from dragoman.adapters.codex.plan import (
     DIGEST_KEY,
     INITIALIZE,
+    SKILLS_DIR,
     digest,
     hello,
     instructions,
@@ -138,7 +139,7 @@ class AppServerParser:
         del result
         yield Write(self._peer.notify("initialized"))
         if self._job.skills_dir is not None:
-            yield self._ask("skills/extraRoots/set", {"extraRoots": [str(self._job.skills_dir)]})
+            yield self._ask("skills/extraRoots/set", {"extraRoots": [str(self._job.skills_dir / SKILLS_DIR)]})
         else:
             yield self._open()
 
@@ -216,6 +217,9 @@ class AppServerParser:
         self._sum_up()
         self.report.raw_json = compact(params)
         self.report.terminal = _terminal(status, inner(turn, "error"))
+        if self.report.terminal.succeeded and not self.report.summary:
+            message = "The turn ended without an answer; Codex does not tell whether the model declined."
+            yield notice(pb.SEVERITY_WARNING, "codex_no_answer", message)
         yield CloseInput()
 
     def _sum_up(self) -> None:

@@ -15,6 +15,8 @@ from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 EXEC: Final = "exec"
+SKILLS_DIR: Final = ".agents/skills"
+"""Where Codex looks for a workspace's skills; ours lie likewise in a directory of their own."""
 INITIALIZE: Final = "initialize"
 BYPASS: Final = "dangerouslyBypassApprovalsAndSandbox"
 DIGEST_KEY: Final = "codexInstructions"
