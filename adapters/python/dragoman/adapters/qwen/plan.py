@@ -1,0 +1,75 @@
+"""From a job to Qwen Code's command line and ways. Pure."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from dragoman.sdk import Job, as_bool
+from dragoman.sdk.acp import AcpOptions, Fields, read_tokens
+from dragoman.sdk.fields import inner, text
+from dragoman.v1 import event_pb2 as pb
+
+STRICTEST_MODE: Final = "default"
+"""It asks before it edits or runs anything."""
+BYPASS_MODE: Final = "yolo"
+
+ENVIRONMENT: Final = {
+    # Else it starts itself a second time, and a signal reaches only the first.
+    "QWEN_CODE_NO_RELAUNCH": "true",
+    "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+}
+DEFAULTS_FILE: Final = "defaults.json"
+DEFAULTS: Final = {
+    # Below the settings of its user. Without these, calls of the model that no run asked for are paid by each.
+    "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
+    # Nor suggest what its user might say next, or find names for what it did: nobody would see them.
+    "ui": {"enableFollowupSuggestions": False},
+    "experimental": {"emitToolUseSummaries": False},
+    # By its own defaults it tries for an hour where a limit is reached, waiting minutes between.
+    "model": {"generationConfig": {"maxRetries": 2, "retryInitialDelayMs": 2000, "retryMaxDelayMs": 30_000}},
+    # A program must not change while runs use it.
+    "general": {"enableAutoUpdate": False},
+}
+
+_MODEL: Final = re.compile(r"\A(?:\$runtime\|[^|]*\|)?(.+?)(?:\([\w-]+\))?\Z")
+
+
+def arguments(job: Job) -> tuple[str, ...]:
+    """Return the arguments behind the executable."""
+    return tuple(_arguments(job))
+
+
+def _arguments(job: Job) -> Iterator[str]:
+    yield from ("--acp", "--approval-mode", _mode(job))
+    if job.settings.model:
+        yield from ("--model", job.settings.model)
+    for directory in job.settings.additional_directories:
+        yield from ("--add-dir", directory)
+
+
+def tool_name(update: Fields) -> str:
+    """Return a tool's own name."""
+    return text(inner(update, "_meta"), "toolName")
+
+
+def call_tokens(update: Fields) -> pb.TokenCounts | None:
+    """Return the tokens of a call of the model, which stand in an empty piece of text after it."""
+    return read_tokens(inner(inner(update, "_meta"), "usage"))
+
+
+def model_name(model: str) -> str:
+    """Return a model's name from Qwen Code's id of it, e.g. ``$runtime|openai|qwen3-coder(openai)``."""
+    return _MODEL.sub(r"\1", model)
+
+
+def options(job: Job) -> AcpOptions:
+    """Return Qwen Code's ways with the protocol in a run."""
+    # The command line has set mode and model; a session in any other mode would not be the one asked for.
+    return AcpOptions(
+        mode=_mode(job), sets_model=False, call_tokens=call_tokens, tool_name=tool_name, model_name=model_name
+    )
+
+
+def _mode(job: Job) -> str:
+    skips = as_bool(job.config.get("dangerouslySkipPermissions"), False)
+    return job.permissions.native_mode or (BYPASS_MODE if skips else STRICTEST_MODE)
