@@ -295,6 +295,12 @@ def test_an_error_of_the_models_service_is_told_as_such() -> None:
     assert talk.parser.report.summary == "Well"
 
 
+def test_a_status_in_place_of_an_error_code_is_one() -> None:
+    talk = Talk.ready(error(429, "Try again later.", answers=3))
+    assert (failure(talk).kind, failure(talk).http_status) == (pb.FAILURE_KIND_RATE_LIMITED, 429)
+    assert failure(talk).code == "acp_error_429"
+
+
 def test_an_error_that_says_nothing_is_a_crash() -> None:
     talk = Talk.ready(error(-32603, "Oops", answers=3))
     assert (failure(talk).kind, failure(talk).code) == (pb.FAILURE_KIND_PROCESS_CRASHED, "acp_error_-32603")

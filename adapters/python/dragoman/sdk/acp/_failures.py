@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from dragoman.sdk._failures import classify_text, unknown_session
+from dragoman.sdk._failures import classify_http, classify_text, unknown_session
 from dragoman.sdk._fields import Fields, text
 from dragoman.sdk._json import JsonValue, compact
 from dragoman.sdk._jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
@@ -47,7 +47,10 @@ def failure_of(error: RpcError, method: str, auth_methods: Sequence[Fields]) -> 
     code = f"acp_error_{error.code}" if error.code is not None else "acp_error"
     if error.code == AUTH_REQUIRED:
         return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, _log_in(said, auth_methods), code=code, errors=(said,))
-    hint = classify_text(said, datetime.now(UTC)) if said else None
+    now = datetime.now(UTC)
+    # Some put the status with which the model's service refused in place of the protocol's code.
+    is_status = error.code is not None and 400 <= error.code < 600
+    hint = classify_http(error.code or 0, said, {}, now) if is_status else classify_text(said, now)
     if hint is not None:
         failure = failure_from_hint(hint, code=code)
         return FailureInfo(
