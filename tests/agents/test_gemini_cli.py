@@ -14,7 +14,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering
-from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
+from tests.agents.suite import ALLOWED, ASKED, RUNNING, AgentSuite, proves, resuming
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]  # it starts slowly, and retries with patience
 
@@ -30,17 +30,20 @@ RECIPE = Recipe(
     unknown_session="11111111-2222-4333-8444-555555555555",
     failures={
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "gemini_auth_required", 401),
-        "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", None, retries=True),
+        "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", 429, retries=True),
         "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", 500, retries=True),
         "529": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", 503, retries=True),
         "CUT": Failing(pb.FAILURE_KIND_NETWORK, "gemini_stream_broken", None),
         "OVERFLOW": Failing(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "gemini_context_overflow", 400),
-        "NO_CREDIT": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "gemini_quota_exceeded", None, retries=True),
+        "NO_CREDIT": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "gemini_quota_exceeded", 429, retries=True),
         "NO_MODEL": Failing(pb.FAILURE_KIND_MODEL_NOT_FOUND, "gemini_model_not_found", None),
     },
     max_turns={"maxTurnsPerRun": 2},
     lacks=("usage_when_cancelled", "refusal_message"),
-    cannot={"test_failing_command": "it tells neither the exit code of a command nor that it failed"},
+    cannot={
+        "test_failing_command": "it tells neither the exit code of a command nor that it failed",
+        "test_a_cut_that_passes_leaves_one_answer": "it does not try again when a connection breaks in mid-stream",
+    },
     skill_tool=True,
     unset=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_CLI_HOME", "GOOGLE_GEMINI_BASE_URL"),
 )
@@ -57,6 +60,15 @@ class TestGeminiCli(AgentSuite):
             (call(Tool("mcp_words_tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
         ),
     )
+
+    @proves("429 that passes")
+    async def test_a_failure_that_passes(self, bench: Bench) -> None:
+        """Over the protocol, nothing tells of retries before it ends."""
+        for config, phases in ((IN_LINES, [pb.RUN_PHASE_RETRYING, RUNNING]), (OVER_ACP, [])):
+            # Scripts count attempts by the prompt.
+            seen = await bench.run(f"MOCK_429_ONCE {config['transport']}", config=config)
+            assert seen.text == "Recovered from the rate limit."
+            assert seen.phases == [pb.RUN_PHASE_STARTING, RUNNING, *phases]
 
     async def test_what_changed_is_told_over_the_protocol(self, bench: Bench) -> None:
         seen = await bench.run(

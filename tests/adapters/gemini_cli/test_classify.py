@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_exit, failure_of_stream
+from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_exit, failure_of_stream, with_status
 from dragoman.v1 import event_pb2 as pb
 
 
@@ -99,3 +99,15 @@ def test_a_session_is_only_lost_if_one_was_to_go_on() -> None:
 def test_nothing_better_is_known_of_other_exits() -> None:
     assert failure_of_exit(0, "", resumed=False) is None
     assert failure_of_exit(137, "whatever", resumed=True) is None
+
+
+def test_the_exit_code_holds_the_status_where_nothing_else_does() -> None:
+    assert with_status(failure_of_error("The model is overloaded.", status=503), 247).http_status == 503
+    assert with_status(failure_of_error("[API Error: The model is overloaded.]"), 247).http_status == 503
+    assert with_status(failure_of_error("terminated"), 244).http_status is None
+    assert with_status(failure_of_error("daily quota"), 1).http_status is None
+
+
+def test_a_status_given_apart_is_made_up_where_the_service_never_answered() -> None:
+    assert failure_of_error("models/x is not found for API", status=500).http_status is None
+    assert failure_of_error("An internal error has occurred.", status=500).http_status == 500

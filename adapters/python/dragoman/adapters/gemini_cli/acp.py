@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.gemini_cli.classify import failure_of_stream
-from dragoman.adapters.gemini_cli.parse import PROVIDER, Retries
+from dragoman.adapters.gemini_cli.parse import PROVIDER
 from dragoman.adapters.gemini_cli.tools import raw_input, tool_name
 from dragoman.sdk import Answer, Ask, FailureInfo, JsonValue, Line, Output, Stream, compact, fields, parse_json_object
 from dragoman.sdk.acp import AcpOptions, AcpParser, Conversation, RpcError, TurnEnd, error_text
@@ -62,7 +62,7 @@ class GeminiAcpParser:
     """The shared parser, with what Gemini CLI leaves out put in.
 
     It tells neither a tool's parameters nor what became of a call that was refused, and repeats a loaded session only
-    after it has said that it is loaded.
+    after it has said that it is loaded. What it says on standard error, of retries above all, comes when it ends.
 
     Args:
         wanted: what this attempt wants of the agent.
@@ -73,16 +73,12 @@ class GeminiAcpParser:
     def __init__(self, wanted: Conversation, options: AcpOptions, version: str) -> None:
         self._inner = AcpParser(replace(wanted, mode=""), options, version)
         self.report = self._inner.report
-        self._retries = Retries()
         self._refused: dict[str, str] = {}
         self._is_history = bool(wanted.session_id)
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
-        if stream == "stderr":
-            told = self._retries.line(line.data.decode("utf-8", "replace"))
-            return [*told, *self._inner.line(stream, line)]
-        frame = parse_json_object(line.data)
+        frame = parse_json_object(line.data) if stream == "stdout" else None
         if frame is None:
             return self._inner.line(stream, line)
         try:
@@ -103,8 +99,6 @@ class GeminiAcpParser:
         for call_id, session_id in list(self._refused.items()):
             outputs += self._inner.line(stream, line._replace(data=_ended(session_id, call_id)))
             del self._refused[call_id]
-        if kind in {"agent_message_chunk", "agent_thought_chunk", "tool_call"} or "id" in frame:
-            outputs += self._retries.over()
         completed = _completed(frame, params, update, kind)
         if completed is not None:
             line = line._replace(data=compact(completed).encode())

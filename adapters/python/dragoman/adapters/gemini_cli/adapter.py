@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.gemini_cli.acp import WAYS, GeminiAcpParser
-from dragoman.adapters.gemini_cli.classify import LOGIN_HINT, failure_of_error, failure_of_exit
+from dragoman.adapters.gemini_cli.classify import LOGIN_HINT, failure_of_error, failure_of_exit, with_status
 from dragoman.adapters.gemini_cli.home import CONFIG_DIR, SKILL_LAYOUT, keep_session, make_home
 from dragoman.adapters.gemini_cli.login import find_login
 from dragoman.adapters.gemini_cli.parse import StreamParser
@@ -142,10 +142,10 @@ class GeminiCliAdapter(AcpAdapter):
             words = evidence.stderr_tail or evidence.stdout_tail
             return failure_of_exit(evidence.exit_code, words, resumed=evidence.resumed)
         failure = terminal.failure
-        if failure is None or not failure.code.startswith("acp_error_") or not failure.errors:
+        if failure is None or failure.kind == pb.FAILURE_KIND_SESSION_LOST:
             return None
-        if failure.kind == pb.FAILURE_KIND_SESSION_LOST:
-            return None
+        if not failure.code.startswith("acp_error_") or not failure.errors:
+            return with_status(failure, evidence.exit_code)
         status = failure.code.removeprefix("acp_error_")
         return failure_of_error(
             failure.errors[0], status=int(status) if status.isdigit() else None, code=failure.code
@@ -160,6 +160,10 @@ class GeminiCliAdapter(AcpAdapter):
         wrong = list(_wrong_fields(request, settings))
         if wrong:
             raise invalid_fields(wrong)
+
+    async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
+        """Look for it; started as one process it tells its version in half the time."""
+        return await super().look({**env, **ENVIRONMENT}, config)
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether it is logged in."""

@@ -1,6 +1,7 @@
 """What went wrong: Google's own status and words first, then Gemini CLI's exit code and its last lines."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -62,8 +63,9 @@ def failure_of_error(said: str, *, status: int | None = None, code: str = "") ->
     body = parse_json_object(found[0].encode()) if found else None
     error = fields.inner(body, "error") if body is not None else {}
     words = (fields.text(error, "message") or _unwrapped(said)).strip()
-    http = fields.count(error, "code") or status
-    kind, fine, advice = _kind(f"{words} {fields.text(error, 'status')} {said}", http)
+    told = fields.count(error, "code")
+    kind, fine, advice = _kind(f"{words} {fields.text(error, 'status')} {said}", told or status)
+    http = told if told is not None or kind not in _OF_SERVICE else status
     hint = classify_text(words, datetime.now(UTC)) if kind == pb.FAILURE_KIND_UNSPECIFIED else None
     if hint is not None:
         return failure_from_hint(hint, code=code or "gemini_error")
@@ -75,12 +77,28 @@ def failure_of_error(said: str, *, status: int | None = None, code: str = "") ->
         code=fine or code or "gemini_error",
         errors=(said[:2000],) if said else (),
         retry_not_before=_retry(said) if kind in _WAITABLE else None,
-        http_status=http if http is not None and 100 <= http <= 599 and kind not in _NO_STATUS else None,
+        http_status=http if http is not None and 100 <= http <= 599 else None,
     )
 
 
+def with_status(failure: FailureInfo, exit_code: int | None) -> FailureInfo:
+    """Return a failure with the HTTP status that Gemini CLI makes its exit code of, modulo 256, if it said none."""
+    status = _STATUS_BY_EXIT.get(exit_code or 0)
+    if status is None or failure.http_status is not None or failure.kind not in _OF_SERVICE:
+        return failure
+    return replace(failure, http_status=status)
+
+
+_STATUS_BY_EXIT: Final = {status % 256: status for status in (400, 401, 403, 429, 500, 502, 503, 504)}
 _WAITABLE: Final = frozenset({pb.FAILURE_KIND_QUOTA_EXCEEDED, pb.FAILURE_KIND_RATE_LIMITED})
-_NO_STATUS: Final = frozenset({pb.FAILURE_KIND_NETWORK})
+_OF_SERVICE: Final = frozenset(
+    {
+        *_WAITABLE,
+        *(pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, pb.FAILURE_KIND_INVALID_CONFIG),
+        pb.FAILURE_KIND_CONTEXT_OVERFLOW,
+    }
+)
+"""Kinds that the service's answer means; of the others, a status given apart is made up."""
 _Kind = tuple[pb.FailureKind.ValueType, str, str]
 
 

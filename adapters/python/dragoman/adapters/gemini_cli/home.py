@@ -22,6 +22,9 @@ HOME_VARIABLE: Final = "GEMINI_CLI_HOME"
 CONFIG_DIR: Final = ".gemini"
 SKILL_LAYOUT: Final = ".agents/skills/{name}"
 
+DEFAULTS: Final[Mapping[str, JsonValue]] = {"general": {"maxAttempts": 4}}
+"""What is set unless the user or the run say otherwise: its own ten attempts are minutes of silence."""
+
 _MADE_FIRST: Final = ("tmp", "history")
 """Where sessions are; made before they are linked to, or a first run's would be lost."""
 _COMMENT: Final = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -50,7 +53,8 @@ def make_home(run_dir: Path, env: Mapping[str, str]) -> dict[str, str]:
         (theirs / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     _link_all(theirs, ours, but=SETTINGS_FILE)
     _link_all(users / ".agents" / "skills", home / ".agents" / "skills")
-    settings = merged(read_settings(theirs / SETTINGS_FILE), json.loads((run_dir / SETTINGS_FILE).read_bytes()))
+    settings = merged(DEFAULTS, read_settings(theirs / SETTINGS_FILE))
+    settings = merged(settings, json.loads((run_dir / SETTINGS_FILE).read_bytes()))
     instructions = run_dir / INSTRUCTIONS_FILE
     if instructions.is_file():
         (ours / INSTRUCTIONS_FILE).symlink_to(instructions)
