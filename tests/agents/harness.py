@@ -199,6 +199,8 @@ class Bench:
         env = {**self.isolation.environment, MARK: self.mark}
         del env["TMPDIR"]  # the run's own is what is to be tested
         self.env: dict[str, str] = env
+        self.config: dict[str, Any] = {}
+        """The ``config`` that every run has, under its own."""
 
     @property
     def requests(self) -> list[RecordedRequest]:

@@ -531,7 +531,9 @@ class AgentSuite:
     @proves("TestEnvironment, quick")
     async def test_a_quick_test_spends_nothing_and_changes_nothing(self, bench: Bench) -> None:
         before = sorted(bench.isolation.home.rglob("*"))
-        tested = await bench.client.test_environment(bench.adapter, env=bench.env, cwd=str(bench.workspace))
+        tested = await bench.client.test_environment(
+            bench.adapter, config=bench.config, env=bench.env, cwd=str(bench.workspace)
+        )
         assert tested.status == self.recipe.tested
         assert bench.requests == []
         assert sorted(bench.isolation.home.rglob("*")) == before
@@ -540,7 +542,7 @@ class AgentSuite:
     @proves("TestEnvironment, live")
     async def test_a_live_test_echoes_its_nonce(self, bench: Bench) -> None:
         tested = await bench.client.test_environment(
-            bench.adapter, live=True, env=bench.env, cwd=str(bench.workspace)
+            bench.adapter, live=True, config=bench.config, env=bench.env, cwd=str(bench.workspace)
         )
         codes = {check.code: check.level for check in tested.checks}
         assert codes["live_ok"] == pb.SEVERITY_INFO
