@@ -168,8 +168,7 @@ class Exchange:
             raise RefusedError(f"it redirects to {_without_query(there)}; redirects are not followed")
         if status in _MOVED and call.method != "GET":
             raise RefusedError(f"it answers a {call.method} with a redirect of status {status}, which would lose it")
-        self._gate.check_host(target_of(there))
-        return replace(call, url=there)
+        return replace(call, url=there)  # whether it may go there is seen when it does
 
     async def _send_once(self, call: Call) -> Any:
         import httpx2  # noqa: PLC0415 - an extra, and slow
