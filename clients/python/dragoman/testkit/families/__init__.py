@@ -7,6 +7,7 @@ from dragoman.testkit.families.claude import CLAUDE
 from dragoman.testkit.families.codex import CODEX
 from dragoman.testkit.families.copilot import COPILOT
 from dragoman.testkit.families.gemini import GEMINI
+from dragoman.testkit.families.openclaw import OPENCLAW
 from dragoman.testkit.families.opencode import OPENCODE
 from dragoman.testkit.families.pi import PI
 from dragoman.testkit.families.qwen import QWEN
@@ -17,6 +18,7 @@ FAMILIES: Final[Mapping[str, AgentFamily]] = {
     "codex": CODEX,
     "copilot": COPILOT,
     "gemini": GEMINI,
+    "openclaw": OPENCLAW,
     "opencode": OPENCODE,
     "pi": PI,
     "qwen": QWEN,

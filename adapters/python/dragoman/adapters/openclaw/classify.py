@@ -1,0 +1,73 @@
+"""What OpenClaw's errors mean. Pure.
+
+It says why a call of the model failed in a word of its own (``failoverReason``); its sentences are told to people,
+and are read where the word says nothing.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from dragoman.sdk import FailureInfo, classify_text, failure_from_hint
+from dragoman.sdk import fields as read
+from dragoman.sdk.fields import Fields
+from dragoman.v1 import event_pb2 as pb
+
+LOGIN_HINT: Final = "Run `openclaw models auth login`, or set the provider's API key."
+
+_KINDS: Final[Mapping[str, pb.FailureKind.ValueType]] = {
+    "auth": pb.FAILURE_KIND_AUTH_REQUIRED,
+    "auth_permanent": pb.FAILURE_KIND_AUTH_REQUIRED,
+    "billing": pb.FAILURE_KIND_QUOTA_EXCEEDED,
+    "rate_limit": pb.FAILURE_KIND_RATE_LIMITED,
+    "overloaded": pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE,
+    "server_error": pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE,
+    "timeout": pb.FAILURE_KIND_NETWORK,
+    "network": pb.FAILURE_KIND_NETWORK,
+    "model_not_found": pb.FAILURE_KIND_MODEL_NOT_FOUND,
+    "context_overflow": pb.FAILURE_KIND_CONTEXT_OVERFLOW,
+    "session_expired": pb.FAILURE_KIND_SESSION_LOST,
+}
+_COOLDOWN: Final = re.compile(
+    r"temporarily disabled after a provider auth/billing failure|"
+    r"No (?:available auth profile|API key found|route-compatible authentication source)",
+)
+_HTTP: Final = re.compile(r"\bHTTP (\d{3})\b")
+_NO_TURN: Final = re.compile(r"incomplete_turn|couldn't generate a response|without a (?:visible )?reply")
+
+
+def retry_cause(reason: str) -> pb.FailureKind.ValueType:
+    """Return why a call is tried again."""
+    return _KINDS.get(reason, pb.FAILURE_KIND_UNSPECIFIED)
+
+
+def failure_of(message: str, observed: Fields) -> FailureInfo:
+    """Return why a run failed.
+
+    Args:
+        message: what OpenClaw says to people.
+        observed: the last ``errorObservation`` of the run; empty if there was none.
+    """
+    hint = classify_text(message, datetime.now(UTC))
+    reason = read.text(observed, "failoverReason")
+    kind = _KINDS.get(reason)
+    if _COOLDOWN.search(message):  # after a refusal OpenClaw does not even ask for a minute
+        kind = pb.FAILURE_KIND_AUTH_REQUIRED
+    found = failure_from_hint(hint) if hint is not None else None
+    if kind is None:
+        kind = found.kind if found is not None else pb.FAILURE_KIND_PROCESS_CRASHED
+    if found is None and _NO_TURN.search(message):
+        kind = pb.FAILURE_KIND_NO_RESULT
+    if found is not None and found.kind == pb.FAILURE_KIND_CONTEXT_OVERFLOW:
+        kind = found.kind
+    status = _HTTP.search(message)
+    words = message.strip() or "OpenClaw says that the run failed, and not why."
+    return FailureInfo(
+        kind,
+        f"{words} {LOGIN_HINT}" if kind == pb.FAILURE_KIND_AUTH_REQUIRED else words,
+        code=f"openclaw_{reason or 'error'}",
+        errors=(words,),
+        retry_not_before=found.retry_not_before if found is not None else None,
+        http_status=int(status[1]) if status else (found.http_status if found is not None else None),
+    )

@@ -1,0 +1,145 @@
+"""From a job to the frames that the gateway gets. Pure.
+
+The program that is started is the relay (see ``relay``): the frames go in as lines, and what the gateway tells comes
+out as lines. A session's key holds its id, so that the id alone is enough to find it again.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dragoman.adapters.openclaw import relay
+from dragoman.sdk import CancelStep, Job, JsonValue, Plan, as_string, compact, skill_prompt
+from dragoman.v1 import event_pb2 as pb
+
+OPEN: Final = "open"
+ADJUST: Final = "adjust"
+TURN: Final = "turn"
+STOP: Final = "stop"
+QUESTION: Final = "question"
+"""The ids of requests, one each."""
+
+DEFAULT_AGENT: Final = "main"
+_SKILLS: Final = "These skills are yours to use. Where one fits the task, do as it says."
+
+
+def plan_run(job: Job) -> Plan:
+    """Return how to run OpenClaw for a job."""
+    return Plan(
+        argv=(sys.executable, "-I", str(Path(relay.__file__))),
+        stdin=opening(job),
+        keep_stdin_open=True,
+        notes=tuple(_notes(job)),
+        notices=tuple(_notices(job)),
+        cancel=(CancelStep(signal=None, write=stop(session_key(job), run_key(job)), share=0.7), CancelStep()),
+    )
+
+
+def native_id(job: Job) -> str:
+    """Return the id of the session that the attempt is in."""
+    resumes = job.session.disposition == pb.SESSION_DISPOSITION_RESUME
+    return job.session.native_id if resumes else job.new_session_id
+
+
+def run_key(job: Job) -> str:
+    """Return what the gateway calls the attempt."""
+    return f"dragoman-{job.run_id}-{job.attempt}"
+
+
+def session_key(job: Job, session_id: str = "") -> str:
+    """Return what the gateway calls a session; the attempt's own without an id."""
+    agent = as_string(job.config.get("agent"), "") or DEFAULT_AGENT
+    return f"agent:{agent}:dragoman-{session_id or native_id(job)}"
+
+
+def opening(job: Job) -> bytes:
+    """Return the request that makes the session, or looks for it: resuming an unknown one would make it anew."""
+    key = session_key(job)
+    if job.session.disposition == pb.SESSION_DISPOSITION_RESUME:
+        return request(OPEN, "sessions.describe", {"key": key})
+    params: dict[str, JsonValue] = {"key": key}
+    if job.session.disposition == pb.SESSION_DISPOSITION_FORK:
+        params |= {"parentSessionKey": session_key(job, job.session.native_id), "fork": True}
+    if job.settings.cwd:
+        params["cwd"] = job.settings.cwd
+    return request(OPEN, "sessions.create", {**params, **_choices(job)})
+
+
+def adjusting(job: Job) -> bytes:
+    """Return the request that gives a resumed session the model and the mode of this run; empty if both stay."""
+    choices = _choices(job)
+    return request(ADJUST, "sessions.patch", {"key": session_key(job), **choices}) if choices else b""
+
+
+def turn(job: Job) -> bytes:
+    """Return the request that has the agent work."""
+    params: dict[str, JsonValue] = {
+        "sessionKey": session_key(job),
+        "message": _message(job),
+        "idempotencyKey": run_key(job),
+        "deliver": False,  # to a messenger
+    }
+    system = "\n\n".join(_system(job))
+    if system:
+        params["extraSystemPrompt"] = system
+    thinking = as_string(job.config.get("thinking"), "")
+    if thinking:
+        params["thinking"] = thinking
+    return request(TURN, "agent", params)
+
+
+def next_question(job: Job) -> bytes:
+    """Return the request that is answered when a tool wants to change something."""
+    return request(QUESTION, "dragoman.question", {"sessionKey": session_key(job)})
+
+
+def stop(key: str, run: str) -> bytes:
+    """Return the request that stops a turn; the programs of its tools are ended with it."""
+    return request(STOP, "sessions.abort", {"key": key, "runId": run})
+
+
+def request(request_id: str, method: str, params: JsonValue) -> bytes:
+    """Return a request as a line."""
+    return compact({"type": "req", "id": request_id, "method": method, "params": params}).encode() + b"\n"
+
+
+def _choices(job: Job) -> dict[str, JsonValue]:
+    made: dict[str, JsonValue] = {}
+    if job.settings.model:
+        made["model"] = job.settings.model
+    if job.permissions.native_mode:
+        made["permissionMode"] = job.permissions.native_mode
+    return made
+
+
+def _message(job: Job) -> str:
+    """Return the prompt; one that begins with a slash gets a blank before it, lest it be taken for an order."""
+    return f" {job.prompt}" if job.prompt.startswith("/") else job.prompt
+
+
+def _system(job: Job) -> Iterator[str]:
+    if job.system_prompt:
+        yield job.system_prompt
+    if job.instructions is not None:
+        yield job.instructions.with_directive()
+    if job.skills:
+        yield _SKILLS
+        yield from (skill_prompt(skill) for skill in job.skills)
+
+
+def _notes(job: Job) -> Iterator[str]:
+    yield f"session {session_key(job)}"
+    if job.prompt.startswith("/"):
+        yield "a blank is put before the prompt, so that it is no order to OpenClaw"
+    if job.skills:
+        yield "skills go into the system prompt"
+
+
+def _notices(job: Job) -> Iterator[tuple[str, str]]:
+    if job.permissions.native_mode:
+        yield (
+            "native_mode",
+            f"OpenClaw's permission mode {job.permissions.native_mode} decides first; what it allows is asked about"
+            " as the run's policy says, unless permissions.auto_approve is set.",
+        )

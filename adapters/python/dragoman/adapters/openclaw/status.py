@@ -1,0 +1,63 @@
+"""What the program tells of logins and models, without a gateway."""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from dragoman.sdk import AuthFinding, CommandLineAdapter, Model, parse_json_object, probe
+from dragoman.sdk import fields as read
+from dragoman.sdk.fields import Fields
+from dragoman.v1 import adapter_pb2 as pb
+
+_AUTH_LIMIT_S: Final = 7.5
+_MODELS_LIMIT_S: Final = 60.0
+
+
+async def read_auth(executable: str, env: Mapping[str, str]) -> AuthFinding:
+    """Return whether the provider of the default model has a key or a login, as OpenClaw sees it."""
+    told = await probe([executable, "models", "status", "--json"], env, _AUTH_LIMIT_S)
+    status = parse_json_object(told.stdout.encode()) if not told.timed_out else None
+    if status is None:
+        return AuthFinding(pb.AUTH_STATE_UNKNOWN, message="`openclaw models status --json` gave no answer in time.")
+    return judge(status)
+
+
+def judge(status: Fields) -> AuthFinding:
+    """Sum up what ``openclaw models status --json`` says. Pure."""
+    model = read.text(status, "resolvedDefault") or read.text(status, "defaultModel")
+    auth = read.inner(status, "auth")
+    wanted = model.partition("/")[0]
+    missing = auth.get("missingProvidersInUse")
+    if isinstance(missing, list) and wanted in missing:
+        return AuthFinding(pb.AUTH_STATE_MISSING, message=f"OpenClaw has no credentials for {wanted}.")
+    for provider in read.objects(auth, "providers"):
+        if read.text(provider, "provider") == wanted:
+            method = read.text(read.inner(provider, "effective"), "kind")
+            if method and method != "missing":
+                return AuthFinding(pb.AUTH_STATE_OK, method)
+    return AuthFinding(pb.AUTH_STATE_MISSING, message=f"OpenClaw has no credentials for {wanted or 'any model'}.")
+
+
+async def read_models(adapter: CommandLineAdapter, request: pb.ListModelsRequest) -> pb.ListModelsResponse:
+    """Return the models that the user's configuration names; none if it cannot be asked."""
+    env = {**os.environ, **request.env}
+    found = await adapter.detect(pb.DetectRequest(env=request.env))
+    response = pb.ListModelsResponse(source=pb.MODEL_SOURCE_STATIC)
+    if not found.available:
+        return response
+    told = await probe([found.executable, "models", "list", "--json"], env, _MODELS_LIMIT_S)
+    for model in models_of(parse_json_object(told.stdout.encode()) or {}):
+        response.models.add(id=model.id, label=model.label, is_default=model.is_default)
+        response.source = pb.MODEL_SOURCE_AGENT
+    return response
+
+
+def models_of(told: Fields) -> list[Model]:
+    """Return what ``openclaw models list --json`` names. Pure."""
+    models = []
+    for item in read.objects(told, "models"):
+        tags = item.get("tags")
+        is_default = isinstance(tags, list) and "default" in tags
+        if read.text(item, "key"):
+            models.append(Model(read.text(item, "key"), read.text(item, "name"), is_default=is_default))
+    return models
