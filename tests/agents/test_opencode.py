@@ -1,19 +1,25 @@
 """The real opencode through its adapter: what all agents must stand, and what only it does."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from dragoman.adapters.opencode import adapter
-from dragoman.adapters.opencode.adapter import INHERITED
+from dragoman.adapters.opencode.adapter import INHERITED, TESTED_VERSION
 from dragoman.testkit.families.opencode import OPENCODE as FAMILY
+from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, Failing, Recipe
-from tests.agents.suite import AgentSuite
+from tests.agents.harness import BIN, SECRET, Bench, Failing, Recipe, answering
+from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
-pytestmark = pytest.mark.agents
+# opencode tries again for more than a minute before it gives up on the service of its model.
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
+
+WORDS_SERVER = Path(__file__).parent / "words_server.py"
 
 OPENCODE = Recipe(
     make=adapter,
@@ -45,6 +51,22 @@ class TestOpencode(AgentSuite):
     """Everything that all agents must stand."""
 
     recipe = OPENCODE
+    scenarios = (
+        Scenario(
+            "TELL",
+            "uses a tool of an MCP server, then reports",
+            (call(Tool("words_tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
+        ),
+        Scenario(
+            "EDIT",
+            "changes a file, then reports",
+            (
+                call(Tool("read", {"path": "{cwd}/README.md"})),
+                call(Tool("edit", {"path": "{cwd}/README.md", "old": "A workspace.", "new": "My workspace."})),
+                say("Done: {tool_result:-1|nothing}"),
+            ),
+        ),
+    )
 
     @pytest.fixture(autouse=True)
     def ripgrep(self, tmp_path: Path) -> None:
@@ -55,3 +77,164 @@ class TestOpencode(AgentSuite):
         folder.mkdir(parents=True)
         if found:
             (folder / "rg").symlink_to(found)
+
+    async def test_the_installed_version_is_the_tested_one_and_it_is_asked_once(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT")
+        assert seen.of("session")[0].agent_version == TESTED_VERSION
+        assert seen.of("started")[0].agent_version == TESTED_VERSION
+        assert seen.notices == []
+        assert seen.of("log") == []
+        assert len(bench.model_requests) == 1, "there was a call for a title"
+
+    async def test_the_model_is_asked_for(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", model="scripted/scripted-2")
+        assert bench.told().model == "scripted-2"
+        assert seen.result.model == "scripted/scripted-2"
+
+    async def test_a_session_goes_on_with_another_model(self, bench: Bench) -> None:
+        first = await bench.run("MOCK_TEXT word=plover")
+        handle = first.result.session.handle
+        await bench.run("MOCK_RECALL", session=resuming(handle), model="scripted/scripted-2")
+        assert [bench.told(number).model for number in (0, 1)] == ["scripted-1", "scripted-2"]
+
+    async def test_a_model_that_is_not_there_ends_the_run_before_anybody_is_asked(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", model="scripted/made-up")
+        assert seen.result.failure.kind == pb.FAILURE_KIND_MODEL_NOT_FOUND
+        assert "scripted/scripted-1" in seen.result.failure.message
+        assert bench.model_requests == []
+
+    async def test_without_any_model_it_never_takes_its_makers(self, bench: Bench, tmp_path: Path) -> None:
+        # Nothing would get out, should it try.
+        closed = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+        env = {"XDG_CONFIG_HOME": str(tmp_path / "empty"), "NO_PROXY": "127.0.0.1,localhost", **closed}
+        seen = await bench.run("MOCK_TEXT", env=env)
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert seen.result.failure.kind == pb.FAILURE_KIND_MODEL_NOT_FOUND
+        assert "opencode/" not in str([session.model for session in seen.of("session")])
+        assert bench.model_requests == []
+
+    async def test_usage_is_summed_over_all_calls_of_the_model(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=a.txt", permissions=ALLOWED, leaves=["a.txt"])
+        usage = seen.result.usage
+        assert len(bench.model_requests) == 2
+        assert (usage.tokens.input, usage.tokens.output, usage.tokens.cache_read) == (800, 84, 1600)
+        assert usage.cost.amount == "0.001128"
+        assert [model.model for model in usage.models] == ["scripted/scripted-1"]
+
+    async def test_an_edit_is_told_with_its_diff(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_EDIT", permissions=ALLOWED, leaves=["README.md"])
+        (change,) = seen.of("file_change")
+        assert change.operation == pb.FILE_OPERATION_MODIFY
+        assert "-A workspace." in change.diff
+        assert "+My workspace." in change.diff
+
+    async def test_a_slash_is_text(self, bench: Bench) -> None:
+        seen = await bench.run("  /nothing-of-that-name MOCK_TEXT")
+        assert seen.text == "Hello from the scripted model."
+
+    async def test_a_slash_is_a_command_where_it_may_be(self, bench: Bench) -> None:
+        seen = await bench.run("/nothing-of-that-name MOCK_TEXT", config={"allowSlashCommands": True})
+        assert bench.model_requests == []
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+
+    async def test_a_project_cannot_allow_itself_anything(self, bench: Bench) -> None:
+        everything = {"*": "allow", "edit": "allow", "bash": {"*": "allow", "touch *": "allow"}}
+        settings = {"permission": everything, "agent": {"build": {"permission": everything}}}
+        (bench.workspace / "opencode.json").write_text(json.dumps(settings))
+        seen = await bench.run('MOCK_SHELL command="touch a.txt"', leaves=["opencode.json"])
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
+        assert "permission_denied" in seen.notices
+
+    async def test_a_file_elsewhere_is_asked_about(self, bench: Bench, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "a.txt").write_text("outside")
+        scenario = f"MOCK_READ path=../{tmp_path.name}/elsewhere/a.txt"
+        seen = await bench.run(f"{scenario}", permissions=ASKED, react=answering("reject_once"))
+        assert seen.of("input_request")
+        assert "outside" not in seen.text
+
+    async def test_nested_agents_only_read_and_nobody_waits_for_ever(self, bench: Bench) -> None:
+        seen = await bench.run(
+            'MOCK_SUBAGENT task="MOCK_WRITE path=b.txt"', permissions=ASKED, react=answering("allow_once")
+        )
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert [asked.subject.tool_name for asked in seen.of("input_request")] == ["task"]
+        # Main agent, nested one, its second word, and the report.
+        assert len(bench.model_requests) == 4
+        assert seen.result.usage.tokens.input == 1600
+
+    async def test_nested_agents_may_do_all_where_all_is_allowed(self, bench: Bench) -> None:
+        seen = await bench.run('MOCK_SUBAGENT task="MOCK_WRITE path=b.txt"', permissions=ALLOWED, leaves=["b.txt"])
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_tool_server(self, bench: Bench) -> None:
+        program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
+        seen = await bench.run(
+            "MOCK_TELL", mcp_servers=[api.McpServer(name="words", stdio=program)], permissions=ALLOWED
+        )
+        assert seen.text.startswith("Told: ")
+        assert "nothing" not in seen.text
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_COMPLETED]
+
+    async def test_the_planning_agent_edits_nothing(self, bench: Bench) -> None:
+        plan = pb.Permissions(auto_approve=True, native_mode="plan")
+        seen = await bench.run("MOCK_WRITE path=a.txt", permissions=plan)
+        assert pb.TOOL_STATUS_COMPLETED not in [result.status for result in seen.of("tool_result")]
+        assert seen.of("session")[-1].mode == "plan"
+
+    async def test_models_are_listed(self, bench: Bench) -> None:
+        listed = await bench.client.list_models(bench.adapter, env=bench.env)
+        assert [model.id for model in listed.models] == ["scripted/scripted-1", "scripted/scripted-2"]
+        assert listed.source == api.MODEL_SOURCE_AGENT
+
+    async def test_without_a_provider_it_is_logged_out(self, bench: Bench, tmp_path: Path) -> None:
+        env = {**bench.env, "XDG_CONFIG_HOME": str(tmp_path / "empty")}
+        (found,) = await bench.client.detect(bench.adapter, env=env)
+        assert found.auth == api.AUTH_STATE_MISSING
+        assert "opencode auth login" in found.hint
+
+
+class TestRunTransport:
+    """``opencode run``, for where the Agent Client Protocol will not do."""
+
+    recipe = OPENCODE
+    scenarios = ()
+    stage = TestOpencode.stage
+    bench = TestOpencode.bench
+    for_this_agent = TestOpencode.for_this_agent
+    RUN = {"transport": "run"}  # noqa: RUF012  # a constant
+
+    async def test_text_and_usage(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_THINKING", config=self.RUN)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert (seen.thinking, seen.text) == ("The user wants a short answer.", "A thought-out reply.")
+        assert seen.result.usage.tokens.input == 400
+        assert seen.result.usage.cost.amount == "0.000564"
+        assert "permissions_not_asked" in seen.notices
+
+    async def test_what_would_be_asked_is_refused(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=a.txt", config=self.RUN)
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
+
+    async def test_a_session_goes_on_and_all_may_be_allowed(self, bench: Bench) -> None:
+        first = await bench.run(
+            "MOCK_WRITE path=a.txt word=plover", config=self.RUN, permissions=ALLOWED, leaves=["a.txt"]
+        )
+        assert first.of("file_change")[0].operation == pb.FILE_OPERATION_CREATE
+        handle = first.result.session.handle
+        second = await bench.run("MOCK_RECALL", config=self.RUN, session=resuming(handle), leaves=["a.txt"])
+        assert "word=plover" in second.text
+
+    async def test_a_lost_session_is_begun_anew(self, bench: Bench) -> None:
+        handle = pb.SessionHandle(adapter=bench.adapter, native_id=OPENCODE.unknown_session)
+        seen = await bench.run("MOCK_TEXT", config=self.RUN, session=resuming(handle))
+        assert [started.session_disposition for started in seen.of("started")] == [
+            pb.SESSION_DISPOSITION_RESUME,
+            pb.SESSION_DISPOSITION_RESUME_REFUSED,
+        ]
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_refused_key(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_401", config=self.RUN)
+        failure = seen.result.failure
+        assert (failure.kind, failure.http_status) == (pb.FAILURE_KIND_AUTH_REQUIRED, 401)

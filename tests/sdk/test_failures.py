@@ -119,6 +119,7 @@ def test_other_texts_with_the_same_words_are_not_lost_sessions(text: str) -> Non
         ("Reached maximum number of turns (2)", "MAX_TURNS", None),
         ("error_max_turns", "MAX_TURNS", None),
         ("Prompt is too long", "CONTEXT_OVERFLOW", None),
+        ("Session too large to compact\nContextOverflowError", "CONTEXT_OVERFLOW", None),
         ("API Error: 400 input length and `max_tokens` exceed context limit: 199 + 8 > 200", "CONTEXT_OVERFLOW", 400),
         ("Credit balance is too low", "QUOTA_EXCEEDED", None),
         ("You've hit your limit · resets 3pm (Europe/Berlin)", "QUOTA_EXCEEDED", None),

@@ -55,7 +55,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
         _pattern(
             r"\b(?:prompt|input|request|conversation|message)s? (?:is |are )?too (?:long|large)\b",
             r"\bcontext[ _](?:length|window|limit)\b[^\n]{0,40}\b(?:exceed|full|too )",
-            r"\bcontext_length_exceeded\b|\brequest_too_large\b|\bmaximum context length\b",
+            r"\bcontext_length_exceeded\b|\brequest_too_large\b|\bmaximum context length\b|\bContextOverflowError\b",
             r"\bexceed\w* (?:the |your )?(?:model'?s? )?(?:maximum |max )?(?:context|(?:number of |input )tokens)\b",
         ),
     ),

@@ -169,6 +169,8 @@ class OpencodeAdapter(AcpAdapter):
         used = await asyncio.to_thread(read_usage, database(env), report.session_id, int(began_at * 1000))
         if used is not None:
             report.usage = with_context(used, report.usage)
+        elif report.usage is not None and report.usage.cost.amount == "0":
+            report.usage.ClearField("cost")  # nothing was priced, or nothing was used
 
     # What is asked of it before.
 

@@ -32,7 +32,9 @@ def ending(reason: str, result: Fields, updates: Updates, options: AcpOptions, *
         return Terminal(succeeded=False, subtype=reason, failure=None if interrupted else failure, interrupted=True)
     if reason in _FAILURES:
         kind, message = _FAILURES[reason]
-        return Terminal(succeeded=False, subtype=reason, failure=FailureInfo(kind, message, code=f"acp_{reason}"))
+        said = (updates.speech.last_words or reason,)  # what it refuses, or was about to say
+        failure = FailureInfo(kind, message, code=f"acp_{reason}", errors=said)
+        return Terminal(succeeded=False, subtype=reason, failure=failure)
     told = options.turn_failure(TurnEnd(reason, updates.speech.last_words, result))
     if told is not None:
         return Terminal(succeeded=False, subtype=reason, failure=told)
