@@ -11,9 +11,9 @@ from typing import Final
 
 from dragoman.sdk._fields import Fields, inner, text
 from dragoman.sdk._json import compact
-from dragoman.sdk._jsonrpc import Notification, Peer, Request, Response, RpcError, Stray
+from dragoman.sdk._jsonrpc import INTERNAL_ERROR, Notification, Peer, Request, Response, RpcError, Stray
 from dragoman.sdk._lines import Line
-from dragoman.sdk._parser import CloseInput, FailureInfo, Output, Report, Stream, Terminal, Write, log_event
+from dragoman.sdk._parser import Ask, CloseInput, FailureInfo, Output, Report, Stream, Terminal, Write, log_event
 from dragoman.sdk.acp._adjusting import Adjustment, adjustments
 from dragoman.sdk.acp._ending import ending, other_usage, run_usage
 from dragoman.sdk.acp._failures import failure_of, is_lost_session
@@ -122,10 +122,7 @@ class AcpParser:
 
     def _message(self, message: Request | Notification | Response[str]) -> list[Output] | None:
         if isinstance(message, Request):
-            try:
-                return self._requests.take(message)
-            except RecursionError:
-                return [Write(self._peer.error(message.id, -32603, "nested too deeply"))]
+            return self._asked(message)
         if isinstance(message, Notification):
             return self._notified(message)
         if self._stopping and message.tag != PROMPT:
@@ -133,6 +130,19 @@ class AcpParser:
         if message.error is not None:
             return self._failed(message.tag, message.error)
         return list(self._steps[message.tag](message.fields))
+
+    def _asked(self, request: Request) -> list[Output]:
+        try:
+            outputs = self._requests.take(request)
+            asks = [output for output in outputs if isinstance(output, Ask) and not output.is_free]
+            told: list[Output] = []
+            for ask in asks:  # some agents say nothing of a call before they ask
+                self._updates.has_acted = True
+                told += self._updates.speech.pause()
+                told += self._updates.calls.announce(ask.request.subject.tool_call_id)
+        except RecursionError:
+            return [Write(self._peer.error(request.id, INTERNAL_ERROR, "nested too deeply"))]
+        return [*told, *outputs]
 
     def _notified(self, message: Notification) -> list[Output] | None:
         if message.method == "$/cancel_request":
@@ -222,7 +232,7 @@ class AcpParser:
     # The end.
 
     def _prompted(self, result: Fields) -> Iterable[Output]:
-        outputs: list[Output] = list(self._updates.speech.pause())
+        outputs: list[Output] = [*self._updates.speech.pause(), *self._updates.calls.close_denied()]
         other = other_usage(result, self._options)
         if other is not None:
             outputs.append(pb.AgentEvent(usage=other))

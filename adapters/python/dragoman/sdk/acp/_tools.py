@@ -102,6 +102,13 @@ class ToolCalls:
             known.raw_input = inner(asked, "rawInput")
         return known
 
+    def announce(self, call_id: str) -> Iterator[pb.AgentEvent]:
+        """Tell a call that permission is asked for, if nothing was told of it."""
+        call = self._calls.get(call_id)
+        if call is not None and call_id not in self._told:
+            self._open.add(call_id)
+            yield from self._tell(call)
+
     def update(self, update: Fields) -> Iterator[pb.AgentEvent]:
         """Take ``tool_call`` or ``tool_call_update``."""
         call = self.merge(update)
