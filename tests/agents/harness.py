@@ -199,7 +199,7 @@ class Bench:
         env = {**self.isolation.environment, MARK: self.mark}
         del env["TMPDIR"]  # the run's own is what is to be tested
         self.env: dict[str, str] = env
-        self.config: dict[str, Any] = {}
+        self.config: dict[str, Any] = dict(self.recipe.config)
         """The ``config`` that every run has, under its own."""
 
     @property
@@ -247,7 +247,7 @@ class Bench:
 
     def request(self, prompt: str, **fields: Any) -> api.ExecuteRequest:
         """Return a request for a run; ``config`` and ``env`` as mappings, other fields of the message as they are."""
-        config = {**self.recipe.config, **(fields.pop("config", None) or {})} or None
+        config = {**self.config, **(fields.pop("config", None) or {})} or None
         env = {**self.env, **fields.pop("env", {})}
         cwd = str(fields.pop("cwd", self.workspace))
         made = execute_request(self.adapter, prompt, cwd=cwd, config=config, env=env)
