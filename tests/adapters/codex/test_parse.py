@@ -145,6 +145,15 @@ class TestConversation:
         (stop,) = written(list(reader.line("stdout", frame(id=3, result={"turn": {"id": "t-1"}}))))
         assert (stop["method"], stop["params"]) == ("turn/interrupt", {"threadId": OLD_ID, "turnId": "t-1"})
 
+    def test_a_turn_may_begin_before_it_is_confirmed(self) -> None:
+        reader = AppServerParser(job(), VERSION)
+        list(reader.line("stdout", INITIALIZED))
+        list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
+        params = {"threadId": OLD_ID, "turn": {"id": "t-1"}}
+        assert list(reader.line("stdout", frame(method="turn/started", params=params))) == []
+        (stop,) = written(list(reader.interrupt()))
+        assert stop["params"]["turnId"] == "t-1"
+
     def test_a_stop_before_there_is_a_thread_ends_it(self) -> None:
         reader = AppServerParser(job(), VERSION)
         assert [type(output) for output in reader.interrupt()] == [CloseInput]
@@ -158,6 +167,7 @@ class TestRecordings:
         outputs, reader = replay("text")
         assert words(outputs) == reader.report.summary == "Hello from the scripted model."
         assert len(of_kind(outputs, "text")) > 2
+        assert not any(piece.whole for piece in of_kind(outputs, "text")), "it was told in pieces already"
         usage = reader.report.usage
         assert usage is not None
         assert (usage.tokens.input, usage.tokens.cache_read, usage.tokens.output) == (400, 800, 42)
@@ -252,6 +262,27 @@ def test_a_question_that_codex_answers_itself_is_taken_back() -> None:
     resolved = frame(method="serverRequest/resolved", params={"requestId": 4})
     assert list(reader.line("stdout", resolved)) == [Withdraw(ask.request.id)]
     assert list(reader.line("stdout", resolved)) == []
+
+
+def test_what_a_nested_agent_says_and_asks_is_marked_as_its_own() -> None:
+    reader = AppServerParser(job(), VERSION)
+    list(reader.line("stdout", INITIALIZED))
+    list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
+    item = {"type": "subAgentActivity", "id": "c-1", "kind": "started", "agentThreadId": "child", "agentPath": "/a"}
+    list(reader.line("stdout", frame(method="item/completed", params={"threadId": OLD_ID, "item": item})))
+    said = {"threadId": "child", "itemId": "m-1", "delta": "Hello."}
+    (event,) = reader.line("stdout", frame(method="item/agentMessage/delta", params=said))
+    assert isinstance(event, pb.AgentEvent)
+    assert (event.lineage.subagent_id, event.lineage.parent_tool_call_id) == ("child", "c-1")
+    params = {"threadId": "child", "itemId": "c-2", "command": "ls"}
+    (ask,) = reader.line("stdout", frame(id=9, method="item/commandExecution/requestApproval", params=params))
+    assert isinstance(ask, Ask)
+    assert ask.lineage is not None
+    assert ask.lineage.subagent_id == "child"
+    done = {"threadId": "child", "turn": {"status": "completed"}}
+    (ended,) = of_kind(reader.line("stdout", frame(method="turn/completed", params=done)), "subagent")
+    assert (ended.id, ended.status) == ("child", pb.SUBAGENT_STATUS_COMPLETED)
+    assert reader.report.terminal is None, "the run goes on"
 
 
 def test_usage_of_an_earlier_turn_is_not_this_runs() -> None:

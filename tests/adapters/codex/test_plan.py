@@ -64,6 +64,7 @@ def test_who_decides(permissions: pb.Permissions, config: dict[str, Any], expect
     assert access(made) == expected
     params = thread_params(made)
     assert (params["approvalPolicy"], params["sandbox"]) == (expected[0], "read-only")
+    assert params["approvalsReviewer"] == "user", "or a model of Codex's would answer in place of the policy"
     turn = turn_params(made, OLD_ID).get("sandboxPolicy")
     types = {"danger-full-access": "dangerFullAccess", "workspace-write": "workspaceWrite"}
     assert (turn["type"] if isinstance(turn, dict) else None) == types.get(expected[1])

@@ -127,6 +127,9 @@ class AppServerParser:
             return list(self._ended(params))
         if method == "serverRequest/resolved":
             return self._approvals.resolved(params.get("requestId"))
+        if method == "turn/started" and self._thread.lineage(params) is None and _TURN in self._peer.pending:
+            self._thread.turn = text(inner(params, "turn"), "id")  # told before the answer to our request
+            return []
         events = self._thread.take(method, params)
         return None if events is None else list(events)
 

@@ -104,6 +104,7 @@ def thread_params(job: Job) -> dict[str, JsonValue]:
     params: dict[str, JsonValue] = {
         "cwd": job.settings.cwd,
         "approvalPolicy": approval,
+        "approvalsReviewer": "user",  # not a model, as its user may have set: the run's policy or its caller decides
         "sandbox": _READ_ONLY,
         "config": config,
     }
