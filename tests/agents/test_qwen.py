@@ -7,10 +7,12 @@ from dragoman.adapters.qwen import adapter
 from dragoman.testkit.families.qwen import QWEN
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Failing, Recipe
-from tests.agents.suite import AgentSuite
+from tests.agents.harness import Bench, Failing, Recipe, when
+from tests.agents.suite import ALLOWED, AgentSuite, resuming
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]
+
+LINES = {"transport": "stream-json"}
 
 
 class TestQwen(AgentSuite):
@@ -36,3 +38,43 @@ class TestQwen(AgentSuite):
         grace_s=15,
         unset=adapter().inherit,
     )
+
+    # The other way of speaking to it.
+
+    async def test_json_lines_text(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_THINKING", config=LINES)
+        assert seen.thinking == "The user wants a short answer."
+        assert seen.text == seen.result.summary == "A thought-out reply."
+        assert seen.result.usage.tokens.input
+        assert "tools_withheld" in seen.notices
+        assert "write_file" not in bench.told().tools
+
+    async def test_json_lines_write(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=notes.txt", config=LINES, permissions=ALLOWED, leaves=["notes.txt"])
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert seen.notices == []
+        statuses = [pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_RUNNING, pb.TOOL_STATUS_COMPLETED]
+        assert seen.statuses(seen.of("tool_call")[0].id) == statuses
+
+    async def test_json_lines_line_of_200_kb(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_LINE", config=LINES)
+        assert seen.text == "0123456789abcdef" * 12800
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_json_lines_failure(self, bench: Bench) -> None:
+        failure = (await bench.run("MOCK_401", config=LINES)).result.failure
+        assert (failure.kind, failure.code, failure.http_status) == (pb.FAILURE_KIND_AUTH_REQUIRED, "qwen_error", 401)
+
+    async def test_json_lines_session(self, bench: Bench) -> None:
+        handle = (await bench.run("MOCK_TEXT word=plover", config=LINES)).result.session.handle
+        seen = await bench.run("MOCK_RECALL", config=LINES, session=resuming(handle))
+        assert "word=plover" in seen.text
+        lost = pb.SessionHandle(adapter="qwen", native_id=self.recipe.unknown_session)
+        seen = await bench.run("MOCK_RECALL", config=LINES, session=resuming(lost))
+        assert seen.of("attempt_ended")[0].failure.kind == pb.FAILURE_KIND_SESSION_LOST
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_json_lines_cancel(self, bench: Bench) -> None:
+        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10))
+        seen = await bench.run("MOCK_STALL_MID", config=LINES, react=react)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED

@@ -8,9 +8,32 @@ from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.qwen.login import find_login
-from dragoman.adapters.qwen.plan import DEFAULTS, DEFAULTS_FILE, ENVIRONMENT, arguments, options
-from dragoman.sdk import AdapterInfo, AuthFinding, Job, Plan, SkillStrategy, capabilities, compact
+from dragoman.adapters.qwen.plan import (
+    DEFAULTS,
+    DEFAULTS_FILE,
+    ENVIRONMENT,
+    arguments,
+    options,
+    plan_stream,
+    uses_stream,
+)
+from dragoman.adapters.qwen.stream import QwenStreamParser, classify_stream
+from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.sdk import (
+    AdapterInfo,
+    AuthFinding,
+    Evidence,
+    FailureInfo,
+    Job,
+    Parser,
+    Plan,
+    Settings,
+    SkillStrategy,
+    capabilities,
+    compact,
+)
 from dragoman.sdk.acp import AcpAdapter, AcpOptions
+from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 VERSION: Final = "1.0.0"
@@ -53,7 +76,25 @@ class QwenAdapter(AcpAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Say how to run it."""
-        return replace(super().plan(job), files={DEFAULTS_FILE: compact(DEFAULTS).encode()})
+        plan = plan_stream(job) if uses_stream(job) else super().plan(job)
+        return replace(plan, env=self.acp_env(job), files={DEFAULTS_FILE: compact(DEFAULTS).encode()})
+
+    def parser(self, job: Job) -> Parser:
+        """Return what understands its output."""
+        return QwenStreamParser() if uses_stream(job) else super().parser(job)
+
+    def classify(self, evidence: Evidence) -> FailureInfo | None:
+        """Say what a run means that ended before it had a word."""
+        return classify_stream(evidence)
+
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
+        """Refuse what only the other way can do.
+
+        Raises:
+            DragomanError: INVALID_REQUEST.
+        """
+        if settings.config.get("transport") == "stream-json" and request.mcp_servers:
+            raise invalid_fields([FieldViolation("mcp_servers", "need config.transport acp")])
 
     def acp_args(self, job: Job) -> Sequence[str]:
         """Return the arguments that make it speak the protocol."""

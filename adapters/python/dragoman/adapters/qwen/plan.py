@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from dragoman.sdk import Job, as_bool
-from dragoman.sdk.acp import AcpOptions, Fields, read_tokens
+from dragoman.sdk import Job, Plan, as_bool
+from dragoman.sdk.acp import AcpOptions, Fields, full_prompt, read_tokens
 from dragoman.sdk.fields import inner, text
 from dragoman.v1 import event_pb2 as pb
 
@@ -39,8 +39,36 @@ def arguments(job: Job) -> tuple[str, ...]:
     return tuple(_arguments(job))
 
 
+def uses_stream(job: Job) -> bool:
+    """Tell whether the run goes by Qwen Code's stream of JSON lines instead of the protocol."""
+    return job.config.get("transport") == "stream-json"
+
+
+def plan_stream(job: Job) -> Plan:
+    """Return how to run Qwen Code for its JSON lines. Nothing can be asked there."""
+    argv = [job.executable, "--output-format", "stream-json", "--include-partial-messages"]
+    session = job.session
+    argv += ["--resume", session.native_id] if session.resumes else ["--session-id", job.new_session_id]
+    allows = job.permissions.auto_approve and not job.permissions.native_mode
+    argv += ["--approval-mode", BYPASS_MODE if allows else _mode(job), *_common(job)]
+    withheld = "Over JSON lines nothing can be asked: what writes or runs anything is not offered to the model."
+    prompt = full_prompt(
+        job.prompt,
+        system_prompt=job.system_prompt,
+        instructions=job.instructions.with_directive() if job.instructions is not None else "",
+    )
+    return Plan(
+        argv=(*argv, *job.settings.extra_args),
+        stdin=prompt.encode(),
+        notices=() if BYPASS_MODE in argv else (("tools_withheld", withheld),),
+    )
+
+
 def _arguments(job: Job) -> Iterator[str]:
-    yield from ("--acp", "--approval-mode", _mode(job))
+    yield from ("--acp", "--approval-mode", _mode(job), *_common(job))
+
+
+def _common(job: Job) -> Iterator[str]:
     if job.settings.model:
         yield from ("--model", job.settings.model)
     for directory in job.settings.additional_directories:

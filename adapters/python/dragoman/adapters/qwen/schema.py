@@ -15,6 +15,12 @@ _DANGEROUS: Final = ("command", "extraArgs", "args", "dangerouslySkipPermissions
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
     properties: dict[str, Any] = dict(common_properties(without=_NO, also=("placeInWorkspace",)))
+    properties["transport"] = {
+        "enum": ["acp", "stream-json"],
+        "default": "acp",
+        "description": "How it is spoken to: the Agent Client Protocol, or its JSON lines, which ask nobody.",
+        "x-common": False,
+    }
     for name in _DANGEROUS:
         properties[name]["x-dangerous"] = True
     return {
