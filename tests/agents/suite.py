@@ -374,7 +374,8 @@ class AgentSuite:
     async def expect_failure(self, bench: Bench, scenario: str) -> None:
         """Run into a scripted failure, and check that it is told as the recipe says."""
         failing = self.recipe.failures[scenario]
-        seen = await bench.run(f"MOCK_{scenario}", permissions=ALLOWED)
+        allowed: dict[str, Any] = {} if bench.lacks("tools") else {"permissions": ALLOWED}
+        seen = await bench.run(f"MOCK_{scenario}", **allowed)
         failure = seen.result.failure
         assert seen.result.outcome == pb.OUTCOME_FAILED
         assert (failure.kind, failure.code) == (failing.kind, failing.code)
