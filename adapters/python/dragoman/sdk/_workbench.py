@@ -136,7 +136,7 @@ class Workbench:
             root, parts = self._place(path)
             return _open_beneath(root, parts, flags)
         except FileNotFoundError:
-            raise AbsentError(f"{path} does not exist") from None
+            raise AbsentError(f"Resource not found: {path}") from None
         except OSError as error:
             raise WorkbenchError(f"{path}: {error.strerror or type(error).__name__}") from None
         except ValueError:  # a zero byte
