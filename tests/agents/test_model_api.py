@@ -243,6 +243,8 @@ class TestOpenAIChat(LoopSuite):
         del bench.env["OPENAI_API_KEY"]
         seen = await bench.run("MOCK_TEXT", config={"provider": "openai"})
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        (found,) = await bench.client.detect(bench.adapter, config={"provider": "openai"}, env=bench.env)
+        assert (found.available, found.auth) == (True, api.AUTH_STATE_UNKNOWN)
 
     async def test_the_name_it_is_called_by_says_who_is_asked(self, bench: Bench) -> None:
         bench.env["ANTHROPIC_API_KEY"] = "sk-fake"

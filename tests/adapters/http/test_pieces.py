@@ -13,6 +13,7 @@ from dragoman.adapters.http import adapter
 from dragoman.adapters.http.frames import Frames
 from dragoman.adapters.http.hosts import Gate, RefusedError, Target, target_of
 from dragoman.adapters.http.mapping import DEFAULT_PATHS, PathError, Paths
+from dragoman.adapters.http.plan import warnings
 from dragoman.adapters.http.schema import make_schema
 from dragoman.client import execute_request
 from dragoman.protocol.errors import DragomanError
@@ -225,6 +226,14 @@ def test_what_the_body_would_lose_is_refused() -> None:
         adapter().accept(request)
     request.config.update({"body": {"q": "{{ systemPrompt }} {{prompt}}"}})
     adapter().accept(request)
+
+
+def test_secrets_in_plain_sight_are_told() -> None:
+    secrets = {"HTTP_BEARER_TOKEN": "t"}
+    assert [code for code, _ in warnings("http://agents.example/", secrets)] == ["plain_http"]
+    assert list(warnings("http://agents.example/", {})) == []
+    assert list(warnings("https://agents.example/", secrets)) == []
+    assert list(warnings("http://127.0.0.1:8080/", secrets)) == []
 
 
 def test_a_header_cannot_be_broken_out_of() -> None:

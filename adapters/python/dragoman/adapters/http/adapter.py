@@ -21,6 +21,7 @@ from dragoman.adapters.http.plan import (
     headers_of,
     secrets_of,
     values_of,
+    warnings,
     wrong_config,
 )
 from dragoman.protocol.errors import FieldViolation, invalid_fields
@@ -91,7 +92,8 @@ class HttpAdapter(InProcessAdapter):
         """Say where the request goes; keep its secrets as such."""
         url = as_string(job.config.get("url"), "").partition("?")[0]
         notes = (f"{as_string(job.config.get('method'), 'POST')} {url}",)
-        return Plan(argv=(), env=secrets_of(job), notes=notes)
+        secrets = secrets_of(job)
+        return Plan(argv=(), env=secrets, notes=notes, notices=tuple(warnings(url, secrets)))
 
     async def work(self, turn: Turn) -> None:
         """Ask, and take the answer as it comes.

@@ -95,6 +95,14 @@ def secrets_of(job: Job) -> dict[str, str]:
     return found
 
 
+def warnings(url: str, secrets: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield codes and messages of what works, and should not be done."""
+    target = target_of(url)
+    is_here = target.host in {"localhost", "::1"} or target.host.startswith("127.")
+    if secrets and target.scheme == "http" and not is_here:
+        yield "plain_http", f"Secrets go to {target.host} unencrypted; use https."
+
+
 def headers_of(job: Job, secrets: Mapping[str, str], values: Mapping[str, JsonValue]) -> dict[str, str]:
     """Return the headers of every request to the service."""
     made = {"accept": "application/json, text/event-stream, application/x-ndjson;q=0.9, */*;q=0.5"}

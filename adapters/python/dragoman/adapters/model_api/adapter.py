@@ -10,6 +10,7 @@ from dragoman.adapters.model_api.loop import Loop
 from dragoman.adapters.model_api.providers import (
     ANTHROPIC,
     INSTALL_HINT,
+    OPENAI,
     PROVIDERS,
     Service,
     is_installed,
@@ -126,6 +127,9 @@ class ModelApiAdapter(InProcessAdapter):
         elif key:
             found.auth, found.auth_method = adapter_pb2.AUTH_STATE_OK, key
             found.message = f"The Python package {provider.name} is installed, and there is a key."
+        elif provider is OPENAI and env.get(provider.url_variable):
+            found.auth = adapter_pb2.AUTH_STATE_UNKNOWN
+            found.message = f"The Python package {provider.name} is installed; there is an address and no key."
         else:
             found.auth = adapter_pb2.AUTH_STATE_MISSING
             found.message = f"The Python package {provider.name} is installed, but there is no key."
