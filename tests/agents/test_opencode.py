@@ -139,7 +139,8 @@ class TestOpencode(AgentSuite):
 
     async def test_a_project_cannot_allow_itself_anything(self, bench: Bench) -> None:
         everything = {"*": "allow", "edit": "allow", "bash": {"*": "allow", "touch *": "allow"}}
-        settings = {"permission": everything, "agent": {"build": {"permission": everything}}}
+        build = {"build": {"permission": everything}}
+        settings = {"permission": everything, "agent": build, "mode": build, "tools": {"bash": True}}
         (bench.workspace / "opencode.json").write_text(json.dumps(settings))
         seen = await bench.run('MOCK_SHELL command="touch a.txt"', leaves=["opencode.json"])
         assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]

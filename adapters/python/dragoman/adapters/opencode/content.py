@@ -41,6 +41,8 @@ def environment(job: Job) -> dict[str, str]:
     }
     if not has_own_permissions(job):
         made["OPENCODE_PERMISSION"] = compact(permission(job))
+    if not as_bool(job.config.get("projectConfig"), True):
+        made["OPENCODE_DISABLE_PROJECT_CONFIG"] = "1"
     return made
 
 
@@ -51,6 +53,9 @@ def configuration(job: Job) -> dict[str, JsonValue]:
     made["share"] = "disabled"
     made |= _models(job, as_object(made.get("provider"), {}))
     made["agent"] = _agents(job, as_object(made.get("agent"), {}))
+    if not has_own_permissions(job):
+        # The old name of agents, which opencode puts over the new one when all files are read.
+        made["mode"] = {name: {"permission": permission(job, name)} for name in _primary(job)}
     # Else a run ends, as if all were well, at the first thing that is refused.
     made["experimental"] = {**as_object(made.get("experimental"), {}), "continue_loop_on_deny": True}
     if instructions(job):
@@ -129,16 +134,20 @@ def _agents(job: Job, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     def add(name: str, more: Mapping[str, JsonValue]) -> None:
         agents[name] = {**as_object(agents.get(name), {}), **more}
 
-    chosen = agent_of(job) or DEFAULT_AGENT
     if not has_own_permissions(job):
-        for name in (chosen, DEFAULT_AGENT, _PLAN_AGENT):
+        for name in _primary(job):
             add(name, {"permission": permission(job, name)})
         for name in _NESTED:
             add(name, {"permission": _nested_permission(job)})
     steps = as_int(job.config.get("steps"), 0)
     if steps:
-        add(chosen, {"steps": steps})
+        add(agent_of(job) or DEFAULT_AGENT, {"steps": steps})
     return agents
+
+
+def _primary(job: Job) -> list[str]:
+    """Return the agents that a run may have: the one that is chosen, and those that opencode may switch to."""
+    return list(dict.fromkeys([agent_of(job) or DEFAULT_AGENT, DEFAULT_AGENT, _PLAN_AGENT]))
 
 
 def _models(job: Job, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -43,6 +43,11 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
         "description": "DANGEROUS: opencode's own settings, and the project's, decide what is asked about.",
         "x-dangerous": True,
     },
+    "projectConfig": {
+        "type": "boolean",
+        "default": True,
+        "description": "Whether opencode reads what the project brings: settings, agents, plugins, which run code.",
+    },
     "transport": {
         "type": "string",
         "enum": ["acp", "run"],

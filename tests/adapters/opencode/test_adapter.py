@@ -1,0 +1,157 @@
+"""What the adapter says of itself, its checks, logins, tools, and its word on failures."""
+
+import json
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from dragoman.adapters.opencode import adapter
+from dragoman.adapters.opencode.adapter import KEYS
+from dragoman.adapters.opencode.login import find_login, judge, parse_jsonc
+from dragoman.adapters.opencode.schema import config_schema
+from dragoman.adapters.opencode.tools import file_changes, tool_name
+from dragoman.sdk import Evidence, Report, Terminal
+from dragoman.sdk.acp import RpcError, ToolState
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from .planning import job_of, request
+
+FOLDER = files("dragoman.adapters.opencode")
+DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
+SCHEMA = config_schema()
+
+
+def test_it_is_found_as_anybody_elses_would_be() -> None:
+    (entry,) = entry_points(group="dragoman.adapters", name="opencode")
+    assert entry.load()().describe().type == "opencode"
+    assert "opencode_local" in adapter().describe().aliases
+
+
+def test_the_shipped_schema_is_the_generated_one() -> None:
+    assert json.loads((FOLDER / "config.schema.json").read_text(encoding="utf-8")) == SCHEMA
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("key", SCHEMA["properties"])
+def test_every_key_is_documented(key: str) -> None:
+    assert f"`{key}`" in DOCUMENT
+    assert SCHEMA["properties"][key]["description"]
+
+
+@pytest.mark.parametrize("key", [key for key, value in SCHEMA["properties"].items() if value.get("x-dangerous")])
+def test_what_is_dangerous_is_called_so(key: str) -> None:
+    (line,) = [line for line in DOCUMENT.splitlines() if line.startswith(f"- `{key}`")]
+    assert "**dangerous**" in line
+
+
+@pytest.mark.parametrize(
+    ("stored", "providers", "keys", "state", "method"),
+    [
+        ({}, [], [], api.AUTH_STATE_MISSING, ""),
+        ({"anthropic": {"type": "api", "key": "k"}}, [], [], api.AUTH_STATE_OK, "api"),
+        ({"a": {"type": "oauth", "expires": 5, "refresh": "r"}}, [], [], api.AUTH_STATE_OK, "oauth"),
+        ({"a": {"type": "oauth", "expires": 5}}, [], [], api.AUTH_STATE_EXPIRED, "oauth"),
+        ({"a": {"type": "oauth", "expires": 5}}, [], ["OPENAI_API_KEY"], api.AUTH_STATE_OK, "api_key"),
+        ({}, ["mine"], [], api.AUTH_STATE_OK, "config"),
+        ({"a": "odd"}, [], [], api.AUTH_STATE_OK, "stored"),
+    ],
+)
+def test_logins(
+    stored: dict[str, Any], providers: list[str], keys: list[str], state: api.AuthState.ValueType, method: str
+) -> None:
+    found = judge(stored, providers, keys, now_ms=1000)
+    assert (found.state, found.method) == (state, method)
+
+
+def test_where_logins_are_looked_for(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path)}
+    assert find_login(env, KEYS).state == api.AUTH_STATE_MISSING
+    (tmp_path / ".config" / "opencode").mkdir(parents=True)
+    (tmp_path / ".config" / "opencode" / "opencode.jsonc").write_text('{"provider": {"mine": {}}, // mine\n}')
+    assert find_login(env, KEYS).method == "config"
+    (tmp_path / ".local" / "share" / "opencode").mkdir(parents=True)
+    (tmp_path / ".local" / "share" / "opencode" / "auth.json").write_text('{"openai": {"type": "api"}}')
+    assert find_login(env, KEYS).method == "api"
+    assert find_login({"HOME": str(tmp_path / "none"), "OPENAI_API_KEY": "k"}, KEYS).method == "api_key"
+    assert find_login({"HOME": "/none", "OPENCODE_AUTH_CONTENT": '{"x": {"type": "api"}}'}, KEYS).method == "api"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": "http://x/*y*/" /* c */, // d\n "b": [1, 2,],}', {"a": "http://x/*y*/", "b": [1, 2]}),
+        ('{"a": "\\"//"}', {"a": '"//'}),
+        ('{"a": ",}"}', {"a": ",}"}),
+        ("[1]", {}),
+        ("", {}),
+        ("{" * 50_000, {}),
+    ],
+)
+def test_json_with_comments(text: str, value: dict[str, Any]) -> None:
+    assert parse_jsonc(text) == value
+
+
+@pytest.mark.parametrize(
+    ("update", "name"),
+    [
+        ({"sessionUpdate": "tool_call", "title": "write"}, "write"),
+        ({"sessionUpdate": "tool_call", "title": "words_tell"}, "words_tell"),
+        ({"sessionUpdate": "tool_call", "title": "src/a.txt"}, ""),
+        ({"sessionUpdate": "tool_call_update", "title": "write"}, ""),
+        ({"title": 3}, ""),
+    ],
+)
+def test_tool_names(update: dict[str, Any], name: str) -> None:
+    assert tool_name(update) == name
+
+
+def test_changes_of_files() -> None:
+    made: dict[str, Any] = {"metadata": {"filepath": "/w/a.txt", "exists": False}}
+    call = ToolState("c", kind=pb.TOOL_KIND_EDIT, raw_input={"content": "x\n"}, raw_output=made)
+    (change,) = file_changes(call) or []
+    assert (change.path, change.operation) == ("/w/a.txt", pb.FILE_OPERATION_CREATE)
+    assert "+x" in change.diff
+    diff = "Index: /w/a.txt\n=====\n--- /w/a.txt\n+++ /w/a.txt\n@@ -1 +1 @@\n-a\n+b\n"
+    changed: dict[str, Any] = {"metadata": {"diff": diff}}
+    call = ToolState("c", kind=pb.TOOL_KIND_EDIT, raw_input={"filePath": "/w/a.txt"}, raw_output=changed)
+    (change,) = file_changes(call) or []
+    assert (change.operation, change.diff) == (pb.FILE_OPERATION_MODIFY, diff[diff.index("---") :])
+    assert file_changes(ToolState("c", kind=pb.TOOL_KIND_EXECUTE)) == []
+    assert file_changes(ToolState("c", kind=pb.TOOL_KIND_EDIT)) is None, "its diffs may tell"
+
+
+def test_a_session_that_is_gone(tmp_path: Path) -> None:
+    lost = adapter().acp_options(job_of(request(tmp_path))).lost_session
+    assert lost(RpcError(-32603, "Internal error: OpenCode service failure", {"service": "session"}))
+    assert not lost(RpcError(-32603, "Internal error: OpenCode service failure", {"service": "directory"}))
+    assert not lost(RpcError(-32603, "Internal error: Incorrect API key", {"service": "session"}))
+    assert not lost(RpcError(-32603, "Internal error: OpenCode service failure", "session"))
+    said = "\x1b[91mError: \x1b[0mSession not found"
+    failure = adapter().classify(Evidence(Report(), resumed=True, stderr_tail=said))
+    assert failure is not None
+    assert failure.kind == pb.FAILURE_KIND_SESSION_LOST
+
+
+def test_its_own_last_word_stands() -> None:
+    spoken = Report(terminal=Terminal(succeeded=True))
+    assert adapter().classify(Evidence(spoken, stderr_tail="429 Too Many Requests")) is None
+    failure = adapter().classify(Evidence(Report(), stderr_tail="429 Too Many Requests"))
+    assert failure is not None
+    assert failure.kind == pb.FAILURE_KIND_RATE_LIMITED
+
+
+@pytest.mark.parametrize(
+    ("config", "codes"),
+    [
+        ({"model": "a/b"}, []),
+        ({}, ["model_not_set"]),
+        ({"model": "a/b", "ownPermissions": True, "transport": "run"}, ["permissions_skipped", "transport_run"]),
+        ({"model": "a/b", "dangerouslySkipPermissions": True}, ["permissions_skipped"]),
+    ],
+)
+def test_checks(config: dict[str, Any], codes: list[str]) -> None:
+    assert [check.code for check in adapter().extra_checks(config, {})] == codes
