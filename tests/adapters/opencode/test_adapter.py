@@ -154,4 +154,10 @@ def test_its_own_last_word_stands() -> None:
     ],
 )
 def test_checks(config: dict[str, Any], codes: list[str]) -> None:
-    assert [check.code for check in adapter().extra_checks(config, {})] == codes
+    assert [check.code for check in adapter().extra_checks(config, {"PATH": "/none"})] == ["ripgrep_missing", *codes]
+
+
+def test_ripgrep_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "rg").write_text("#!/bin/sh\n")
+    (tmp_path / "rg").chmod(0o755)
+    assert adapter().extra_checks({"model": "a/b"}, {"PATH": str(tmp_path)}) == []

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -197,8 +198,7 @@ class OpencodeAdapter(AcpAdapter):
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]
     ) -> Sequence[adapter_pb2.EnvironmentCheck]:
         """Return what only this adapter knows to look at."""
-        del env
-        return list(_checks(config))
+        return list(_checks(config, env))
 
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
         """List the models of the providers that opencode has a login or key for."""
@@ -257,7 +257,14 @@ def _wrong_fields(request: adapter_pb2.ExecuteRequest, settings: Settings) -> It
             yield FieldViolation(path, "give stdio.command or http.url")
 
 
-def _checks(config: Mapping[str, JsonValue]) -> Iterator[adapter_pb2.EnvironmentCheck]:
+def _checks(config: Mapping[str, JsonValue], env: Mapping[str, str]) -> Iterator[adapter_pb2.EnvironmentCheck]:
+    if shutil.which("rg", path=env.get("PATH", "")) is None:
+        yield adapter_pb2.EnvironmentCheck(
+            code="ripgrep_missing",
+            level=pb.SEVERITY_INFO,
+            message="ripgrep is not on this PATH: opencode fetches it from GitHub when it first searches.",
+            hint="Install ripgrep where opencode may not fetch programs; without it, skills and searches fail there.",
+        )
     if not as_string(config.get("model"), ""):
         yield adapter_pb2.EnvironmentCheck(
             code="model_not_set",
