@@ -252,3 +252,6 @@ class TestOpenAIChat(LoopSuite):
         request.adapter = "openai_api"
         seen = await bench.follow(request)
         assert seen.result.provider == "openai"
+        request = bench.request("MOCK_TEXT")
+        request.agent.adapter_type = "openai_api"  # all that a router leaves of it
+        assert (await bench.follow(request)).result.provider == "openai"

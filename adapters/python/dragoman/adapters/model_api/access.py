@@ -52,7 +52,10 @@ def provider_named(wanted: str, alias: str, *layers: Mapping[str, str]) -> Provi
 
 def provider_of(job: Job, env: Mapping[str, str]) -> Provider:
     """Return who is asked in a run. ``env`` is all that an agent of it would get."""
-    return provider_named(as_string(job.config.get("provider"), ""), job.request.adapter, _given(job), env)
+    request = job.request
+    # A router passes on the adapter's type, whatever name it was asked for; the agent's own record may still tell.
+    alias = request.adapter if request.adapter in ALIASES else request.agent.adapter_type
+    return provider_named(as_string(job.config.get("provider"), ""), alias, _given(job), env)
 
 
 def model_of(provider: Provider, job: Job, env: Mapping[str, str]) -> str:
