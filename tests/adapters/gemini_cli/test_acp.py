@@ -100,7 +100,7 @@ def test_a_file_is_known_by_its_diff() -> None:
     assert (ask.request.subject.tool_name, list(ask.request.subject.paths)) == ("write_file", ["/ws/a.txt"])
     ask.encode(Answer(allowed=True, option=ask.request.options[1]))
     talk.update(sessionUpdate="tool_call_update", status="completed", **WRITE)
-    (call,), (change,) = of(talk.outputs, "tool_call"), of(talk.outputs, "file_change")
+    call, (change,) = of(talk.outputs, "tool_call")[-1], of(talk.outputs, "file_change")
     assert json.loads(call.input_json) == {"file_path": "/ws/a.txt", "content": "hello\n"}
     assert (change.operation, "+hello" in change.diff) == (pb.FILE_OPERATION_CREATE, True)
 

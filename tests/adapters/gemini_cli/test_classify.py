@@ -32,6 +32,7 @@ def google(code: int, message: str, status: str) -> str:
         ("[API Error: Your prepayment credits are depleted.]", "QUOTA_EXCEEDED", "gemini_quota_exceeded", None),
         ("[API Error: You exceeded your current quota.\nPlease retry in 1s.]", "RATE_LIMITED", None, None),
         ("[API Error: exception TypeError: fetch failed sending request]", "NETWORK", "gemini_stream_broken", None),
+        ("[API Error: The model is overloaded. Please try again later.]", "UPSTREAM_UNAVAILABLE", None, None),
         ("[API Error: terminated]", "NETWORK", "gemini_stream_broken", None),
         ("something else", "PROCESS_CRASHED", "gemini_error", None),
     ],

@@ -31,6 +31,7 @@ _BLOCKED: Final = re.compile(r"\((?:SAFETY|RECITATION|OTHER)\)|blocked|safety", 
 _BROKEN: Final = re.compile(
     r"(?:^|[\s:])terminated\b|without a finish reason|fetch failed|other side closed|ECONN|socket hang up"
 )
+_DOWN: Final = re.compile(r"\boverloaded\b|\bUNAVAILABLE\b|\binternal error\b|high demand", re.IGNORECASE)
 _EXITS: Final = {
     41: (pb.FAILURE_KIND_AUTH_REQUIRED, "gemini_auth_required", LOGIN_HINT),
     42: (pb.FAILURE_KIND_INVALID_CONFIG, "gemini_bad_input", "See what it says of its input or session."),
@@ -68,7 +69,7 @@ def failure_of_error(said: str, *, status: int | None = None, code: str = "") ->
     http = told if told is not None or kind not in _OF_SERVICE else status
     hint = classify_text(words, datetime.now(UTC)) if kind == pb.FAILURE_KIND_UNSPECIFIED else None
     if hint is not None:
-        return failure_from_hint(hint, code=code or "gemini_error")
+        return replace(failure_from_hint(hint, code=code or "gemini_error"), errors=(said[:2000],))
     if kind == pb.FAILURE_KIND_UNSPECIFIED:
         kind = pb.FAILURE_KIND_PROCESS_CRASHED
     return FailureInfo(
@@ -110,6 +111,7 @@ def _kind(words: str, status: int | None) -> _Kind:
         (_QUOTA, (pb.FAILURE_KIND_QUOTA_EXCEEDED, "gemini_quota_exceeded", "Wait for the reset, or pay.")),
         (_LIMITED, (pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", "Wait a while.")),
         (_AUTH, (pb.FAILURE_KIND_AUTH_REQUIRED, "gemini_auth_required", LOGIN_HINT)),
+        (_DOWN, (pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", "Wait a while.")),
         (_BROKEN, (pb.FAILURE_KIND_NETWORK, "gemini_stream_broken", "See what cuts streams on the way.")),
     )
     for pattern, kind in rules:
