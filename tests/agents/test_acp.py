@@ -130,6 +130,8 @@ class TestQwen(AcpSuite):
     recipe = recipe(
         QWEN,
         "--acp",
+        # By itself a model of its own decides what need not be asked for.
+        config={"mode": "default"},
         unknown_session="00000000-0000-4000-8000-000000000000",
         lacks=["refusal_message", "usage_when_cancelled", "usage"],
     )
