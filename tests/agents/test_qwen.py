@@ -10,7 +10,7 @@ from dragoman.v1 import event_pb2 as pb
 from tests.agents.harness import Bench, Failing, Recipe, when
 from tests.agents.suite import ALLOWED, AgentSuite, resuming
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
 
 LINES = {"transport": "stream-json"}
 

@@ -25,8 +25,8 @@ DEFAULTS: Final = {
     # Nor suggest what its user might say next, or find names for what it did: nobody would see them.
     "ui": {"enableFollowupSuggestions": False},
     "experimental": {"emitToolUseSummaries": False},
-    # By its own defaults it tries for an hour where a limit is reached, waiting minutes between.
-    "model": {"generationConfig": {"maxRetries": 2, "retryInitialDelayMs": 2000, "retryMaxDelayMs": 30_000}},
+    # It tries seven times in a minute and a half; by its own defaults, all of that again ten times, minutes apart.
+    "model": {"generationConfig": {"maxRetries": 0}},
     # A program must not change while runs use it.
     "general": {"enableAutoUpdate": False},
 }
