@@ -270,6 +270,14 @@ class TestCodex(AgentSuite):
         await bench.run("MOCK_TEXT", instructions=new, session=resuming(same.result.session.handle))
         assert bench.told(-1).system.count("New words.") == 1
 
+    async def test_a_context_that_is_shortened(self, bench: Bench) -> None:
+        first = await bench.run("MOCK_TEXT")
+        config = {"extraArgs": ["-c", "model_auto_compact_token_limit=1000"]}
+        seen = await bench.run("MOCK_TEXT again", config=config, session=resuming(first.result.session.handle))
+        assert [item.finished for item in seen.of("compaction")] == [False, True]
+        assert seen.result.usage.tokens.input == 2 * 400, "one call to shorten it, one to answer"
+        assert seen.text == "Hello from the scripted model."
+
     async def test_an_id_that_is_none_begins_no_thread_in_silence(self, bench: Bench) -> None:
         handle = pb.SessionHandle(adapter=bench.adapter, native_id="yesterday")
         seen = await bench.run("MOCK_RECALL", session=resuming(handle))

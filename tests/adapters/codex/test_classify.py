@@ -130,6 +130,28 @@ class TestUsage:
         assert not usage.models, "nobody says which model took what"
         assert usage.context_size == 1000
 
+    def test_numbers_that_come_again_are_no_call(self) -> None:
+        totals = RunTotals()
+        usage: dict[str, Any] = {"total": {"inputTokens": 150}, "last": {"inputTokens": 50}}
+        totals.begin("main", usage)
+        assert totals.take("main", usage, is_main=True) is None
+        assert totals.usage("m-1") is None
+        self.take(totals, "main", 180, 30)
+        assert totals.take("main", {"total": {"inputTokens": 180}, "last": {}}, is_main=True) is None
+        made = totals.usage("m-1")
+        assert made is not None
+        assert made.tokens.input == 30
+        assert totals.total("main") == {"inputTokens": 180}
+
+    @pytest.mark.parametrize(("kept", "expected"), [(150, 30), (100, 80), (None, 80)])
+    def test_a_copy_begins_with_what_its_thread_took(self, kept: int | None, expected: int) -> None:
+        totals = RunTotals({"inputTokens": kept} if kept is not None else None)
+        self.take(totals, "main", 150, 50)
+        self.take(totals, "main", 180, 30)
+        made = totals.usage("m-1")
+        assert made is not None
+        assert made.tokens.input == expected
+
     def test_what_is_not_said_is_not_zero(self) -> None:
         totals = RunTotals()
         assert totals.usage("m-1") is None

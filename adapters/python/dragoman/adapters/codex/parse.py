@@ -15,6 +15,7 @@ from dragoman.adapters.codex.plan import (
     DIGEST_KEY,
     INITIALIZE,
     SKILLS_DIR,
+    TOTALS_KEY,
     digest,
     hello,
     instructions,
@@ -24,6 +25,7 @@ from dragoman.adapters.codex.plan import (
 )
 from dragoman.adapters.codex.thread import ThreadEvents, notice
 from dragoman.adapters.codex.tools import Calls
+from dragoman.adapters.codex.usage import RunTotals, dump, load
 from dragoman.sdk import (
     CloseInput,
     FailureInfo,
@@ -61,7 +63,8 @@ class AppServerParser:
         self._peer = Peer[str](says_version=False)
         hello(self._peer, version)  # the plan has sent it
         calls = Calls()
-        self._thread = ThreadEvents(job.settings.cwd, calls)
+        before = load(kept(job, TOTALS_KEY)) if job.session.resumes else None
+        self._thread = ThreadEvents(job.settings.cwd, calls, RunTotals(before))
         self._approvals = Approvals(self._peer, str(job.attempt), self._thread.lineage, calls)
         self._instructions = instructions(job)
         self._skills: list[str] = []
@@ -231,6 +234,9 @@ class AppServerParser:
         report.model = self._thread.session.model or report.model
         report.usage = self._thread.totals.usage(report.model, self._thread.limits)
         report.structured_output_json = structured(self._job, report.summary)
+        total = self._thread.totals.total(self._thread.thread)
+        if total:
+            report.session_params[TOTALS_KEY] = dump(total)
 
     def _refused(self, tag: str, error: RpcError) -> list[Output]:
         if tag.startswith("skills/"):

@@ -22,7 +22,7 @@ BYPASS: Final = "dangerouslyBypassApprovalsAndSandbox"
 DIGEST_KEY: Final = "codexInstructions"
 """The session's parameter with the digest of the instructions that its thread was last given."""
 TOTALS_KEY: Final = "codexTokens"
-"""The session's parameter with the tokens its thread took so far; only ``exec`` needs it."""
+"""The session's parameter with the tokens that its thread took so far."""
 
 CANCEL: Final = (
     CancelStep(signal=None, interrupts=True, share=0.4),

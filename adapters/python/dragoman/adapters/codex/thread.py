@@ -41,15 +41,16 @@ class ThreadEvents:
     Args:
         cwd: the working directory, to show paths below it as relative.
         calls: where calls are noted.
+        totals: where tokens are counted.
     """
 
-    def __init__(self, cwd: str, calls: Calls) -> None:
+    def __init__(self, cwd: str, calls: Calls, totals: RunTotals | None = None) -> None:
         self.thread = ""
         """The main thread. Empty until it is known."""
         self.turn = ""
         """The main thread's turn of this run. Empty until it is known."""
         self.session = pb.Session()
-        self.totals = RunTotals()
+        self.totals = totals or RunTotals()
         self.limits: list[pb.RateLimit] = []
         self.last_words = ""
         self._cwd = cwd
@@ -214,11 +215,14 @@ class ThreadEvents:
     # The rest.
 
     def _tokens(self, params: Fields) -> Events:
-        is_main = self.lineage(params) is None
+        thread, numbers, is_main = text(params, "threadId"), inner(params, "tokenUsage"), self.lineage(params) is None
         if is_main and text(params, "turnId") != self.turn:
-            return  # a resumed thread repeats the numbers of its last turn
-        usage = self.totals.take(text(params, "threadId"), inner(params, "tokenUsage"), is_main=is_main)
-        yield pb.AgentEvent(usage=usage)
+            if not self.turn:  # a resumed thread tells the numbers of its last turn first
+                self.totals.begin(thread, numbers)
+            return
+        usage = self.totals.take(thread, numbers, is_main=is_main)
+        if usage is not None:
+            yield pb.AgentEvent(usage=usage)
 
     def _rate_limits(self, params: Fields) -> Events:
         limits = rate_limits(inner(params, "rateLimits"))

@@ -74,29 +74,45 @@ def load(text_: str) -> Counts | None:
 
 
 class RunTotals:
-    """What this run took, over all of its threads."""
+    """What this run took, over all of its threads.
 
-    def __init__(self) -> None:
+    Args:
+        kept: the main thread's totals as the run before left them, if that is known. A run may have begun with the
+            same: then its first numbers tell of no call.
+    """
+
+    def __init__(self, kept: Counts | None = None) -> None:
+        self._kept = kept
         self._before: dict[str, Counts] = {}
         self._total: dict[str, Counts] = {}
         self.context_used: int | None = None
         self.context_size: int | None = None
 
-    def take(self, thread: str, usage: Fields, *, is_main: bool) -> pb.Usage:
-        """Take a thread's ``tokenUsage`` after a call of this run; return the call's usage."""
+    def begin(self, thread: str, usage: Fields) -> None:
+        """Take a thread's ``tokenUsage`` as it was before this run."""
+        self._before[thread] = read_counts(inner(usage, "total"))
+
+    def take(self, thread: str, usage: Fields, *, is_main: bool) -> pb.Usage | None:
+        """Take a thread's ``tokenUsage`` in this run; return a call's usage, None if it tells of none."""
         total, last = read_counts(inner(usage, "total")), read_counts(inner(usage, "last"))
-        self._before.setdefault(thread, minus(total, last))
-        self._total[thread] = total
-        made = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, tokens=token_counts(last))
-        size = count(usage, "modelContextWindow")
-        used = count(inner(usage, "last"), "totalTokens")
+        if thread not in self._before:
+            self._before[thread] = total if is_main and total == self._kept else minus(total, last)
+        size, used = count(usage, "modelContextWindow"), count(inner(usage, "last"), "totalTokens")
         if is_main:
             self.context_size, self.context_used = size or self.context_size, used
+        if total == self._total.get(thread, self._before[thread]):
+            return None  # the numbers come again when the context was shortened
+        self._total[thread] = total
+        made = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, tokens=token_counts(last))
         if size is not None:
             made.context_size = size
         if used is not None:
             made.context_used = used
         return made
+
+    def total(self, thread: str) -> Counts:
+        """Return a thread's totals; empty if they are not known."""
+        return self._total.get(thread) or self._before.get(thread, {})
 
     def usage(self, model: str, limits: Iterable[pb.RateLimit] = ()) -> pb.Usage | None:
         """Return the run's totals; None if no call was told.
