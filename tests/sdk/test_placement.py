@@ -281,6 +281,16 @@ def test_a_journal_that_nobody_can_read_is_told_and_kept(workspace: Path, store:
     assert undo_left_over(store) == []
 
 
+def test_nothing_is_placed_where_nothing_can_be_kept_aside(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(PlacementError, match="kept aside"),
+        placed(workspace, RULES, "r1", store=tmp_path / "file" / "placements"),
+    ):
+        pytest.fail("it was placed")
+    assert not (workspace / "AGENTS.md").exists()
+
+
 # The pure part.
 
 

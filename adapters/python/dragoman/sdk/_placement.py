@@ -104,8 +104,11 @@ def _name_of(workspace: Path) -> str:
 def _held(home: Path) -> Iterator[Path]:
     """Hold the directory of a workspace's journal; it goes afterwards, unless a journal is left in it."""
     while True:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise PlacementError(f"nothing can be kept aside in {home}: {error.strerror}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
