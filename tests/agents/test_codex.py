@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -305,6 +306,8 @@ class TestCodex(AgentSuite):
         failure = seen.result.failure
         assert (failure.kind, failure.code) == (pb.FAILURE_KIND_QUOTA_EXCEEDED, "codex_usage_limit_exceeded")
         assert "try again at" in failure.message
+        assert failure.retry_not_before.ToDatetime(UTC) == datetime(2100, 1, 1, tzinfo=UTC)
+        assert [limit.used_percent for usage in seen.of("usage") for limit in usage.rate_limits] == [100]
 
     async def test_an_answer_that_is_cut_off(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_MAX_TOKENS")

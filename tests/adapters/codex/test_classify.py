@@ -8,7 +8,7 @@ from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.classify import failure_of, failure_of_words, retry_cause
 from dragoman.adapters.codex.login import judge_provider, judge_status
 from dragoman.adapters.codex.tools import script_of
-from dragoman.adapters.codex.usage import RunTotals, dump, load, rate_limits
+from dragoman.adapters.codex.usage import RunTotals, dump, load, rate_limits, used_up_until
 from dragoman.sdk import Evidence, Report, Terminal
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -173,6 +173,8 @@ class TestUsage:
         assert (limit.window, limit.used_percent, limit.status) == ("primary (300 min)", 100, "primary")
         assert limit.resets_at.seconds == 4_102_444_800
         assert rate_limits({}) == []
+        assert used_up_until([limit]) == datetime(2100, 1, 1, tzinfo=UTC)
+        assert used_up_until([pb.RateLimit(used_percent=100), pb.RateLimit(used_percent=99)]) is None
 
 
 class TestLogin:

@@ -7,6 +7,7 @@ fatal.
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.codex.approvals import Approvals
@@ -25,7 +26,7 @@ from dragoman.adapters.codex.plan import (
 )
 from dragoman.adapters.codex.thread import ThreadEvents, notice
 from dragoman.adapters.codex.tools import Calls
-from dragoman.adapters.codex.usage import RunTotals, dump, load
+from dragoman.adapters.codex.usage import RunTotals, dump, load, used_up_until
 from dragoman.sdk import (
     CloseInput,
     FailureInfo,
@@ -222,7 +223,7 @@ class AppServerParser:
         yield from self._thread.end()
         self._sum_up()
         self.report.raw_json = compact(params)
-        self.report.terminal = _terminal(status, inner(turn, "error"))
+        self.report.terminal = _terminal(status, inner(turn, "error"), self._thread.limits)
         if self.report.terminal.succeeded and not self.report.summary:
             message = "The turn ended without an answer; Codex does not tell whether the model declined."
             yield notice(pb.SEVERITY_WARNING, "codex_no_answer", message)
@@ -271,14 +272,17 @@ def structured(job: Job, words: str) -> str:
     return words
 
 
-def _terminal(status: str, error: Fields) -> Terminal:
+def _terminal(status: str, error: Fields, limits: Iterable[pb.RateLimit]) -> Terminal:
     if status == "completed":
         return Terminal(succeeded=True, subtype=status)
     if status == "interrupted":
         message = "Codex was interrupted, and not by this run."
         failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code="codex_interrupted")
         return Terminal(succeeded=False, subtype=status, failure=failure, interrupted=True)
-    return Terminal(succeeded=False, subtype=status, failure=failure_of(error))
+    failure = failure_of(error)
+    if failure.kind == pb.FAILURE_KIND_QUOTA_EXCEEDED:  # numbers are surer than the words about them
+        failure = replace(failure, retry_not_before=used_up_until(limits) or failure.retry_not_before)
+    return Terminal(succeeded=False, subtype=status, failure=failure)
 
 
 def _name(method: str, outputs: list[Output]) -> None:

@@ -6,6 +6,7 @@ the difference to the totals before its first call. Its ``inputTokens`` include 
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.sdk.fields import Fields, count, inner, number, text
@@ -153,3 +154,11 @@ def rate_limits(snapshot: Fields) -> list[pb.RateLimit]:
             limit.resets_at.FromSeconds(resets_at)
         limits.append(limit)
     return limits
+
+
+def used_up_until(limits: Iterable[pb.RateLimit]) -> datetime | None:
+    """Return when the last of the windows ends that are used up; None if none is, or none says when."""
+    ends = [
+        item.resets_at.ToDatetime(UTC) for item in limits if item.used_percent >= 100 and item.HasField("resets_at")
+    ]
+    return max(ends, default=None)
