@@ -37,6 +37,7 @@ async def test_an_answer_at_once(bench: Bench) -> None:
     assert result.outcome == pb.OUTCOME_SUCCEEDED
     assert (result.summary, result.model) == ("All done.", "m-1")
     assert json.loads(result.structured_output_json) == {"files": 2}
+    assert json.loads(result.raw_json) == FULL
     assert (result.usage.tokens.input, result.usage.tokens.output) == (5, 0)
     assert not result.usage.tokens.HasField("cache_read"), "absent is not zero"
     assert (result.usage.cost.amount, result.usage.cost.currency) == ("0.25", "USD")

@@ -3,12 +3,15 @@
 import json
 from importlib.metadata import entry_points
 from importlib.resources import files
+from typing import get_args
 
 import jsonschema
 import pytest
+from anthropic.types import ModelParam
 from dragoman.adapters.model_api import adapter
 from dragoman.adapters.model_api.access import provider_named
 from dragoman.adapters.model_api.adapter import INHERITED
+from dragoman.adapters.model_api.providers import ANTHROPIC
 from dragoman.adapters.model_api.schema import make_schema
 from dragoman.client import execute_request
 from dragoman.protocol.errors import DragomanError
@@ -66,3 +69,11 @@ def test_what_is_refused(tmp_path: object, wrong: dict[str, object]) -> None:
         request.permissions.CopyFrom(permissions)
     with pytest.raises(DragomanError):
         adapter().accept(request)
+
+
+def test_the_default_is_the_newest_sonnet_that_its_vendors_sdk_knows() -> None:
+    listed, _ = get_args(ModelParam)
+    sonnets = [name for name in get_args(listed) if name.startswith("claude-sonnet-")]
+    assert ANTHROPIC.default_model == sonnets[0]
+    assert [model.id for model in ANTHROPIC.models if model.is_default] == [ANTHROPIC.default_model]
+    assert {model.id for model in ANTHROPIC.models} <= set(get_args(listed))

@@ -11,7 +11,17 @@ from dragoman.adapters.http.exchange import Answer, Call, Exchange, ExchangeErro
 from dragoman.adapters.http.failures import failure_of_answer, failure_of_word, unreadable
 from dragoman.adapters.http.frames import DONE, Frames
 from dragoman.adapters.http.mapping import Fields, Paths
-from dragoman.sdk import FailureError, Line, Terminal, Turn, as_number, as_object, log_event, parse_json_object
+from dragoman.sdk import (
+    FailureError,
+    Line,
+    Terminal,
+    Turn,
+    as_number,
+    as_object,
+    compact,
+    log_event,
+    parse_json_object,
+)
 from dragoman.v1 import event_pb2 as pb
 
 POLL_S: Final = 2.0
@@ -160,6 +170,7 @@ class Conversation:
         """Take an answer as the last."""
         self._note(fields)
         report, run = self._turn.report, self._turn.run
+        report.raw_json = compact(dict(fields)) if fields else ""
         if report.summary and not self._streamed:
             run.emit(pb.AgentEvent(text=pb.Text(item_id=_ITEM, whole=report.summary)))
         if report.usage is not None:
