@@ -10,6 +10,7 @@ from dragoman.sdk import (
     AdapterInfo,
     Job,
     JsonValue,
+    SkillStrategy,
     as_bool,
     as_object,
     as_string,
@@ -28,7 +29,7 @@ class AnyAcpAdapter(AcpAdapter):
     """Runs any program that speaks the protocol over its standard input and output."""
 
     asks_version: ClassVar[bool] = False
-    skills_in_prompt: ClassVar[bool] = True
+    skill_strategy: ClassVar[SkillStrategy | None] = SkillStrategy.PROMPT
     # What programs of this kind are configured with is theirs; it is given by name, in config.env or env.
     inherit: ClassVar[Collection[str]] = ()
 

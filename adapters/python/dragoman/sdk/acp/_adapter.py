@@ -27,8 +27,6 @@ class AcpAdapter(CommandLineAdapter):
     native_protocol: ClassVar[str] = "acp"
     acp: ClassVar[AcpOptions] = AcpOptions()
     """The agent's ways."""
-    skills_in_prompt: ClassVar[bool] = False
-    """Whether skills go into the prompt, as the agent has no notion of them. Then there is no ``skill_layout``."""
 
     def acp_args(self, job: Job) -> Sequence[str]:
         """Return the arguments behind the executable that make the agent speak the protocol. Pure."""
@@ -47,7 +45,7 @@ class AcpAdapter(CommandLineAdapter):
 
     def acp_conversation(self, job: Job) -> Conversation:
         """Return what this run wants of the agent. Pure."""
-        return conversation(job, self.acp_options(job), skills_in_prompt=self.skills_in_prompt)
+        return conversation(job, self.acp_options(job))
 
     def plan(self, job: Job) -> Plan:
         """Say how to run the agent."""
@@ -71,13 +69,12 @@ class AcpAdapter(CommandLineAdapter):
         return AcpParser(self.acp_conversation(job), self.acp_options(job), self._info.version)
 
 
-def conversation(job: Job, options: AcpOptions, *, skills_in_prompt: bool = False) -> Conversation:
+def conversation(job: Job, options: AcpOptions) -> Conversation:
     """Return what a job wants of its agent. Pure."""
     prompt = full_prompt(
         job.prompt,
         system_prompt=job.system_prompt,
         instructions=job.instructions.with_directive() if job.instructions is not None else "",
-        skills=job.skills if skills_in_prompt else (),
         slash_commands=options.slash_commands,
     )
     kept = struct_to_dict(job.request.session.handle.params).get(COST_KEY) if job.session.resumes else None

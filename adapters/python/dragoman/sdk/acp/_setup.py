@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dragoman.sdk._fields import Fields, count, inner, objects, text
-from dragoman.sdk._skills import SkillSource, skill_prompt
 from dragoman.sdk.acp._options import AcpOptions
 from dragoman.v1 import adapter_pb2
 
@@ -189,12 +188,10 @@ def full_prompt(
     *,
     system_prompt: str = "",
     instructions: str = "",
-    skills: Sequence[SkillSource] = (),
     slash_commands: bool = False,
 ) -> str:
     """Return the prompt with what the agent has no better way for in front of it."""
-    parts = [system_prompt, instructions, *(skill_prompt(skill) for skill in skills)]
-    front = [part for part in parts if part]
+    front = [part for part in (system_prompt, instructions) if part]
     if not front and prompt.startswith("/") and not slash_commands:
         return f" {prompt}"  # else it would run as a command of the agent's own
     return "\n\n".join([*front, prompt])
