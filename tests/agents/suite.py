@@ -559,6 +559,7 @@ class SharedStage:
     scenarios: ClassVar[tuple[Scenario, ...]] = ()
 
     @pytest.fixture(scope="class")
-    async def stage(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-        async with Stage.set(type(self).recipe, type(self).scenarios, tmp_path_factory.mktemp("shared")) as stage:
+    @classmethod
+    async def stage(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+        async with Stage.set(cls.recipe, cls.scenarios, tmp_path_factory.mktemp("shared")) as stage:
             yield stage

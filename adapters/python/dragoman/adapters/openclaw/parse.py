@@ -53,6 +53,7 @@ class OpenClawParser:
         self._calls: dict[str, tuple[str, Fields]] = {}
         self._denied: set[str] = set()
         self._open_item = ""
+        self._said: set[str] = set()
         self._thoughts = 0
         self._observed: Fields = {}
         self._is_retrying = False
@@ -193,9 +194,11 @@ class OpenClawParser:
         item_id = read.text(data, "itemId") or "answer"
         delta, whole = read.text(data, "delta"), read.text(data, "text")
         replaces = data.get("replace") is True
-        if not delta and not (replaces and self._open_item == item_id):
+        if not delta and not (replaces and item_id in self._said):
             return
-        yield from self._resumed()
+        self._said.add(item_id)
+        if delta:
+            yield from self._resumed()
         yield from self._close_item(but=item_id)
         event = pb.AgentEvent()
         event.text.item_id = self._open_item = item_id
@@ -259,7 +262,6 @@ class OpenClawParser:
     def _run_status(self, data: Fields) -> Iterator[Output]:
         if read.text(data, "phase") != "retrying":
             return
-        yield from self._close_item()
         self._is_retrying = True
         reason = read.text(data, "reason")
         state = pb.State(
