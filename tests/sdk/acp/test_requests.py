@@ -231,3 +231,18 @@ def test_what_comes_of_it_is_told() -> None:
     assert json.loads(wish.encode(AbsentError("gone")))["error"]["code"] == -32002
     refused = json.loads(wish.encode(WorkbenchError("outside")))["error"]
     assert (refused["code"], refused["message"]) == (-32603, "outside")
+
+
+def test_a_terminal_that_is_part_of_a_call_is_its_output() -> None:
+    talk = Talk.ready(
+        update("tool_call", toolCallId="t", kind="execute", content=[{"type": "terminal", "terminalId": "c"}]),
+        asks("terminal/output", terminalId="c"),
+        asks("terminal/wait_for_exit", 8, terminalId="c"),
+        terminals=True,
+    )
+    output, ended = wishes(talk)
+    output.encode({"output": "hi\n", "truncated": False})
+    ended.encode({"exitCode": 3, "signal": None})
+    talk.hear(update("tool_call_update", toolCallId="t", status="completed"))
+    (result,) = talk.of("tool_result")
+    assert (result.content, result.exit_code) == ("hi\n", 3)

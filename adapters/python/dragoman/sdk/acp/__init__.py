@@ -17,11 +17,11 @@ Subclass ``AcpAdapter``; an agent's own ways go into ``AcpOptions``::
 from dragoman.sdk._fields import Fields
 from dragoman.sdk._jsonrpc import RpcError
 from dragoman.sdk.acp._adapter import CANCEL, AcpAdapter, conversation
+from dragoman.sdk.acp._call_facts import file_changes, unified_diff
 from dragoman.sdk.acp._failures import error_text
 from dragoman.sdk.acp._options import AcpOptions, ToolState, TurnEnd, UsageMeaning
 from dragoman.sdk.acp._parser import AcpParser, opening
 from dragoman.sdk.acp._setup import Conversation, Offer, full_prompt, read_offer
-from dragoman.sdk.acp._tools import file_changes, unified_diff
 from dragoman.sdk.acp._usage import read_tokens
 
 __all__ = [

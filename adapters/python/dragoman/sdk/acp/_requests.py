@@ -6,6 +6,7 @@ asks for, unless their tool call was just allowed. Reading in the workspace is l
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from dragoman.sdk._config import as_string_list
@@ -15,10 +16,11 @@ from dragoman.sdk._jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOU
 from dragoman.sdk._parser import Answer, Ask, Output, Perform, Withdraw, Write
 from dragoman.sdk._workbench import AbsentError, Workbench
 from dragoman.sdk.acp import _operations as operations
+from dragoman.sdk.acp._call_facts import subject
 from dragoman.sdk.acp._failures import CANCELLED, NOT_FOUND
 from dragoman.sdk.acp._options import AcpOptions
 from dragoman.sdk.acp._setup import Conversation
-from dragoman.sdk.acp._tools import ToolCalls, subject
+from dragoman.sdk.acp._tools import ToolCalls
 from dragoman.v1 import event_pb2 as pb
 
 _OPTION_KINDS: Final = {
@@ -189,7 +191,14 @@ class Requests:
     def _terminal(self, request: Request) -> Output:
         operation = operations.OF_TERMINALS[request.method]
         terminal_id = text(request.params, "terminalId")
-        return self._perform(request, lambda bench: operation(bench, terminal_id))
+        perform = self._perform(request, lambda bench: operation(bench, terminal_id))
+
+        def encode(done: "JsonValue | Exception") -> bytes:
+            if isinstance(done, dict):
+                self._calls.note_terminal(terminal_id, done)
+            return perform.encode(done)
+
+        return replace(perform, encode=encode)
 
     def _perform(self, request: Request, operation: _Operation) -> Perform:
         def encode(done: "JsonValue | Exception") -> bytes:

@@ -1,44 +1,21 @@
 """Tool calls: followed through their updates, told as events. Pure."""
 
-import difflib
-import posixpath
-import re
-import shlex
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import urlsplit
 
-from dragoman.sdk._config import as_int
 from dragoman.sdk._fields import Fields, inner, objects, text
-from dragoman.sdk._json import JsonValue, compact
+from dragoman.sdk._json import compact
+from dragoman.sdk.acp._call_facts import KINDS, exit_code, file_changes, locations, output_text
 from dragoman.sdk.acp._content import block_text
 from dragoman.sdk.acp._options import AcpOptions, ToolState
 from dragoman.v1 import event_pb2 as pb
 
-KINDS: Final = {
-    "read": pb.TOOL_KIND_READ,
-    "edit": pb.TOOL_KIND_EDIT,
-    "delete": pb.TOOL_KIND_DELETE,
-    "move": pb.TOOL_KIND_MOVE,
-    "search": pb.TOOL_KIND_SEARCH,
-    "execute": pb.TOOL_KIND_EXECUTE,
-    "think": pb.TOOL_KIND_THINK,
-    "fetch": pb.TOOL_KIND_FETCH,
-    "switch_mode": pb.TOOL_KIND_SWITCH_MODE,
-    "other": pb.TOOL_KIND_OTHER,
-}
 _RUNNING: Final = {
     "": pb.TOOL_STATUS_PENDING,
     "pending": pb.TOOL_STATUS_PENDING,
     "in_progress": pb.TOOL_STATUS_RUNNING,
 }
 _ENDED: Final = frozenset({"completed", "failed"})
-_EXIT_KEYS: Final = ("exitCode", "exit_code", "exit")
-_OUTPUT_KEYS: Final = ("output", "content", "stdout", "message", "error", "text")
-_PATH_KEYS: Final = ("path", "file_path", "filePath", "filepath", "absolute_path", "fileName", "file")
-_LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
-_MOST_DIFF_LINES: Final = 10_000
-"""Lines of both sides together; comparing more takes too long."""
 _MOST_CALLS: Final = 4096
 """Calls that are remembered; an agent that never ends one must not fill the memory."""
 
@@ -58,6 +35,7 @@ class ToolCalls:
         self._told: dict[str, bytes] = {}
         self._printed: dict[str, str] = {}
         self._open: set[str] = set()
+        self._terminals: dict[str, Fields] = {}
         self.denied: set[str] = set()
         """Calls whose permission was refused."""
         self._cut: set[str] = set()
@@ -87,7 +65,7 @@ class ToolCalls:
         if output is not None:
             call.raw_output = output if isinstance(output, dict) else {"output": output}
         call.content = objects(update, "content") if isinstance(update.get("content"), list) else call.content
-        call.paths = _locations(update, self._cwd) or call.paths
+        call.paths = locations(update, self._cwd) or call.paths
         return call
 
     def asked_about(self, asked: Fields) -> ToolState | None:
@@ -122,6 +100,11 @@ class ToolCalls:
         self._open.add(call.id)
         yield from self._tell(call)
         yield from self._output(call)
+
+    def note_terminal(self, terminal_id: str, told: Fields) -> None:
+        """Note what the agent was told of a terminal that may be part of a call: its output, its exit, or both."""
+        ended = told if "exitCode" in told else inner(told, "exitStatus")
+        self._terminals[terminal_id] = {**self._terminals.get(terminal_id, {}), **told, **ended}
 
     def interrupt(self) -> None:
         """Note that the agent is told to stop: what is open now counts as cancelled, as the protocol wants it.
@@ -167,7 +150,7 @@ class ToolCalls:
         """Tell what a running command has printed since it was last told: each update has all of it so far."""
         if call.kind != pb.TOOL_KIND_EXECUTE:
             return
-        printed, before = _content_text(call.content), self._printed.get(call.id, "")
+        printed, before = self._content(call), self._printed.get(call.id, "")
         if len(printed) <= len(before) or not printed.startswith(before):
             return
         self._printed[call.id] = printed
@@ -180,13 +163,13 @@ class ToolCalls:
             status, call.status = call.status, "in_progress"
             yield from self._tell(call)
             call.status = status
-        content = _content_text(call.content) or _output_text(call.raw_output)
+        content = self._content(call) or output_text(call.raw_output)
         result = pb.ToolResult(
             tool_call_id=call.id,
             status=self._result_status(call),
             content=content,
             is_error=call.status == "failed",
-            exit_code=_exit_code(call.raw_output),
+            exit_code=exit_code(call.raw_output, *self._terminals_of(call)),
             output_json=compact(call.raw_output) if call.raw_output else "",
         )
         yield pb.AgentEvent(tool_result=result)
@@ -195,128 +178,17 @@ class ToolCalls:
             for change in changes if changes is not None else file_changes(call, self._cwd):
                 yield pb.AgentEvent(file_change=change)
 
+    def _content(self, call: ToolState) -> str:
+        said = [block_text(inner(item, "content")) for item in call.content if text(item, "type") == "content"]
+        return "\n".join([*said, *(text(terminal, "output") for terminal in self._terminals_of(call))])
+
+    def _terminals_of(self, call: ToolState) -> list[Fields]:
+        shown = (text(item, "terminalId") for item in call.content if text(item, "type") == "terminal")
+        return [self._terminals[terminal_id] for terminal_id in shown if terminal_id in self._terminals]
+
     def _result_status(self, call: ToolState) -> pb.ToolStatus.ValueType:
         if call.id in self.denied and call.status == "failed":
             return pb.TOOL_STATUS_DENIED
         if call.id in self._cut:
             return pb.TOOL_STATUS_CANCELLED
         return pb.TOOL_STATUS_COMPLETED if call.status == "completed" else pb.TOOL_STATUS_FAILED
-
-
-def subject(call: ToolState, asked: Fields, cwd: str, reason: str = "") -> pb.InputSubject:
-    """Return what a permission is about.
-
-    Args:
-        call: the call as it is known, the request's own words included.
-        asked: the request's ``toolCall``, which may be about something narrower than the call.
-        cwd: where relative paths are meant from.
-        reason: the agent's reason.
-    """
-    kind = call.kind
-    if kind in {pb.TOOL_KIND_UNSPECIFIED, pb.TOOL_KIND_OTHER}:
-        kind = KINDS.get(text(asked, "kind"), pb.TOOL_KIND_OTHER)
-    said = [*call.content, *objects(asked, "content")]
-    paths = [*call.paths, *_locations(asked, cwd), *_diff_paths(said, cwd)]
-    raw = {**call.raw_input, **inner(asked, "rawInput")}
-    is_about_files = kind != pb.TOOL_KIND_EXECUTE
-    return pb.InputSubject(
-        tool_call_id=call.id,
-        tool_name=call.name,
-        tool_kind=kind,
-        command=_command(raw),
-        paths=dict.fromkeys([*paths, *_named_paths(raw, cwd)]) if is_about_files else (),
-        host=_host(text(raw, "url")),
-        reason=reason,
-    )
-
-
-def file_changes(call: ToolState, cwd: str) -> list[pb.FileChange]:
-    """Return what a completed call did to files, as its diffs tell, else its kind and places."""
-    diffs = [item for item in call.content if text(item, "type") == "diff" and text(item, "path")]
-    if diffs:
-        return [_diffed(item, call.id, cwd) for item in diffs]
-    # Without a diff nobody says whether the file is new.
-    operations = {pb.TOOL_KIND_EDIT: pb.FILE_OPERATION_UNSPECIFIED, pb.TOOL_KIND_DELETE: pb.FILE_OPERATION_DELETE}
-    operation = operations.get(call.kind)
-    if operation is None:
-        return []
-    return [
-        pb.FileChange(path=path, operation=operation, provenance=pb.PROVENANCE_INFERRED, tool_call_id=call.id)
-        for path in call.paths
-    ]
-
-
-def _diffed(item: Fields, call_id: str, cwd: str) -> pb.FileChange:
-    path, old, new = _absolute(text(item, "path"), cwd), text(item, "oldText"), text(item, "newText")
-    # The protocol says null for a new file; some say an empty text.
-    operation = pb.FILE_OPERATION_MODIFY if old else pb.FILE_OPERATION_CREATE
-    return pb.FileChange(
-        path=path,
-        operation=operation,
-        diff=unified_diff(path, old, new, created=not old),
-        provenance=pb.PROVENANCE_NATIVE,
-        tool_call_id=call_id,
-    )
-
-
-def unified_diff(path: str, old: str, new: str, *, created: bool) -> str:
-    """Return a unified diff; empty if nothing changed or it would take too long to find out what."""
-    before, after = _LINES.findall(old), _LINES.findall(new)
-    if len(before) + len(after) > _MOST_DIFF_LINES:
-        return ""
-    lines = difflib.unified_diff(before, after, "/dev/null" if created else path, path)
-    ends = "\\ No newline at end of file\n"
-    return "".join(line if line.endswith("\n") else f"{line}\n{ends}" for line in lines)
-
-
-def _content_text(content: list[Fields]) -> str:
-    return "\n".join(block_text(inner(item, "content")) for item in content if text(item, "type") == "content")
-
-
-def _output_text(output: Fields) -> str:
-    for key in _OUTPUT_KEYS:
-        value = output.get(key)
-        if isinstance(value, str):
-            return value
-        if isinstance(value, list) and (blocks := objects(output, key)):
-            return "\n".join(block_text(block) for block in blocks)
-    return compact(output) if output else ""
-
-
-def _exit_code(output: Fields) -> int | None:
-    for place in (output, inner(output, "metadata")):
-        for key in _EXIT_KEYS:
-            code = as_int(place.get(key), None)
-            if code is not None and -(2**31) <= code < 2**31:
-                return code
-    return None
-
-
-def _locations(update: Fields, cwd: str) -> list[str]:
-    return [_absolute(text(item, "path"), cwd) for item in objects(update, "locations") if text(item, "path")]
-
-
-def _diff_paths(content: list[Fields], cwd: str) -> list[str]:
-    return [_absolute(text(item, "path"), cwd) for item in content if text(item, "type") == "diff"]
-
-
-def _named_paths(raw: Fields, cwd: str) -> list[str]:
-    return [_absolute(text(raw, key), cwd) for key in _PATH_KEYS if text(raw, key)]
-
-
-def _absolute(path: str, cwd: str) -> str:
-    return path if not cwd or posixpath.isabs(path) else posixpath.join(cwd, path)
-
-
-def _command(raw: Fields) -> str:
-    command: JsonValue = raw.get("command")
-    if isinstance(command, list):
-        return shlex.join(item for item in command if isinstance(item, str))
-    return command if isinstance(command, str) else ""
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
