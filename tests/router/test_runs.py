@@ -511,12 +511,23 @@ async def test_runs_are_listed_newest_first_in_pages(folder: Path) -> None:
         live.cancel()
 
 
-async def test_finished_runs_are_forgotten_by_number(folder: Path) -> None:
+async def test_finished_runs_that_memory_has_forgotten_are_told_from_the_log(folder: Path) -> None:
     async with beside(folder, max_retained_runs=2) as (caller, _sidecar):
+        told = [
+            await caller.execute("fake", "a", {"end": "SUCCEEDED"}, run_id=f"r{number}").rest() for number in range(4)
+        ]
         for number in range(4):
-            await caller.execute("fake", {"end": "SUCCEEDED"}, run_id=f"r{number}").rest()
-        assert (await caller.run("r3")).run.run_id == "r3"
-        assert (await failure(caller.run("r0"))).reason is Reason.RUN_NOT_FOUND
+            assert (await caller.run(f"r{number}")).run.run_id == f"r{number}"
+            assert await caller.attach(f"r{number}", 1).rest() == told[number][1:]
+
+
+async def test_finished_runs_are_forgotten_in_the_end(folder: Path) -> None:
+    async with beside(folder, max_retained_runs=0, log_retain_s=0.0, log_lease_s=0.3) as (caller, _sidecar):
+        await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await caller.router.ListRuns(router_pb2.ListRunsRequest())).runs:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+        assert (await failure(caller.run("r"))).reason is Reason.RUN_NOT_FOUND
 
 
 async def test_methods_that_are_not_served_say_so(folder: Path) -> None:

@@ -51,12 +51,25 @@ class Launcher(Protocol):
             LaunchError: it did not start.
         """
 
+    async def adopt(self, address: str) -> Launched | None:
+        """Take over one that a router started which is gone; ``None`` if it is not there any more.
+
+        Args:
+            address: where it listens.
+        """
+
 
 class Processes(Protocol):
     """The processes of this machine, as far as they can be seen from here."""
 
     def started(self, pid: int) -> int | None:
         """Return what tells a living process from a later one with its pid; ``None`` if there is none."""
+
+    def own_name(self) -> str:
+        """Return a name for this process that no other has, here or elsewhere."""
+
+    def is_gone(self, name: str) -> bool:
+        """Tell whether the process with this name was one of this machine and is surely gone."""
 
 
 class Clock(Protocol):

@@ -31,12 +31,18 @@ from dragoman.router._local.sources import address_specs, entry_point_specs, man
 from dragoman.router._rpc.adapter_service import AdapterServicer
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
+from dragoman.router._rpc.keeping import Keeping, Kept
 from dragoman.router._rpc.router_service import RouterServicer
 from dragoman.router._rpc.scene import Scene, Timing
+from dragoman.router._rpc.takeover import Takeover
+from dragoman.router._store.database import Database, StoreError
+from dragoman.router._store.postgres import PostgresDatabase
+from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router._store.store import Store
 from dragoman.router.config import DEFAULT_LISTEN, RouterConfig
 from dragoman.v1 import adapter_pb2, router_pb2
 
-__all__ = ["DEFAULT_LISTEN", "Router", "RouterConfig", "run_router"]
+__all__ = ["DEFAULT_LISTEN", "Router", "RouterConfig", "StoreError", "run_router"]
 
 _ADAPTERS = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 _ROUTER = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
@@ -53,6 +59,7 @@ class Router:
     Raises:
         AddressError: on entering: it may not or cannot listen where it should.
         OSError: on entering: its directories cannot be made.
+        StoreError: on entering: the run log cannot be used.
     """
 
     def __init__(self, config: RouterConfig) -> None:
@@ -67,9 +74,17 @@ class Router:
     async def __aenter__(self) -> Self:
         with contextlib.ExitStack() as held:
             running = _Running(self.config, held.enter_context(hold_places(self.config.state_dir)))
-            await running.server.start()
-            running.core.begin()
-            await running.server.set_serving()
+            await running.core.keeping.open()
+            try:
+                await running.server.start()
+                running.core.begin(self.config.advertise or running.server.addresses[0])
+                if self.config.takes_over:
+                    # Once before anybody asks: after a restart its runs are known again.
+                    await Takeover(running.core).begin()
+                await running.server.set_serving()
+            except BaseException:
+                await running.core.keeping.close()
+                raise
             self._held = held.pop_all()
         self._running = running
         _log.info("router ready", listen=self.addresses, adapters=running.core.scene.directory.types())
@@ -111,7 +126,10 @@ class Router:
         try:
             await running.server.stop([running.core], grace_s)
         finally:
-            self._held.close()
+            try:
+                await running.core.keeping.close()
+            finally:
+                self._held.close()
         _log.info("router stopped")
 
     async def wait(self) -> None:
@@ -135,7 +153,11 @@ class _Running:
             timing=_timing(config),
         )
         kept = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
-        self.core = Core(scene, kept)
+        log = Kept(config.log_retain_s, config.log_max_bytes)
+        runs = Store(_database(config.run_log, places))
+        name = scene.processes.own_name()
+        keeping = Keeping(runs, scene.clock, name, kept=log, lease_s=config.log_lease_s)
+        self.core = Core(scene, kept, keeping)
         store = DetectionFile(places.detections)
         self.detecting = Detecting(self.core, store, ttl_s=config.detect_ttl_s, version=version)
         services = {
@@ -143,6 +165,13 @@ class _Running:
             _ROUTER: service_handler(_ROUTER, RouterServicer(self.core, version=version)),
         }
         self.server = DragomanServer(services, config.listen)
+
+
+def _database(run_log: str, places: Places) -> Database:
+    if run_log.startswith(("postgresql://", "postgres://")):
+        return PostgresDatabase(run_log)
+    # What is to be forgotten lies where nothing outlives the router.
+    return SqliteDatabase(places.runtime / "runs.db" if run_log == "memory" else places.runs)
 
 
 def _timing(config: RouterConfig) -> Timing:

@@ -30,7 +30,16 @@ class RouterConfig:
         stop_timeout_s: how long an adapter may take to drain when it is let go, before it is killed.
         adapter_orphan_after_s: how long a launched adapter lives on when this router is gone without a word.
         reattach_s: how long a run whose stream broke is tried to be followed, before it is LOST.
-        retain_finished_s: how long finished runs can be attached to.
+        run_log: where runs are kept: empty for a SQLite file in ``state_dir``, ``memory`` for as long as the router
+            runs, or a ``postgresql://`` URL, which several routers may share (extra ``postgres``).
+        advertise: the address at which other routers of the same log reach this one; ``None`` for the first it
+            listens on.
+        takes_over: whether it goes on with the runs of routers of this log that are gone; not for one that is there
+            for a single run.
+        log_lease_s: how long this router may say nothing before others take its runs.
+        log_retain_s: how long finished runs are kept in the log.
+        log_max_bytes: how many bytes of their events at most.
+        retain_finished_s: how long finished runs are kept in memory too.
         max_retained_runs: how many of them at most.
         max_retained_bytes: how many bytes of their events at most.
         drain_grace_s: how long live runs may go on after the first SIGTERM or SIGINT.
@@ -51,6 +60,12 @@ class RouterConfig:
     stop_timeout_s: float = 20.0
     adapter_orphan_after_s: float = ROUTER_ORPHAN_AFTER_S
     reattach_s: float = REATTACH_S
+    run_log: str = ""
+    advertise: str | None = None
+    takes_over: bool = True
+    log_lease_s: float = 15.0
+    log_retain_s: float = 7 * 24 * 3600.0
+    log_max_bytes: int = 4096 * MIB
     retain_finished_s: float = RETAIN_FINISHED_S
     max_retained_runs: int = MAX_RETAINED_RUNS
     max_retained_bytes: int = 256 * MIB

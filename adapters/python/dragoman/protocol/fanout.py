@@ -12,6 +12,7 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 from dragoman.protocol.limits import READER_LAG_BYTES, RUN_BUFFER_BYTES
 from dragoman.v1 import event_pb2 as pb
@@ -26,9 +27,30 @@ class _Entry:
     sequence: int
     end: int
     """Bytes ever appended, up to the end of this entry."""
+    skipped: pb.GapReason.ValueType = pb.GAP_REASON_EVICTED
+    """Why sequences are missing before it."""
 
 
 _EVICTED = _Entry(b"", 0, 0)
+
+
+class EventReader(Protocol):
+    """A place in a run's events, wherever they come from."""
+
+    last_sequence: int
+    """The last sequence handed out."""
+    dropped: asyncio.Event
+    """Set when it was dropped for being slow."""
+
+    async def read(self) -> list[bytes]:
+        """Return the next events, waiting for at least one; an empty list at the end of the run.
+
+        Raises:
+            SlowReaderError: it was dropped.
+        """
+
+    def close(self) -> None:
+        """Leave. Closing twice is fine."""
 
 
 class SlowReaderError(Exception):
@@ -97,8 +119,18 @@ class Fanout:
         """Bytes of events held in memory."""
         return self._kept_bytes
 
-    def append(self, data: bytes, sequence: int) -> None:
+    @property
+    def first_kept(self) -> int:
+        """The sequence of the first event held in memory; the next one's, if none is."""
+        return self._entries[self._start].sequence if self._start < len(self._entries) else self.last_sequence + 1
+
+    def append(self, data: bytes, sequence: int, *, skipped: pb.GapReason.ValueType = pb.GAP_REASON_EVICTED) -> None:
         """Append a durable event. Sequences that are left out become gaps for the readers.
+
+        Args:
+            data: the event.
+            sequence: its sequence.
+            skipped: why sequences are left out before it, if any are.
 
         Raises:
             ValueError: the sequence is not above the last one, or the run is closed.
@@ -110,7 +142,7 @@ class Fanout:
         self.last_sequence = sequence
         self._end_bytes += len(data)
         self._kept_bytes += len(data)
-        self._entries.append(_Entry(data, sequence, self._end_bytes))
+        self._entries.append(_Entry(data, sequence, self._end_bytes, skipped))
         self._evict()
         for reader in tuple(self._readers):
             reader._appended(self._end_bytes, self._lag)  # noqa: SLF001 - one machine in two classes
@@ -217,7 +249,7 @@ class Reader:
         for entry in entries:
             self._take_between(events)
             if entry.sequence != self.last_sequence + 1:
-                events.append(self._gap(entry.sequence))
+                events.append(self._gap(entry.sequence, entry.skipped))
                 self._take_between(events)
             events.append(entry.data)
             self.last_sequence = entry.sequence
@@ -234,8 +266,8 @@ class Reader:
         while self._ephemeral and self._ephemeral[0][0] <= self.last_sequence:
             events.append(self._ephemeral.popleft()[1])
 
-    def _gap(self, first: int) -> bytes:
-        gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=pb.GAP_REASON_EVICTED)
+    def _gap(self, first: int, reason: pb.GapReason.ValueType) -> bytes:
+        gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=reason)
         self.last_sequence = first - 1
         return pb.AgentEvent(gap=gap, run_id=self._fanout.run_id).SerializeToString()
 

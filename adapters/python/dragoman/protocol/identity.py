@@ -51,13 +51,16 @@ class RequestDigests:
 
     Same means equal after clearing what does not change the run: the hop's fields, the token, batching,
     ``orphan_after`` and labels. The digest is keyed, so that a memory dump does not allow guessing secrets.
+
+    Args:
+        key: digests of one key can be compared; a new one by default.
     """
 
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key or secrets.token_bytes(32)
 
     def digest(self, request: pb.ExecuteRequest) -> bytes:
-        """Return the digest of ``request``; equal for equal requests of this process."""
+        """Return the digest of ``request``; equal for equal requests and one key."""
         compared = pb.ExecuteRequest()
         compared.CopyFrom(request)
         compared.ClearField("relay")

@@ -25,7 +25,7 @@ from dragoman.protocol.addresses import (
     why_not_bound,
 )
 from dragoman.protocol.errors import DragomanError, Reason, to_status
-from dragoman.protocol.fanout import Reader, SlowReaderError
+from dragoman.protocol.fanout import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.reflection import reflection_handlers
@@ -182,7 +182,7 @@ async def write_event(context: Context, data: bytes) -> None:
         raise PeerGoneError from error
 
 
-async def stream_events(context: Context, reader: Reader, *, ended_early: asyncio.Event | None = None) -> None:
+async def stream_events(context: Context, reader: EventReader, *, ended_early: asyncio.Event | None = None) -> None:
     """Write what ``reader`` hands out, until the run is over.
 
     Args:
@@ -250,7 +250,7 @@ class _Written:
         return self.before
 
 
-async def _pump(context: Context, reader: Reader, written: _Written) -> None:
+async def _pump(context: Context, reader: EventReader, written: _Written) -> None:
     while True:
         written.before, written.count = reader.last_sequence, 0
         written.events = await reader.read()

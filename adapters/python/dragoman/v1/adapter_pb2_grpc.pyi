@@ -201,6 +201,7 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
     | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
+    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
     | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
     | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
@@ -439,6 +440,7 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
     | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
     | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
+    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
     | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
     | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |

@@ -34,6 +34,7 @@ class RouterServiceStub(object):
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
     | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
+    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
     | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """
@@ -95,6 +96,7 @@ class RouterServiceServicer(object):
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
     | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
+    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
     | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """
@@ -239,6 +241,7 @@ class RouterService(object):
     | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
     | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
     | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
+    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
     | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
     | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
     """

@@ -28,6 +28,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.RUN_ID_REUSED: "choose another --run-id, or leave it out",
     Reason.SESSION_BUSY: "wait for that run, or cancel it",
     Reason.NOT_SUPPORTED: "leave it out, or use an adapter that supports it",
+    Reason.RUN_LOG_UNAVAILABLE: "see the router's log and its disk or database; try again later",
     Reason.DRAINING: "it is shutting down; try again once it is back",
     Reason.TOO_MANY_RUNS: "try again once another run is over",
     Reason.CAPABILITY_MISSING: "choose another adapter",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from dragoman.cli._failures import Complaint
 from dragoman.cli._problem import ProblemError
-from dragoman.cli._summary import EXIT_USAGE
+from dragoman.cli._summary import EXIT_FAILED, EXIT_USAGE
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.logs import configure_logs
-from dragoman.router.app import Router, RouterConfig, run_router
+from dragoman.router.app import Router, RouterConfig, StoreError, run_router
 
 __all__ = ["RouterConfig", "embedded_router", "serve"]
 
@@ -29,16 +29,19 @@ async def embedded_router(*, debug: bool = False) -> AsyncIterator[str]:
         debug: show its log.
 
     Raises:
-        ProblemError: its directories cannot be made.
+        ProblemError: its directories cannot be made, or the run log cannot be used.
     """
     configure_logs("console", level="info" if debug else "critical")
     async with contextlib.AsyncExitStack() as held:
         try:
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()))
-            config = RouterConfig(listen=(f"unix:{Path(folder) / 'router.sock'}",))
+            # It is there for one command only: what other routers have left is for one that stays.
+            config = RouterConfig(listen=(f"unix:{Path(folder) / 'router.sock'}",), takes_over=False)
             router = await held.enter_async_context(Router(config))
         except OSError as error:
             raise ProblemError(_no_directory(error)) from error
+        except StoreError as error:
+            raise ProblemError(_no_log(error)) from error
         yield router.addresses[0]
 
 
@@ -47,6 +50,14 @@ def _no_directory(error: OSError) -> Complaint:
         f"cannot make the directory {error.filename}: {error.strerror}" if error.filename else str(error),
         hint="set XDG_STATE_HOME to a folder that can be written, or give 'dragoman serve' a --state-dir",
         exit_code=EXIT_USAGE,
+    )
+
+
+def _no_log(error: StoreError) -> Complaint:
+    return Complaint(
+        str(error),
+        hint="free its disk, or give 'dragoman serve' another --run-log or --state-dir",
+        exit_code=EXIT_FAILED,
     )
 
 
@@ -64,7 +75,7 @@ def serve(config: RouterConfig) -> None:
 
     Raises:
         AddressError: an address is taken, or would need TLS.
-        ProblemError: its directories cannot be made.
+        ProblemError: its directories cannot be made, or the run log cannot be used.
         OSError: standard output is gone.
     """
     is_ready = False
@@ -80,6 +91,8 @@ def serve(config: RouterConfig) -> None:
         if is_ready:
             raise
         raise ProblemError(_no_directory(error)) from error
+    except StoreError as error:
+        raise ProblemError(_no_log(error)) from error
 
 
 def _announce(addresses: Sequence[str]) -> None:

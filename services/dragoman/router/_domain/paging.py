@@ -10,7 +10,9 @@ _DEFAULT = 100
 _MOST = 1000
 
 Item = TypeVar("Item")
-Key = list[str | int]
+First = TypeVar("First")
+Second = TypeVar("Second")
+Key = list[str | int | float]
 
 
 class PageTokenError(ValueError):
@@ -31,21 +33,44 @@ def page(items: Sequence[Item], key: Callable[[Item], Key], *, size: int, token:
     Raises:
         PageTokenError: the token is not one of ours.
     """
-    after = _decode(token) if token else None
-    wanted = min(size or _DEFAULT, _MOST)
+    after = decode_any(token) if token else None
+    wanted = page_size(size)
     try:
         rest = [item for item in items if after is None or key(item) > after]
     except TypeError as error:
         raise PageTokenError("the page token belongs to another list") from error
     shown = rest[:wanted]
-    return shown, _encode(key(shown[-1])) if len(rest) > wanted else ""
+    return shown, encode_token(key(shown[-1])) if len(rest) > wanted else ""
 
 
-def _encode(key: Key) -> str:
+def page_size(asked: int) -> int:
+    """Return how many entries a page has: 0 for 100, never more than 1000."""
+    return min(asked or _DEFAULT, _MOST)
+
+
+def decode_token(token: str, first: type[First], second: type[Second]) -> tuple[First, Second]:
+    """Return the two parts of a token's key.
+
+    Raises:
+        PageTokenError: the token is not one of ours, or of another list.
+    """
+    key = decode_any(token)
+    if len(key) != 2 or not isinstance(key[0], first) or not isinstance(key[1], second):
+        raise PageTokenError("the page token belongs to another list")
+    return key[0], key[1]
+
+
+def encode_token(key: Key) -> str:
+    """Return the token for what comes after a key."""
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
 
 
-def _decode(token: str) -> Key:
+def decode_any(token: str) -> Key:
+    """Return the key of a token.
+
+    Raises:
+        PageTokenError: the token is not one of ours.
+    """
     try:
         key = json.loads(base64.urlsafe_b64decode(token.encode()))
     except (ValueError, binascii.Error) as error:

@@ -42,6 +42,8 @@ class RunRecord:
     finished_at: float | None = None
     pending: dict[str, pb.AgentEvent] = field(default_factory=dict)
     """The ``input_request`` events that wait for an answer, without their sequences."""
+    reserved: int = 0
+    """Sequences up to this one may have been told by a router that is gone."""
     _remarks: dict[str, int] = field(default_factory=dict)
     conduct: Conduct = field(init=False)
     """Where the adapter's stream stands."""
@@ -49,6 +51,18 @@ class RunRecord:
     def __post_init__(self) -> None:
         """Begin before the first event."""
         self.conduct = Conduct(self.run_id)
+
+    def go_on(self, last_sequence: int, *, attempt: int, reserved: int) -> None:
+        """Begin where another router has written the last event down.
+
+        Args:
+            last_sequence: of that event.
+            attempt: the attempt it was in.
+            reserved: up to which sequence that router may have told more.
+        """
+        self.conduct.last_sequence, self.conduct.attempt = last_sequence, attempt
+        self.conduct.phase = None if last_sequence else Phase.INITIAL
+        self.reserved = reserved
 
     @property
     def last_sequence(self) -> int:
@@ -154,7 +168,7 @@ class RunRecord:
             The sequence and the event.
         """
         result.duration.FromNanoseconds(max(0, int((now - self.accepted_at) * 1e9)))
-        self.conduct.last_sequence += 1
+        self.conduct.last_sequence = max(self.conduct.last_sequence, self.reserved) + 1
         self.conduct.phase = Phase.DONE
         self._finish(result, now)
         return self.last_sequence, self.own_event(now, sequence=self.last_sequence, result=result)

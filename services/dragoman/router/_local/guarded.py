@@ -8,10 +8,11 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from dragoman.guard import processes
+from dragoman.guard.instance import is_guarded, read_instance
 from dragoman.guard.launch import adapter_guard
 from dragoman.router._domain.directory import LaunchSpec
 from dragoman.router._ports import LaunchError
@@ -21,6 +22,9 @@ LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 
 _GONE_S = 10.0
 """How long a guard gets to prove that all is gone, before it is killed itself."""
+
+_LOOK_S = 0.1
+"""How often a process is looked for of which nobody tells when it is gone."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -85,6 +89,27 @@ class GuardLauncher:
             raise
         return GuardedProcess(guard, spawned, reader, writer, paths)
 
+    async def adopt(self, address: str) -> "GuardedProcess | None":
+        """Take over an adapter that a router started which is gone; ``None`` if it is not there any more.
+
+        Args:
+            address: where it listens.
+        """
+        if not address.startswith("unix:"):
+            return None
+        socket = Path(address.removeprefix("unix:"))
+        instance_file = socket.with_suffix(".json")
+        instance = read_instance(str(instance_file))
+        if instance is None or not is_guarded(str(instance_file)) or not instance.is_current(instance.adapter):
+            return None
+        try:
+            reader, writer = await asyncio.open_unix_connection(instance.control)
+        except OSError:
+            return None
+        paths = _Paths(socket=socket, control=Path(instance.control), instance=instance_file, log=Path(instance.log))
+        spawned = {"pid": instance.adapter[0], "started": instance.adapter[1]}
+        return GuardedProcess(_OthersGuard(*instance.guard), spawned, reader, writer, paths)
+
     def _paths(self, name: str) -> _Paths:
         # Numbered: what is left of one that was killed must not be in the way of the next.
         stem = f"{name[:20]}.{next(self._numbers)}"
@@ -129,12 +154,45 @@ async def _end(guard: asyncio.subprocess.Process) -> None:
     await guard.wait()
 
 
+class _Guard(Protocol):
+    """The guard's process."""
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+
+    async def wait(self) -> object:
+        """Wait until it is gone."""
+
+    def kill(self) -> None:
+        """Kill it."""
+
+
+class _OthersGuard:
+    """A guard that another router started, which is gone."""
+
+    def __init__(self, pid: int, started: int) -> None:
+        self.pid = pid
+        self._started = started
+
+    async def wait(self) -> None:
+        """Wait until it is gone; nobody tells who is not its parent."""
+        while (process := processes.read(self.pid)) is not None and process.started == self._started:  # noqa: ASYNC110 - as said
+            await asyncio.sleep(_LOOK_S)
+
+    def kill(self) -> None:
+        """Kill it."""
+        process = processes.read(self.pid)
+        if process is not None and process.started == self._started:
+            processes.send(process, signal.SIGKILL)
+
+
 class GuardedProcess:
     """An adapter's process under its guard; a ``Launched``. Made by ``GuardLauncher``."""
 
     def __init__(
         self,
-        guard: asyncio.subprocess.Process,
+        guard: "_Guard",
         spawned: dict[str, Any],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -167,7 +225,9 @@ class GuardedProcess:
                 await self._guard.wait()
         except TimeoutError:
             _log.error("guard killed: it could not end what is beneath it", guard_pid=self.guard_pid, pid=self.pid)
-            await _end(self._guard)
+            with suppress(ProcessLookupError):
+                self._guard.kill()
+            await self._guard.wait()
         await self._listening
         self._writer.close()
         # One that was killed has left its socket behind.

@@ -39,6 +39,8 @@ class Places:
     logs: Path
     detections: Path
     """The file with cached detections."""
+    runs: Path
+    """The file with the run log, where no database is configured."""
 
 
 @contextlib.contextmanager
@@ -57,7 +59,7 @@ def hold_places(state_dir: Path | None) -> Iterator[Places]:
     _private_directory(state)
     _private_directory(logs)
     with _runtime(_shared_runtime(state_dir)) as runtime:
-        yield Places(runtime, logs, state / "detections.json")
+        yield Places(runtime, logs, state / "detections.json", state / "runs.db")
 
 
 def _users_runtime() -> list[Path]:

@@ -11,13 +11,23 @@ from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.server import Context
 from dragoman.router._domain.requests import attach_objection, execute_objection
+from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.link import is_cut, unavailable
 from dragoman.router._rpc.run import Run
-from dragoman.router._rpc.serving import Holding, addressed, bind, read, refuse, remaining_s, stream_run
-from dragoman.router._rpc.steering import cancel, respond, unknown_run
+from dragoman.router._rpc.serving import (
+    Holding,
+    addressed,
+    bind,
+    read,
+    refuse,
+    remaining_s,
+    stream_run,
+    stream_stored,
+)
+from dragoman.router._rpc.steering import cancel, elsewhere, finished, how_it_ended, respond, unknown_run
 from dragoman.v1 import adapter_pb2 as pb
 
 _Named: TypeAlias = (
@@ -78,6 +88,9 @@ class AdapterServicer:
         request = read(pb.ExecuteRequest, data)
         refuse(execute_objection(request))
         known = self._core.runs.same(request)
+        if known is None and (stored := await self._core.runs.recall(request)) is not None:
+            await self._stored(stored, context)
+            return
         run = known or await self._accept(request)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the first await: a run whose caller is gone already must be an orphan, not a stray.
@@ -99,21 +112,42 @@ class AdapterServicer:
         request = read(pb.AttachRequest, data)
         refuse(attach_objection(request))
         run = await self._find(request.run_id, request.adapter)
+        if run is None and (stored := await self._core.keeping.find(request.run_id)) is not None:
+            await self._stored(stored, context, request.after_sequence)
+            return
         if run is None:
             host = await self._host_of_run(request.run_id, request.adapter)
             run = self._core.runs.find(request.run_id)
             run = run or self._core.runs.adopt(request.run_id, host, hold=request.hold)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         with Holding(run) if request.hold else contextlib.nullcontext():
-            if run.record.digest is None:
-                # What the adapter has kept comes first; only then is it known where the run stands.
-                await run.replayed.wait()
             await stream_run(self._core, run, context, after_sequence=request.after_sequence, joined=True)
+
+    async def _stored(self, stored: StoredRun, context: Context, after_sequence: int = 0) -> None:
+        """Stream a run that only the log knows."""
+        bind(adapter=stored.adapter, run_id=stored.run_id)
+        if stored.finished_at is None:
+            raise elsewhere(stored)
+        await context.send_initial_metadata(((RUN_ID_METADATA_KEY, stored.run_id),))
+        await stream_stored(self._core, stored, context, after_sequence=after_sequence)
+
+    async def _finished(self, run_id: str) -> StoredRun | None:
+        """Return a run that is over and only the log knows; ``None`` if the log does not either.
+
+        Raises:
+            DragomanError: it lives elsewhere.
+        """
+        stored = await self._core.keeping.find(run_id)
+        if stored is not None and stored.finished_at is None:
+            raise elsewhere(stored)
+        return stored
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """End a run and say how it ended."""
         request = read(pb.CancelRequest, data)
         run = await self._find(request.run_id, request.adapter)
+        if run is None and (stored := await self._finished(request.run_id)) is not None:
+            return how_it_ended(stored.state.run.result, stored.logged)
         host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
         bind(adapter=host.record.type, run_id=request.run_id)
         data = addressed(pb.CancelRequest, data, request.adapter, host.record.type)
@@ -125,6 +159,8 @@ class AdapterServicer:
         """Answer a question of a run."""
         request = read(pb.RespondRequest, data)
         run = await self._find(request.run_id, request.adapter)
+        if run is None and await self._finished(request.run_id) is not None:
+            raise finished(request.run_id)
         host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
         bind(adapter=host.record.type, run_id=request.run_id)
         data = addressed(pb.RespondRequest, data, request.adapter, host.record.type)

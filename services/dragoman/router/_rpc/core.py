@@ -12,6 +12,7 @@ from dragoman.router._domain.directory import AdapterRecord
 from dragoman.router._domain.runs import Retention
 from dragoman.router._rpc.dialed import DialedHost
 from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.keeping import Keeping
 from dragoman.router._rpc.launched import LaunchedHost
 from dragoman.router._rpc.link import first_of
 from dragoman.router._rpc.runs import Runs
@@ -29,12 +30,14 @@ class Core:
 
     Args:
         scene: what the router's parts share.
-        retention: what is kept of runs that are over.
+        retention: what is kept of runs that are over, in memory.
+        keeping: keeps all runs for longer.
     """
 
-    def __init__(self, scene: Scene, retention: Retention) -> None:
+    def __init__(self, scene: Scene, retention: Retention, keeping: Keeping) -> None:
         self.scene = scene
-        self.runs = Runs(scene, retention)
+        self.keeping = keeping
+        self.runs = Runs(scene, retention, keeping)
         self.ending = asyncio.Event()
         """Set when the streams of clients end because the router does."""
         self.is_draining = False
@@ -47,8 +50,14 @@ class Core:
             for record in scene.directory.records
         }
 
-    def begin(self) -> None:
-        """Connect to the configured addresses."""
+    def begin(self, address: str) -> None:
+        """Connect to the configured addresses, and say from now on that this router lives.
+
+        Args:
+            address: where other routers reach this one.
+        """
+        self.keeping.address = address
+        self.scene.tasks.start(self.keeping.keep_alive(), "keep the run log")
         for record, host in self._hosts.items():
             if isinstance(host, DialedHost) and not record.is_refused:
                 host.begin()
@@ -102,6 +111,14 @@ class Core:
         if asking:
             # Who is slow goes on being asked; this call does not wait for it.
             await asyncio.wait(asking, timeout=self.scene.timing.learn_s)
+
+    async def tried(self) -> None:
+        """Wait until it is known, or was tried long enough, what is at the configured addresses."""
+        trying = [asyncio.ensure_future(host.tried.wait()) for host in self.hosts if isinstance(host, DialedHost)]
+        if trying:
+            await asyncio.wait(trying, timeout=self.scene.timing.learn_s)
+            for wait in trying:
+                wait.cancel()
 
     async def _learn(self, host: Host) -> None:
         if isinstance(host, DialedHost):

@@ -25,7 +25,9 @@ _log = structlog.get_logger("dragoman.router")
 class _Life:
     """One process, from the wish to have it to the proof that it is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        self.address = address
+        """Where it listens; empty until it is started."""
         self.ready: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self.stopping = asyncio.Event()
         self.grace_s = 0.0
@@ -101,6 +103,40 @@ class LaunchedHost(Host):
             _log.info("adapter let go: nobody has used it", adapter=self.record.type)
             self._scene.tasks.start(self._life.stop(self._scene.timing.stop_s), f"let go {self.record.type}")
 
+    async def adopt(self, address: str) -> Endpoint | None:
+        """Take over a process of this adapter that a router started which is gone.
+
+        It serves its own runs to their end; new ones go to it only if there is no other yet.
+
+        Args:
+            address: where it listens.
+
+        Returns:
+            The process; ``None`` if it is not there any more, or does not answer as it should.
+        """
+        known = next((life for life in self._lives if life.address == address), None)
+        if known is None:
+            launched = await self._scene.launcher.adopt(address)
+            if launched is None or self._is_closed:
+                return None
+            known = _Life(address)
+            known.launched = launched
+            self._lives.add(known)
+            if self._life is None:
+                self._life = known
+            known.task = self._scene.tasks.start(self._live_on(known, launched), f"adapter {self.record.type}")
+        try:
+            return await asyncio.shield(known.ready)
+        except DragomanError:
+            return None
+
+    async def _live_on(self, life: _Life, launched: Launched) -> None:
+        _log.info("adapter taken over", adapter=self.record.type, pid=launched.pid, guard_pid=launched.guard_pid)
+        try:
+            await self._see_through(life, launched)
+        finally:
+            self._end_life(life)
+
     async def _acquire(self) -> Endpoint:
         if self._life is None or self._life.stopping.is_set():
             self._begin()
@@ -130,10 +166,13 @@ class LaunchedHost(Host):
         except LaunchError as error:
             self._failed(life, f"could not be started: {error}")
         finally:
-            if self._forget(life):
-                self._set(router_pb2.ADAPTER_STATE_IDLE)
-            life.fail(self._unavailable("is being stopped"))
-            self._lives.discard(life)
+            self._end_life(life)
+
+    def _end_life(self, life: _Life) -> None:
+        if self._forget(life):
+            self._set(router_pb2.ADAPTER_STATE_IDLE)
+        life.fail(self._unavailable("is being stopped"))
+        self._lives.discard(life)
 
     async def _launch_and_serve(self, life: _Life) -> None:
         if life.stopping.is_set():
@@ -141,10 +180,14 @@ class LaunchedHost(Host):
         spec = self.record.spec
         assert spec.launch is not None
         launched = life.launched = await self._scene.launcher.launch(spec.name, spec.launch)
-        log = _log.bind(adapter=spec.name, pid=launched.pid, guard_pid=launched.guard_pid)
-        log.info("adapter launched")
+        life.address = launched.address
+        _log.info("adapter launched", adapter=spec.name, pid=launched.pid, guard_pid=launched.guard_pid)
         if self._has_died:
             self.record.restarts += 1
+        await self._see_through(life, launched)
+
+    async def _see_through(self, life: _Life, launched: Launched) -> None:
+        """Serve a process from its start to the proof that it is gone."""
         link = Link(launched.address)
         try:
             endpoint = await self._reach(life, launched, link)
@@ -156,7 +199,7 @@ class LaunchedHost(Host):
             # A no-op after the stops above; after a fault of ours nothing may stay behind all the same.
             await asyncio.shield(launched.stop(0.0))
             await link.close()
-            log.info("adapter gone")
+            _log.info("adapter gone", adapter=self.record.type, pid=launched.pid)
 
     async def _reach(self, life: _Life, launched: Launched, link: Link) -> Endpoint | None:
         """Wait until it is ready; ``None`` if it will not be, which is told to who waits."""

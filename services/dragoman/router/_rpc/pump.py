@@ -44,6 +44,15 @@ _FINAL = {
 """What an adapter answers to an Attach that will not succeed later either, and what that means."""
 
 
+def taken(run_id: str) -> DragomanError:
+    """Return the error for an id that another request has."""
+    return DragomanError(
+        Reason.RUN_ID_REUSED,
+        f"run {run_id!r} exists with another request; choose another id",
+        {"run_id": run_id},
+    )
+
+
 class _BrokenError(Exception):
     """The stream ended before the run."""
 
@@ -76,12 +85,27 @@ class Pump:
         self._cause = ""
 
     async def execute(self, request: bytes) -> None:
-        """Start the run upstream, and follow it."""
+        """Write down that there is a run and where, start it upstream, and follow it."""
         await self._drive("Execute", request)
 
     async def attach(self) -> None:
         """Follow a run that was started by others, from its beginning."""
         await self._drive("Attach", self._attach_request())
+
+    async def follow_on(self) -> None:
+        """Follow a run that a router followed before, at the process it is pinned to, from its last event here."""
+        run = self._run
+        endpoint = run.endpoint
+        assert endpoint is not None
+        run.host.record.live_runs += 1
+        try:
+            with endpoint.used():
+                await self._follow(endpoint, "Attach", self._attach_request())
+        except Exception:
+            run.fail()
+            raise
+        finally:
+            run.host.record.live_runs -= 1
 
     def set_hold(self, hold: bool) -> None:
         """Keep the run alive upstream, or do not."""
@@ -98,6 +122,9 @@ class Pump:
                 run.pin(endpoint)
                 run.host.record.live_runs += 1
                 try:
+                    # Where it is to be found is known by now, and nobody has heard of it yet.
+                    if method == "Execute" and not await run.recorded():
+                        raise taken(run.run_id)
                     await self._follow(endpoint, method, request)
                 finally:
                     run.host.record.live_runs -= 1
@@ -207,6 +234,7 @@ class Pump:
     async def _read(self, call: StreamCall, message: Any) -> None:
         run = self._run
         while message is not grpc.aio.EOF:
+            await run.may_tell(message)
             run.take(message)
             if run.over.is_set():
                 await _let_end(call)

@@ -5,8 +5,8 @@ import os
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.server import Context, draining, write_event
-from dragoman.router._domain.paging import PageTokenError, page
-from dragoman.router._domain.runs import matches
+from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, page, page_size
+from dragoman.router._domain.stored import RunQuery, StoredRun
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.link import first_of
 from dragoman.router._rpc.serving import bind
@@ -62,26 +62,36 @@ class RouterServicer:
 
     async def ListRuns(self, request: pb.ListRunsRequest, _context: Context) -> pb.ListRunsResponse:  # noqa: N802 - the contract's name
         """List runs, newest first."""
-        wanted = [run for run in self._core.runs if matches(run.record, request)]
-        wanted.sort(key=lambda run: -run.record.number)
         try:
-            shown, token = page(
-                wanted,
-                lambda run: [-run.record.number],
-                size=request.page_size,
-                token=request.page_token,
-            )
+            before = decode_token(request.page_token, float, str) if request.page_token else None
         except PageTokenError as error:
             raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
-        return pb.ListRunsResponse(
-            runs=[run.record.summary(run.fanout.readers) for run in shown], next_page_token=token
+        query = RunQuery(
+            adapter=request.adapter,
+            agent_id=request.agent_id,
+            task_key=request.task_key,
+            outcome=request.outcome,
+            live_only=request.live_only,
+            labels=dict(request.labels),
         )
+        size = page_size(request.page_size)
+        found = await self._core.keeping.list_runs(query, before=before, size=size + 1)
+        shown = found[:size]
+        token = encode_token([shown[-1].accepted_at, shown[-1].run_id]) if len(found) > size else ""
+        return pb.ListRunsResponse(runs=[self._summary(run) for run in shown], next_page_token=token)
+
+    def _summary(self, stored: StoredRun) -> pb.RunSummary:
+        run = self._core.runs.find(stored.run_id)
+        return stored.state.run if run is None else run.record.summary(run.fanout.readers)
 
     async def GetRun(self, request: pb.GetRunRequest, _context: Context) -> pb.GetRunResponse:  # noqa: N802 - the contract's name
         """Tell of one run."""
         run = self._core.runs.find(request.run_id)
         if run is None:
-            raise unknown_run(request.run_id)
+            stored = await self._core.keeping.find(request.run_id)
+            if stored is None:
+                raise unknown_run(request.run_id)
+            return stored.state
         bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),

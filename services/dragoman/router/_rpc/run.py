@@ -1,18 +1,21 @@
 """One run in the router: its events, who reads them, who holds it, and how it is ended."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.fanout import Fanout
 from dragoman.protocol.holding import Holders
-from dragoman.protocol.wire import split
+from dragoman.protocol.wire import MalformedEventError, peek, split
 from dragoman.router._domain.conduct import ProtocolViolationError
+from dragoman.router._domain.reservation import STEP
 from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, lost, never_started
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
+from dragoman.router._store.writer import LoggedRun, Writer
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
 
@@ -31,20 +34,31 @@ class Run:
         host: the place of its adapter.
         clock: the time.
         on_over: called once it is over.
+        first_sequence: of the first event that will come.
     """
 
-    def __init__(self, record: RunRecord, host: Host, clock: Clock, on_over: "Callable[[Run], None]") -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        host: Host,
+        clock: Clock,
+        on_over: "Callable[[Run], None]",
+        *,
+        first_sequence: int = 1,
+    ) -> None:
         self.record = record
         self.host = host
-        self.fanout = Fanout(record.run_id)
+        self.fanout = Fanout(record.run_id, first_sequence=first_sequence)
         self.endpoint: Endpoint | None = None
         """The process it is pinned to; ``None`` until there is one."""
         self.accepted = asyncio.Event()
         """Set once the adapter has the run."""
         self.over = asyncio.Event()
         """Set once there is a result, or it was refused."""
+        self.catches_up = False
+        """Whether it was begun by others; then ``replayed`` says when all is here that came before."""
         self.replayed = asyncio.Event()
-        """Set once what the adapter had kept of it is here; only for runs found by Attach."""
+        """Set once what the adapter had kept of it is here."""
         self.streams_end = asyncio.Event()
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.held: Callable[[], None] = _nothing
@@ -53,6 +67,8 @@ class Run:
         """The status that it ended with instead of a result."""
         self._clock = clock
         self._on_over = on_over
+        self._writer: Writer | None = None
+        self._logged: LoggedRun | None = None
         self._holders: Holders | None = None
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
 
@@ -70,6 +86,30 @@ class Run:
     @holders.setter
     def holders(self, holders: Holders) -> None:
         self._holders = holders
+
+    def keep(self, writer: Writer, logged: LoggedRun) -> None:
+        """Have its events kept from now on."""
+        self._writer, self._logged = writer, logged
+
+    async def recorded(self) -> bool:
+        """Wait until it is written down that there is this run; False if its id is taken."""
+        if self._writer is None or self._logged is None:
+            return True
+        return await self._writer.begin(self._logged)
+
+    async def may_tell(self, message: bytes) -> None:
+        """Wait until the sequences of what the adapter sent may be told to others."""
+        logged = self._logged
+        if self._writer is None or logged is None or logged.told_up_to is None:
+            return
+        if self.record.last_sequence + STEP // 4 > logged.told_up_to:
+            with contextlib.suppress(MalformedEventError):  # ``take`` says so
+                await self._writer.reserved(logged, peek(message).sequence)
+
+    async def written(self, timeout_s: float) -> None:
+        """Wait until all that was told so far is written down, but no longer than that."""
+        if self._writer is not None and self._logged is not None:
+            await self._writer.flushed(self._logged, timeout_s)
 
     def pin(self, endpoint: Endpoint) -> None:
         """Say which process has it from now on."""
@@ -101,9 +141,20 @@ class Run:
             self._take_ephemeral(event, data)
         elif self.record.take(event, len(data), self._clock.time()):
             self.accepted.set()
-            self.fanout.append(data, event.sequence)
+            self._append(data, event.sequence)
             if self.record.result is not None:
                 self._end(self.record.result)
+
+    def _append(
+        self,
+        data: bytes,
+        sequence: int,
+        *,
+        skipped: pb.GapReason.ValueType = pb.GAP_REASON_EVICTED,
+    ) -> None:
+        self.fanout.append(data, sequence, skipped=skipped)
+        if self._writer is not None and self._logged is not None:
+            self._writer.append(self._logged, sequence, data)
 
     def _take_ephemeral(self, event: pb.AgentEvent, data: bytes) -> None:
         kind = event.WhichOneof("body")
@@ -153,11 +204,18 @@ class Run:
             self.log.info("run refused", reason=error.reason.value if error.reason else error.code.name)
             self._close()
 
+    def give_up(self) -> None:
+        """Let go of it: another router has taken it, and tells how it goes on."""
+        if not self.over.is_set():
+            self.log.warning("run taken by another router")
+            self.streams_end.set()
+            self._writer = self._logged = None
+
     def _end_by_word(self, result: pb.Result) -> None:
         if self.over.is_set():
             return
         sequence, data = self.record.end(result, self._clock.time())
-        self.fanout.append(data, sequence)
+        self._append(data, sequence, skipped=pb.GAP_REASON_NOT_DURABLE)
         self._end(result)
 
     def _end(self, result: pb.Result) -> None:
@@ -166,6 +224,8 @@ class Run:
 
     def _close(self) -> None:
         self.fanout.close()
+        if self._writer is not None and self._logged is not None:
+            self._writer.over(self._logged)
         self.over.set()
         self.replayed.set()
         self.accepted.set()

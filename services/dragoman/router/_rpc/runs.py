@@ -4,14 +4,15 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 
-from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.holding import Holders
-from dragoman.protocol.identity import RequestDigests, new_run_id
+from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
 from dragoman.router._domain.requests import orphan_after_s
 from dragoman.router._domain.runs import Retention, RunRecord
+from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.host import Host
-from dragoman.router._rpc.pump import Pump
+from dragoman.router._rpc.keeping import Keeping
+from dragoman.router._rpc.pump import Pump, taken
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene
 from dragoman.router._rpc.steering import end_orphan
@@ -23,13 +24,14 @@ class Runs:
 
     Args:
         scene: what the router's parts share.
-        retention: what is kept of runs that are over.
+        retention: what is kept of runs that are over, in memory.
+        keeping: keeps all runs for longer.
     """
 
-    def __init__(self, scene: Scene, retention: Retention) -> None:
+    def __init__(self, scene: Scene, retention: Retention, keeping: Keeping) -> None:
         self._scene = scene
         self._retention = retention
-        self._digests = RequestDigests()
+        self.keeping = keeping
         self._runs: dict[str, Run] = {}
         self._numbers = itertools.count(1)
 
@@ -51,23 +53,37 @@ class Runs:
             DragomanError: RUN_ID_REUSED: another request did.
         """
         run = self._runs.get(request.run_id) if request.run_id else None
-        if run is not None and run.record.digest != self._digests.digest(request):
-            raise DragomanError(
-                Reason.RUN_ID_REUSED,
-                f"run {request.run_id!r} exists with another request; choose another id",
-                {"run_id": request.run_id},
-            )
+        if run is not None and run.record.digest != self.keeping.digests.digest(request):
+            raise taken(request.run_id)
         return run
+
+    async def recall(self, request: adapter_pb2.ExecuteRequest) -> StoredRun | None:
+        """Return what is kept of the run that this very request started, here before or elsewhere.
+
+        ``None`` if its id is new, or known by now.
+
+        Raises:
+            DragomanError: RUN_ID_REUSED, or RUN_LOG_UNAVAILABLE.
+        """
+        if not request.run_id:
+            return None
+        stored = await self.keeping.find(request.run_id)
+        if stored is None or request.run_id in self._runs:
+            return None
+        if stored.digest != self.keeping.digests.digest(request):
+            raise taken(request.run_id)
+        return stored
 
     def execute(self, request: adapter_pb2.ExecuteRequest, host: Host) -> Run:
         """Accept a run, and start it at its adapter. ``request`` gets its id."""
         request.run_id = request.run_id or new_run_id()
         record = self._record(request.run_id, host)
-        record.digest = self._digests.digest(request)
+        record.digest = self.keeping.digests.digest(request)
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, dict(request.labels)
         run = Run(record, host, self._scene.clock, self._over)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
+        self._keep(run, orphan_after_s(request))
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
         request.adapter = host.record.type
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
@@ -77,6 +93,7 @@ class Runs:
     def adopt(self, run_id: str, host: Host, *, hold: bool) -> Run:
         """Take up a run that an adapter may know and this router does not."""
         run = Run(self._record(run_id, host), host, self._scene.clock, self._over)
+        run.catches_up = True
         pump = Pump(run, self._scene, hold=hold)
         # Who started it said for how long it may be without a holder, and the adapter knows; so no longer holding
         # it there is all there is to do.
@@ -84,6 +101,35 @@ class Runs:
         run.held = lambda: pump.set_hold(True)
         self._begin(run, pump, None)
         return run
+
+    def take_over(self, stored: StoredRun, host: Host) -> Run:
+        """Go on with a run that a router followed which is gone."""
+        summary = stored.state.run
+        record = self._record(stored.run_id, host)
+        record.accepted_at, record.digest = stored.accepted_at, stored.digest
+        record.agent_id, record.company_id = summary.agent_id, summary.company_id
+        record.task_key, record.labels = summary.task_key, dict(summary.labels)
+        record.phase, record.instance_id = summary.phase, summary.instance_id
+        record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved)
+        run = Run(record, host, self._scene.clock, self._over, first_sequence=stored.logged + 1)
+        run.holders = Holders(stored.orphan_after, lambda: end_orphan(run, self._scene))
+        self._keep(run, stored.orphan_after, stored)
+        run.catches_up = True
+        # Whoever held it may come back, as after a stream that the server ended.
+        run.holders.acquire()
+        run.holders.release(by_server=True)
+        self._runs[run.run_id] = run
+        return run
+
+    def follow(self, run: Run) -> None:
+        """Follow a run that was taken over at the process that it is pinned to."""
+        self._scene.tasks.start(Pump(run, self._scene, hold=True).follow_on(), f"run {run.run_id}")
+
+    def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
+        logged = self.keeping.follow(
+            run.record, lambda: _place(run), orphan_after, run.remark, run.give_up, stored=stored
+        )
+        run.keep(self.keeping.writer, logged)
 
     def _record(self, run_id: str, host: Host) -> RunRecord:
         return RunRecord(
@@ -102,6 +148,7 @@ class Runs:
     def _over(self, run: Run) -> None:
         if run.refusal is not None:
             self._forget(run.run_id, run.record.number)
+            self._scene.tasks.start(self.keeping.forget(run.run_id), f"forget {run.run_id}")
             return
         finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if one.record.is_over]
         for run_id in self._retention.to_forget(finished, self._scene.clock.time()):
@@ -114,3 +161,11 @@ class Runs:
         run = self._runs.get(run_id)
         if run is not None and run.record.number == number:
             del self._runs[run_id]
+
+
+def _place(run: Run) -> dict[str, str]:
+    """Return where a run's adapter is, for a router that has to find it again."""
+    endpoint = run.endpoint
+    if endpoint is None:
+        return {}
+    return {"address": endpoint.link.address, "instance_id": endpoint.instance_id}

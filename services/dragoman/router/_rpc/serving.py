@@ -4,15 +4,19 @@ from typing import Any, TypeVar
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
-from dragoman.protocol.fanout import SequenceAheadError
+from dragoman.protocol.fanout import EventReader
 from dragoman.protocol.server import Context, stream_events
 from dragoman.router._domain.requests import Objection
+from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.core import Core
+from dragoman.router._rpc.recalling import LogReader
 from dragoman.router._rpc.run import Run
 from google.protobuf.message import DecodeError, Message
 
 _MARGIN_S = 0.05
 """What is kept of a caller's deadline, so that the answer that it passed is the adapter's and has a reason."""
+_WRITTEN_S = 1.0
+"""How long a reader of what is in memory no more waits for it to be in the log."""
 _BY_SERVER = frozenset({Reason.SLOW_CONSUMER, Reason.DRAINING})
 
 Request = TypeVar("Request", bound=Message)
@@ -77,21 +81,52 @@ async def stream_run(core: Core, run: Run, context: Context, *, after_sequence: 
     Raises:
         DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or what the run was refused with.
     """
+    if run.catches_up:
+        # What the adapter has kept comes first; only then is it known where the run stands.
+        await run.replayed.wait()
     if run.refusal is not None:
         raise run.refusal
     copies = [event.SerializeToString() for event in run.record.pending.values()] if joined else None
-    try:
+    if after_sequence > run.record.last_sequence:
+        raise _ahead(after_sequence, run.record.last_sequence)
+    reader: EventReader
+    if run.fanout.first_kept <= after_sequence + 1:
         reader = run.fanout.reader(after_sequence, replay_done=joined, copies=copies)
-    except SequenceAheadError as error:
-        raise DragomanError(
-            Reason.SEQUENCE_AHEAD,
-            f"after_sequence {after_sequence} is past the end; the last sequence is {error.last_sequence}",
-            {"last_sequence": str(error.last_sequence)},
-        ) from error
+    else:
+        await run.written(_WRITTEN_S)
+        store = core.keeping.store
+        reader = LogReader(store, run.run_id, after_sequence, fanout=run.fanout, replay_done=joined, copies=copies)
     with core.stream():
         await stream_events(context, reader, ended_early=run.streams_end)
     if run.refusal is not None:
         raise run.refusal
+
+
+async def stream_stored(core: Core, stored: StoredRun, context: Context, *, after_sequence: int = 0) -> None:
+    """Write the events of a run that is over, from the log.
+
+    Args:
+        core: the router.
+        stored: the run.
+        context: the RPC.
+        after_sequence: the last sequence the reader has.
+
+    Raises:
+        DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING.
+    """
+    if after_sequence > stored.logged:
+        raise _ahead(after_sequence, stored.logged)
+    with core.stream():
+        reader = LogReader(core.keeping.store, stored.run_id, after_sequence)
+        await stream_events(context, reader, ended_early=core.ending)
+
+
+def _ahead(after_sequence: int, last: int) -> DragomanError:
+    return DragomanError(
+        Reason.SEQUENCE_AHEAD,
+        f"after_sequence {after_sequence} is past the end; the last sequence is {last}",
+        {"last_sequence": str(last)},
+    )
 
 
 class Holding:

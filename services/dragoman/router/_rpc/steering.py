@@ -4,11 +4,12 @@ import asyncio
 from typing import Any
 
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.link import first_of, is_cut, unavailable
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene
-from dragoman.v1 import adapter_pb2
+from dragoman.v1 import adapter_pb2, event_pb2
 
 _ACCEPTANCE_S = 10.0
 """How long a Cancel waits for the adapter to have the run; then it is sent all the same."""
@@ -118,7 +119,12 @@ def _response(run: Run) -> adapter_pb2.CancelResponse:
     result = run.record.result
     if result is None:
         raise run.refusal or unknown_run(run.run_id)
-    response = adapter_pb2.CancelResponse(outcome=result.outcome, result_sequence=run.record.last_sequence)
+    return how_it_ended(result, run.record.last_sequence)
+
+
+def how_it_ended(result: event_pb2.Result, sequence: int) -> adapter_pb2.CancelResponse:
+    """Return the answer to a Cancel of a run that is over."""
+    response = adapter_pb2.CancelResponse(outcome=result.outcome, result_sequence=sequence)
     if result.HasField("tree_confirmed_dead"):
         response.tree_confirmed_dead = result.tree_confirmed_dead
     return response
@@ -131,7 +137,7 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
         DragomanError: the adapter's status, or RUN_FINISHED.
     """
     if run.over.is_set():
-        raise DragomanError(Reason.RUN_FINISHED, f"run {run.run_id!r} is over", {"run_id": run.run_id})
+        raise finished(run.run_id)
     if run.endpoint is None or not run.accepted.is_set():
         raise DragomanError(
             Reason.REQUEST_NOT_FOUND,
@@ -141,6 +147,16 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
     if run.endpoint.gone.is_set():
         raise unavailable(f"the adapter {run.record.adapter!r} {run.endpoint.gone_because}")
     return await run.endpoint.link.answer("Respond", request, timeout_s=timeout_s)
+
+
+def finished(run_id: str) -> DragomanError:
+    """Return the error for an answer to a run that is over."""
+    return DragomanError(Reason.RUN_FINISHED, f"run {run_id!r} is over", {"run_id": run_id})
+
+
+def elsewhere(stored: StoredRun) -> DragomanError:
+    """Return the error for a run that another router follows, or will once the lease of the one that did is over."""
+    return unavailable(f"run {stored.run_id!r} is followed by another router; ask that one, or try again")
 
 
 def unknown_run(run_id: str) -> DragomanError:

@@ -1,6 +1,7 @@
 """SQLite: one file of this user's, one connection, one thread."""
 
 import asyncio
+import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -77,16 +78,26 @@ class SqliteDatabase:
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self._path, timeout=_BUSY_MS / 1000, check_same_thread=False)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
             # A power cut may take the last transactions with it; a killed process cannot.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA foreign_keys = ON")
             if not self._is_current(connection):
-                migrate(f"sqlite:///{self._path}")
+                self._prepare(connection)
         except BaseException:
             connection.close()
             raise
         self._connection = connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make a new file what it should be, one router after another."""
+        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._is_current(connection):
+                connection.execute("PRAGMA journal_mode = WAL")
+                migrate(f"sqlite:///{self._path}")
+        finally:
+            os.close(lock)
 
     def _is_current(self, connection: sqlite3.Connection) -> bool:
         try:

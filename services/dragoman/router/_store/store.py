@@ -34,6 +34,13 @@ class Store:
         """Let go of the database."""
         await self._database.close()
 
+    async def setting(self, name: str, fresh: bytes) -> bytes:
+        """Return a value that all routers share; ``fresh`` becomes it if there is none."""
+        sql = "INSERT INTO settings (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
+        await self._database.execute([(sql, {"name": name, "value": fresh})])
+        rows = await self._database.fetch("SELECT value FROM settings WHERE name = :name", {"name": name})
+        return cast("bytes", rows[0][0])
+
     # Runs.
 
     async def begin(self, run: StoredRun) -> bool:
@@ -115,9 +122,25 @@ class Store:
         )
         return [_run(row) for row in rows]
 
+    async def owners(self) -> list[str]:
+        """Return the names of routers that have live runs."""
+        rows = await self._database.fetch("SELECT DISTINCT owner FROM runs WHERE finished_at IS NULL", {})
+        return [str(owner) for (owner,) in rows]
+
     async def release(self, owner: str) -> None:
         """Give up a router's runs: whoever comes next may take them at once."""
         await self.renew(owner, 0.0)
+
+    async def remove(self, run_id: str, owner: str) -> None:
+        """Forget a run and its events, if it is still this owner's."""
+        mine = "SELECT run_id FROM runs WHERE run_id = :run_id AND owner = :owner"
+        values = {"run_id": run_id, "owner": owner}
+        await self._database.execute(
+            [
+                (f"DELETE FROM events WHERE run_id IN ({mine})", values),  # noqa: S608 - constants
+                (f"DELETE FROM runs WHERE run_id IN ({mine})", values),  # noqa: S608 - constants
+            ]
+        )
 
     async def forget(self, *, before: float, most_bytes: int) -> int:
         """Forget finished runs that are too old, and the oldest of those that are too many; return how many.

@@ -46,6 +46,8 @@ class LoggedRun:
     """Called when another router has taken the run."""
     is_begun: bool = False
     """Whether the store knows it."""
+    is_late: bool = False
+    """Whether it is still to be told to the store, which failed when it began."""
     is_over: bool = False
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     waiting_bytes: int = 0
@@ -80,6 +82,7 @@ class Writer:
         self._written = asyncio.Condition()
         self._failing = ""
         self._closing = False
+        self._is_writing = False
 
     @property
     def failing(self) -> str:
@@ -117,6 +120,7 @@ class Writer:
             return await self._begin(run)
         except StoreError as error:
             self._fails(error)
+            run.is_late = True
             self.changed(run)
             return True
 
@@ -154,11 +158,20 @@ class Writer:
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
         """Wait until all of a run is written; False if it was not within ``timeout_s`` seconds."""
+        return await self._until(lambda: not run.is_changed and not run.waiting and not self._is_writing, timeout_s)
+
+    async def flushed_all(self, timeout_s: float) -> bool:
+        """Wait until all that has happened is written; False if it was not within ``timeout_s`` seconds."""
+        return await self._until(lambda: not self._has_work() and not self._is_writing, timeout_s)
+
+    async def _until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        if reached():
+            return True
         self._hurry.set()
         self._work.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._written:
-                await self._written.wait_for(lambda: not run.is_changed and not run.waiting)
+                await self._written.wait_for(reached)
                 return True
         return False
 
@@ -190,7 +203,7 @@ class Writer:
         self._work.set()
 
     def _has_work(self) -> bool:
-        return any(run.is_changed or run.waiting for run in self._runs.values())
+        return any((run.is_changed or run.waiting) and (run.is_begun or run.is_late) for run in self._runs.values())
 
     async def _gather(self) -> None:
         self._hurry.clear()
@@ -199,21 +212,25 @@ class Writer:
                 await asyncio.wait_for(self._hurry.wait(), GATHER_S)
 
     async def _write(self) -> None:
-        for run in [run for run in self._runs.values() if not run.is_begun]:
+        for run in [run for run in self._runs.values() if run.is_late]:
             if not await self._begin(run):
                 self._give_up(run)
-        taken = [run for run in self._runs.values() if run.is_changed or run.waiting]
+            run.is_late = False
+        taken = [run for run in self._runs.values() if run.is_begun and (run.is_changed or run.waiting)]
         rows = {run.stored.run_id: _rows(run) for run in taken}
         after = {run.stored.run_id: self._after(run, rows[run.stored.run_id]) for run in taken}
         counts = {run.stored.run_id: (len(run.waiting), run.last) for run in taken}
         for run in taken:
             run.is_changed = False
+        self._is_writing = True
         try:
             lost = await self._store.write([row for item in rows.values() for row in item], list(after.values()))
         except BaseException:
             for run in taken:
                 run.is_changed = True
             raise
+        finally:
+            self._is_writing = False
         for run in taken:
             run.stored = after[run.stored.run_id]
             self._forget(run, counts[run.stored.run_id][1])

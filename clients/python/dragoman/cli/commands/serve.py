@@ -59,6 +59,20 @@ _log_level = click.option(
     metavar="DIR",
     help="Where logs of adapters and detections are kept. Default: the user's own directories.",
 )
+@click.option(
+    "--run-log",
+    metavar="URL",
+    default="",
+    envvar="DRAGOMAN_RUN_LOG",
+    help="Where runs are kept: a postgresql:// URL, which several routers may share, or 'memory'. "
+    "Default: a SQLite file in the state directory.",
+)
+@click.option(
+    "--advertise",
+    metavar="ADDR",
+    envvar="DRAGOMAN_ADVERTISE",
+    help="Where other routers of the same run log reach this one. Default: the first --listen.",
+)
 @_log_format
 @_log_level
 def serve_command(
@@ -66,6 +80,8 @@ def serve_command(
     adapters: tuple[str, ...],
     manifests: tuple[Path, ...],
     state_dir: Path | None,
+    run_log: str,
+    advertise: str | None,
     log_format: Any,
     log_level: str,
 ) -> None:
@@ -80,6 +96,8 @@ def serve_command(
         addresses=adapters,
         manifests=manifests,
         state_dir=state_dir,
+        run_log=run_log,
+        advertise=advertise,
         log_format=log_format,
         log_level=log_level,
     )

@@ -1,3 +1,4 @@
+DROP TABLE settings;
 DROP TABLE sessions;
 DROP TABLE events;
 DROP TABLE runs;

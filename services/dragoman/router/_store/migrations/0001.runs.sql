@@ -43,3 +43,8 @@ CREATE TABLE sessions (
     PRIMARY KEY (company_id, agent_id, adapter, task_key)
 );
 CREATE INDEX sessions_by_time ON sessions (used_at);
+
+CREATE TABLE settings (
+    name    text PRIMARY KEY,
+    value   blob NOT NULL
+);

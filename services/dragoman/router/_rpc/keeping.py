@@ -1,0 +1,200 @@
+"""The router's side of the run log: which runs it has, in whose name they are kept, and for how long."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.identity import RequestDigests
+from dragoman.router._domain.runs import RunRecord, lost
+from dragoman.router._domain.stored import RunQuery, StoredRun
+from dragoman.router._ports import Clock
+from dragoman.router._store.database import StoreError
+from dragoman.router._store.store import Store
+from dragoman.router._store.writer import LoggedRun, Writer
+from dragoman.v1 import event_pb2, router_pb2
+
+LEASE_S: Final = 15.0
+"""Seconds after which another router may take the runs of one that says nothing."""
+_RENEWALS: Final = 3
+"""How often a lease is renewed before it runs out."""
+_LISTING_S: Final = 1.0
+"""How long a list waits for what has just happened to be written."""
+_CLOSING_S: Final = 5.0
+"""How long a router that ends waits for what is not written yet."""
+
+Remark: TypeAlias = Callable[[str, str], None]
+
+_log = structlog.get_logger("dragoman.router")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long runs that are over are kept, and how many bytes of their events."""
+
+    seconds: float
+    most_bytes: int
+
+
+class Keeping:
+    """Keeps the runs of one router.
+
+    Args:
+        store: the log.
+        clock: the time.
+        owner: the name under which this router keeps its runs; another one after each start.
+        kept: what is kept of runs that are over.
+        lease_s: see ``LEASE_S``.
+    """
+
+    def __init__(self, store: Store, clock: Clock, owner: str, *, kept: Kept, lease_s: float = LEASE_S) -> None:
+        self.store = store
+        self.writer = Writer(store)
+        self.owner = owner
+        self.address = ""
+        """Where other routers reach this one; empty if none can."""
+        self.lease_s = lease_s
+        self.digests = RequestDigests()
+        """Of requests; with the key of the log once it is open."""
+        self._clock = clock
+        self._kept = kept
+        self._writing: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the log.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+        await self.store.open()
+        self.digests = RequestDigests(await self.store.setting("digest_key", secrets.token_bytes(32)))
+        self._writing = asyncio.ensure_future(self.writer.run())
+
+    async def close(self) -> None:
+        """Write what waits, give the lease up, and close the log."""
+        if self._writing is not None:
+            await self.writer.close()
+            await asyncio.wait([self._writing], timeout=_CLOSING_S)
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        try:
+            await self.store.release(self.owner)
+        except StoreError as error:
+            _log.warning("run log not left in order", why=str(error))
+        finally:
+            await self.store.close()
+
+    async def keep_alive(self) -> None:
+        """Renew the lease, and forget what is old, until cancelled."""
+        while True:
+            try:
+                now = self._clock.time()
+                await self.store.renew(self.owner, now + self.lease_s)
+                await self.store.forget(before=now - self._kept.seconds, most_bytes=self._kept.most_bytes)
+            except StoreError as error:
+                _log.warning("run log not renewed", why=str(error))
+            await asyncio.sleep(self.lease_s / _RENEWALS)
+
+    def follow(
+        self,
+        record: RunRecord,
+        place: Callable[[], dict[str, str]],
+        orphan_after_s: float,
+        remark: Remark,
+        lost: Callable[[], None],
+        stored: StoredRun | None = None,
+    ) -> LoggedRun:
+        """Begin to keep a run.
+
+        Args:
+            record: the run.
+            place: returns where its adapter's process is.
+            orphan_after_s: how long it goes on while nobody holds it.
+            remark: tells those who follow it.
+            lost: called when another router has taken it.
+            stored: what is kept of it already; ``None`` for a new one.
+        """
+
+        def snapshot() -> StoredRun:
+            return self._stored(record, place(), orphan_after_s)
+
+        return self.writer.follow(stored or snapshot(), snapshot, remark, lost, is_begun=stored is not None)
+
+    async def find(self, run_id: str) -> StoredRun | None:
+        """Return what is kept of a run; ``None`` if nothing is.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        try:
+            return await self.store.run(run_id)
+        except StoreError as error:
+            raise unavailable(error) from error
+
+    async def list_runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
+        """Return runs, newest first; see ``Store.runs``.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        await self.writer.flushed_all(_LISTING_S)
+        try:
+            return await self.store.runs(query, before=before, size=size)
+        except StoreError as error:
+            raise unavailable(error) from error
+
+    def end_unknown(self, stored: StoredRun) -> None:
+        """End a run of an adapter that this router does not have: nobody can tell how it ended."""
+        message = f"The router that followed the run is gone, and this one has no adapter {stored.adapter!r}."
+        record = RunRecord(
+            run_id=stored.run_id,
+            adapter=stored.adapter,
+            number=0,
+            accepted_at=stored.accepted_at,
+            digest=stored.digest,
+        )
+        summary = stored.state.run
+        record.agent_id, record.company_id, record.task_key = summary.agent_id, summary.company_id, summary.task_key
+        record.labels, record.instance_id = dict(summary.labels), summary.instance_id
+        record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved)
+        result = lost(event_pb2.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message)
+        sequence, data = record.end(result, self._clock.time())
+        logged = self.follow(record, dict, stored.orphan_after, _nothing, _nothing, stored)
+        self.writer.append(logged, sequence, data)
+        self.writer.over(logged)
+
+    async def forget(self, run_id: str) -> None:
+        """Forget a run that never was."""
+        try:
+            await self.store.remove(run_id, self.owner)
+        except StoreError as error:
+            _log.warning("run log keeps a run that never was", run_id=run_id, why=str(error))
+
+    def _stored(self, record: RunRecord, place: dict[str, str], orphan_after_s: float) -> StoredRun:
+        pending = [event.input_request for event in record.pending.values()]
+        return StoredRun(
+            run_id=record.run_id,
+            accepted_at=record.accepted_at,
+            adapter=record.adapter,
+            state=router_pb2.GetRunResponse(run=record.summary(0), pending_requests=pending),
+            reserved=0,
+            owner=self.owner,
+            lease_until=self._clock.time() + self.lease_s,
+            place=json.dumps({**place, "router": self.address}),
+            orphan_after=orphan_after_s,
+            digest=record.digest,
+            finished_at=record.finished_at,
+        )
+
+
+def unavailable(error: StoreError) -> DragomanError:
+    """Return the status for a call that needs the log."""
+    return DragomanError(Reason.RUN_LOG_UNAVAILABLE, f"the run log cannot be read now: {error}", retry_after_s=1.0)
+
+
+def _nothing(*_told: str) -> None:
+    """Do nothing."""

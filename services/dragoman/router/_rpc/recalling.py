@@ -1,0 +1,90 @@
+"""Reading a run from the log, and going on from memory where it lives."""
+
+import asyncio
+
+from dragoman.protocol.fanout import Fanout, Reader
+from dragoman.protocol.wire import peek
+from dragoman.router._domain.stored import StoredEvents
+from dragoman.router._store.batches import unpack
+from dragoman.router._store.store import Store
+from dragoman.v1 import event_pb2 as pb
+
+
+class LogReader:
+    """A place in a run of which the log has at least the beginning; an ``EventReader``.
+
+    Args:
+        store: the log.
+        run_id: the run.
+        after_sequence: the last sequence the reader has.
+        fanout: the run's events in memory. ``None`` if it is over and only the log has it.
+        replay_done: mark where the replay ends, unless the run is over.
+        copies: see ``Fanout.reader``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        after_sequence: int,
+        *,
+        fanout: Fanout | None = None,
+        replay_done: bool = False,
+        copies: list[bytes] | None = None,
+    ) -> None:
+        self.last_sequence = after_sequence
+        """The last sequence handed out."""
+        self.dropped = asyncio.Event()
+        """Set when it was dropped for being slow; never while it reads the log, at a pace of its own."""
+        self._store = store
+        self._run_id = run_id
+        self._fanout = fanout
+        self._replay_done = replay_done
+        self._copies = copies
+        self._live: Reader | None = None
+
+    async def read(self) -> list[bytes]:
+        """Return the next events; see ``EventReader``."""
+        if self._live is None:
+            events = await self._from_log()
+            if events or self._fanout is None:
+                return events
+            self._live = self._go_live(self._fanout)
+        events = await self._live.read()
+        self.last_sequence = self._live.last_sequence
+        return events
+
+    def close(self) -> None:
+        """Leave."""
+        if self._live is not None:
+            self._live.close()
+
+    async def _from_log(self) -> list[bytes]:
+        if self._fanout is not None and self._fanout.first_kept <= self.last_sequence + 1:
+            return []
+        rows = await self._store.events(self._run_id, self.last_sequence)
+        return [event for row in rows for event in self._events(row)]
+
+    def _go_live(self, fanout: Fanout) -> Reader:
+        live = fanout.reader(self.last_sequence, replay_done=self._replay_done, copies=self._copies)
+        live.dropped = self.dropped  # who watches for that has this one
+        return live
+
+    def _events(self, row: StoredEvents) -> list[bytes]:
+        events: list[bytes] = []
+        if row.first > self.last_sequence + 1:
+            events.append(self._gap(row.first - 1))
+        if row.data is None:
+            events.append(self._gap(row.last))
+            return events
+        for data in unpack(row.data):
+            sequence = peek(data).sequence
+            if sequence > self.last_sequence:
+                events.append(data)
+                self.last_sequence = sequence
+        return events
+
+    def _gap(self, last: int) -> bytes:
+        gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=last, reason=pb.GAP_REASON_NOT_DURABLE)
+        self.last_sequence = last
+        return pb.AgentEvent(gap=gap, run_id=self._run_id).SerializeToString()

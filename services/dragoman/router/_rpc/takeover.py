@@ -1,0 +1,106 @@
+"""Runs whose router is gone: found by their lease, and followed on where their adapter still lives.
+
+A router that is killed says nothing any more. When its lease runs out, the first router that looks takes its runs.
+Where the adapter's process is still there and knows the run, the run goes on with its next event. Where it is not,
+the run is LOST, behind a gap that covers whatever the dead router may still have told.
+"""
+
+import asyncio
+import json
+from typing import Final
+
+import structlog
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.limits import REATTACH_S
+from dragoman.router._domain.stored import StoredRun
+from dragoman.router._rpc.core import Core
+from dragoman.router._rpc.endpoint import Endpoint
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.launched import LaunchedHost
+from dragoman.router._rpc.run import Run
+from dragoman.router._store.database import StoreError
+
+LOOK_S: Final = 3.0
+"""How often runs without a router are looked for."""
+_GONE: Final = "is gone, as is the router that followed the run"
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class Takeover:
+    """Takes over runs for one router.
+
+    Args:
+        core: the router.
+        look_s: see ``LOOK_S``.
+    """
+
+    def __init__(self, core: Core, *, look_s: float = LOOK_S) -> None:
+        self._core = core
+        self._look_s = look_s
+
+    async def begin(self) -> None:
+        """Look for runs without a router now, and again and again in the background."""
+        await self._try_to_look()
+        self._core.scene.tasks.start(self._watch(), "take over")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            await self._try_to_look()
+
+    async def _try_to_look(self) -> None:
+        try:
+            await self._look()
+        except StoreError as error:
+            _log.warning("runs without a router not looked for", why=str(error))
+
+    async def _look(self) -> None:
+        keeping = self._core.keeping
+        for owner in await keeping.store.owners():
+            if self._core.scene.processes.is_gone(owner):  # then its lease need not be waited for
+                await keeping.store.release(owner)
+        now = self._core.scene.clock.time()
+        for stored in await keeping.store.claim(keeping.owner, now, now + keeping.lease_s):
+            _log.info("run taken over", run_id=stored.run_id, adapter=stored.adapter, logged=stored.logged)
+            host = self._core.present(stored.adapter)
+            if host is None:
+                await self._core.tried()
+                host = self._core.present(stored.adapter)
+            if host is None:
+                self._core.keeping.end_unknown(stored)
+                continue
+            run = self._core.runs.take_over(stored, host)
+            self._core.scene.tasks.start(self._take(run, stored, host), f"take over {stored.run_id}")
+
+    async def _take(self, run: Run, stored: StoredRun, host: Host) -> None:
+        endpoint = await self._endpoint(host, json.loads(stored.place))
+        if run.over.is_set():
+            return
+        if endpoint is None:
+            run.lose(_GONE)
+            return
+        self._go_on(run, endpoint)
+
+    def _go_on(self, run: Run, endpoint: Endpoint) -> None:
+        run.pin(endpoint)
+        run.accepted.set()
+        self._core.runs.follow(run)
+
+    async def _endpoint(self, host: Host, place: dict[str, str]) -> Endpoint | None:
+        """Return the process that has the run; ``None`` if it is gone."""
+        address, instance_id = place.get("address", ""), place.get("instance_id", "")
+        if not address:
+            return None
+        if isinstance(host, LaunchedHost):
+            endpoint = await host.adopt(address)
+            return endpoint if endpoint is not None and endpoint.instance_id == instance_id else None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(REATTACH_S, self._core.scene.timing.reattach_s)
+        while loop.time() < until:
+            try:
+                async with host.use() as endpoint:
+                    return endpoint if endpoint.instance_id == instance_id else None
+            except DragomanError:
+                await asyncio.sleep(1.0)
+        return None

@@ -1,0 +1,115 @@
+"""Routers that are killed: their runs go on in the next one, or are told to be lost; nothing is told twice."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._domain.reservation import STEP
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+
+from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, kinds, manifest, routing
+from tests.router.test_processes import program
+
+
+async def attached(caller: Caller, run_id: str, after: int, **fields: Any) -> list[event_pb2.AgentEvent]:
+    """Attach as soon as there is a router that has the run, and return the rest."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await caller.attach(run_id, after, hold=True, **fields).rest()
+            except DragomanError as error:
+                if error.reason is not Reason.ADAPTER_UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.1)  # a router that restarts is asked again, as its clients do
+
+
+def told(events: list[event_pb2.AgentEvent]) -> list[str]:
+    return [kind for kind in kinds(events) if kind != "replay_done"]
+
+
+async def test_a_run_goes_on_where_its_router_was_killed(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        stream = caller.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
+        before = await stream.until("text")
+        entry = await caller.entry("fake")
+        process.kill()
+        await process.wait()
+        await stream.rest_or_error()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        following = asyncio.ensure_future(attached(caller, "r", before[-1].sequence))
+        assert (await caller.until("fake", router_pb2.ADAPTER_STATE_READY)).pid == entry.pid
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        rest = await following
+        assert told(rest) == ["text:b", "result"]
+        assert [event.sequence for event in rest if event.sequence] == [3, 4]
+        assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        whole = await caller.attach("r").rest()
+        assert told(whole) == ["started", "text:a", "text:b", "result"]
+    await gone(entry.pid)
+
+
+async def test_a_run_whose_adapter_is_gone_too_is_lost_behind_a_gap(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], adapter_orphan_after_s=0.2) as (process, caller):
+        stream = caller.execute("fake", "a", {"gate": "g"}, run_id="r")
+        await stream.until("text")
+        entry = await caller.entry("fake")
+        process.kill()
+        await process.wait()
+        await gone(entry.pid)
+        await gone(entry.guard_pid)
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        rest = await attached(caller, "r", 2)
+        (gap, result) = [event for event in rest if event.HasField("gap") or event.HasField("result")]
+        assert (gap.gap.from_sequence, gap.gap.to_sequence) == (3, STEP)
+        assert gap.gap.reason == event_pb2.GAP_REASON_NOT_DURABLE
+        assert result.sequence == STEP + 1
+        assert result.result.outcome == event_pb2.OUTCOME_LOST
+        assert result.result.failure.kind == event_pb2.FAILURE_KIND_ADAPTER_LOST
+
+
+async def test_a_run_of_an_adapter_that_nobody_has_any_more_is_lost(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], adapter_orphan_after_s=0.2) as (process, caller):
+        await caller.execute("fake", {"gate": "g"}, run_id="r").until("started")
+        process.kill()
+        await process.wait()
+    async with routing(config(folder)) as (_router, caller):
+        rest = await attached(caller, "r", 1)
+        assert rest[-1].result.outcome == event_pb2.OUTCOME_LOST
+        assert "no adapter 'fake'" in rest[-1].result.failure.message
+
+
+async def test_a_finished_run_is_told_after_a_restart_by_the_same_request_or_its_id(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    steps = ("a", {"flood": [300, 2000]}, {"end": "SUCCEEDED"})
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        first = await caller.execute("fake", *steps, run_id="r").rest()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        again = await caller.execute("fake", *steps, run_id="r").rest()
+        assert [event.sequence for event in again] == [event.sequence for event in first]
+        assert again == first
+        assert (await caller.attach("r", 300).rest())[0].sequence == 301
+        assert (await caller.attach("r", 9999).error()).reason is Reason.SEQUENCE_AHEAD
+        assert (await caller.execute("fake", "other", run_id="r").error()).reason is Reason.RUN_ID_REUSED
+        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)
+        assert [run.run_id for run in listed.runs] == ["r"]
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_SUCCEEDED
+        respond = pb.RespondRequest(run_id="r", request_id="g")
+        assert (await failure(caller.adapter.Respond(respond, timeout=PATIENCE_S))).reason is Reason.RUN_FINISHED
+        assert (await caller.entry("fake")).state == router_pb2.ADAPTER_STATE_IDLE, "nothing was started for that"
+
+
+async def test_a_run_that_was_refused_leaves_no_trace(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        stream = caller.execute("fake", {"refuse": "SESSION_BUSY"}, run_id="r")
+        await stream.error()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)).runs:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.02)
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest())[-1] == "result"
