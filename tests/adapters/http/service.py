@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class Service:
 
 
 @asynccontextmanager
-async def service() -> AsyncIterator[Service]:
+async def service(tls: ssl.SSLContext | None = None) -> AsyncIterator[Service]:
     made = Service()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +112,7 @@ async def service() -> AsyncIterator[Service]:
         made._connections.add(task)
         task.add_done_callback(made._connections.discard)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=stream_limit())
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=stream_limit(), ssl=tls)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made

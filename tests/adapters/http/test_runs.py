@@ -3,7 +3,9 @@
 import asyncio
 import json
 import socket
+import ssl
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -352,6 +354,26 @@ async def test_a_task_elsewhere_is_refused(bench: Bench) -> None:
         events = await bench.run(mode="poll", poll={"intervalSec": 0.05})
         assert events[-1].result.failure.code == "host_refused"
         assert other.requests == []
+
+
+TLS = Path(__file__).parent / "tls"
+"""A certificate for localhost, valid until the year 2100, and the authority that it is from. They protect nothing."""
+
+
+async def test_a_certificate_must_be_of_a_known_authority_and_for_the_name(bench: Bench) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "localhost.pem")
+    async with service(context) as secure:
+        secure.answers("/run", FULL)
+        by_name, by_address = (f"https://{host}:{secure.port}/run" for host in ("localhost", "127.0.0.1"))
+        networks = ["127.0.0.0/8", "::1/128"]
+        events = await bench.run(url=by_name, allowedNetworks=networks)
+        assert outcome(events) == (pb.OUTCOME_FAILED, pb.FAILURE_KIND_NETWORK)
+        assert "CERTIFICATE_VERIFY_FAILED" in events[-1].result.failure.message
+        known: dict[str, Any] = {"caFile": str(TLS / "ca.pem"), "allowedNetworks": networks}
+        assert outcome(await bench.run(url=by_address, **known))[1] == pb.FAILURE_KIND_NETWORK
+        assert secure.requests == []
+        assert (await bench.run(url=by_name, **known))[-1].result.summary == "All done."
 
 
 # What a hostile service does.

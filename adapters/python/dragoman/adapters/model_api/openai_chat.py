@@ -56,7 +56,8 @@ def _translated(message: Message) -> Iterator[dict[str, Any]]:
     text = "\n\n".join(read.text(block, "text") for block in blocks if block.get("type") == "text")
     if message.get("role") == "assistant":
         calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
-        yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+        if text or calls:  # thinking alone is nothing that this format can say
+            yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
         return
     for block in blocks:  # results come right behind the calls that they answer
         if block.get("type") == "tool_result":
