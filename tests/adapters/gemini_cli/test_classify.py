@@ -33,6 +33,7 @@ def google(code: int, message: str, status: str) -> str:
         ("[API Error: You exceeded your current quota.\nPlease retry in 1s.]", "RATE_LIMITED", None, None),
         ("[API Error: exception TypeError: fetch failed sending request]", "NETWORK", "gemini_stream_broken", None),
         ("[API Error: The model is overloaded. Please try again later.]", "UPSTREAM_UNAVAILABLE", None, None),
+        ("Gemini API key is missing or not configured.", "AUTH_REQUIRED", "gemini_auth_required", None),
         ("[API Error: terminated]", "NETWORK", "gemini_stream_broken", None),
         ("something else", "PROCESS_CRASHED", "gemini_error", None),
     ],
