@@ -221,6 +221,19 @@ class TestClaudeCode(AgentSuite):
         seen = await bench.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
         assert seen.result.usage.cost.billing_type == pb.BILLING_TYPE_SUBSCRIPTION
 
+    @pytest.mark.parametrize("is_logged_in", [True, False])
+    async def test_a_key_of_the_adapters_own_pays_only_where_no_subscription_does(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, is_logged_in: bool
+    ) -> None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", bench.env.pop("ANTHROPIC_API_KEY"))
+        if is_logged_in:
+            log_in(bench.isolation)
+        seen = await bench.run("MOCK_TEXT")
+        subscription = pb.BILLING_TYPE_SUBSCRIPTION
+        assert (seen.result.usage.cost.billing_type == subscription) == is_logged_in
+        notes = " ".join(seen.of("started")[0].notes)
+        assert ("ANTHROPIC_API_KEY of the adapter's own environment is not passed on" in notes) == is_logged_in
+
     async def test_nobody_logged_in(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
         assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
