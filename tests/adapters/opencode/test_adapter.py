@@ -136,6 +136,13 @@ def test_a_session_that_is_gone(tmp_path: Path) -> None:
     assert failure.kind == pb.FAILURE_KIND_SESSION_LOST
 
 
+def test_a_session_without_any_model() -> None:
+    failed = Report(model="unknown/unknown", terminal=Terminal(succeeded=False))
+    failure = adapter().classify(Evidence(failed))
+    assert failure is not None
+    assert (failure.kind, failure.code) == (pb.FAILURE_KIND_MODEL_NOT_FOUND, "opencode_no_model")
+
+
 def test_its_own_last_word_stands() -> None:
     spoken = Report(terminal=Terminal(succeeded=True))
     assert adapter().classify(Evidence(spoken, stderr_tail="429 Too Many Requests")) is None

@@ -72,6 +72,8 @@ OURS: Final = ("OPENCODE_CONFIG_CONTENT", "OPENCODE_PERMISSION")
 _SESSION_ID: Final = re.compile(r"ses_[0-9A-Za-z]{8,64}")
 _MODEL: Final = re.compile(r"[^/\s-][^/\s]*/\S+")
 _LOGIN_HINT: Final = "Run `opencode auth login`, or put a provider's key into env."
+_NO_MODEL: Final = "unknown/unknown"
+"""What opencode says of a session for which it has found no model."""
 _MODELS_LIMIT_S: Final = 20.0
 _UNSEEN: Final = "\u200b"
 """A character that is no blank to opencode, and nothing to people."""
@@ -152,8 +154,13 @@ class OpencodeAdapter(AcpAdapter):
         return run_format.RunParser(job.settings.model) if _runs_once(job) else super().parser(job)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
-        """Say what a run means that never got as far as a word of its own; else its own word stands."""
-        if evidence.report.terminal is not None or not evidence.stderr_tail:
+        """Say what a run means without a model, or that never got as far as a word of its own; else that stands."""
+        terminal = evidence.report.terminal
+        if evidence.report.model == _NO_MODEL and terminal is not None and not terminal.succeeded:
+            said = terminal.failure.errors if terminal.failure is not None else ()
+            message = "opencode knows no model. Set model to provider/model, and see that its provider has a key."
+            return FailureInfo(pb.FAILURE_KIND_MODEL_NOT_FOUND, message, code="opencode_no_model", errors=said)
+        if terminal is not None or not evidence.stderr_tail:
             return None
         if evidence.resumed and "Session not found" in evidence.stderr_tail:
             message = "opencode knows no such session."

@@ -64,7 +64,8 @@ def sum_up(messages: Iterable[Mapping[str, JsonValue]]) -> pb.Usage | None:
         add_tokens(models.setdefault(name, pb.ModelUsage(model=name)).tokens, tokens)
         costs[name] = costs.get(name, Decimal(0)) + cost_of(message)
     for name, model in models.items():
-        set_cost(model.cost, costs[name]) if costs[name] else None
+        if costs[name]:
+            set_cost(model.cost, costs[name])
         usage.models.append(model)
     if total := sum(costs.values(), Decimal(0)):
         set_cost(usage.cost, total)
