@@ -63,8 +63,9 @@ async def test_a_link_that_appears_meanwhile_is_not_followed(
     bench: Workbench, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "a").symlink_to(root.parent)
+    (root / "b").symlink_to(root.parent / "outside.txt")
     monkeypatch.setattr(os.path, "realpath", lambda path: path)  # as if it had not been there a moment ago
-    for path in (root / "a" / "outside.txt", root / "a"):
+    for path in (root / "a" / "outside.txt", root / "b"):
         with pytest.raises(WorkbenchError):
             await bench.write_text(str(path), "changed")
     assert (root.parent / "outside.txt").read_text() == "outside"
