@@ -28,13 +28,16 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def new_database(kind: str, folder: Path, request: pytest.FixtureRequest) -> Database:
     """Return an empty database."""
-    if kind == "sqlite":
-        return SqliteDatabase(folder / "runs.db")
+    return SqliteDatabase(folder / "runs.db") if kind == "sqlite" else PostgresDatabase(new_postgres(request))
+
+
+def new_postgres(request: pytest.FixtureRequest) -> str:
+    """Make an empty database of the session's server, and return its address."""
     uri: str = request.getfixturevalue("postgres_server")
     name = f"d{secrets.token_hex(6)}"
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    return PostgresDatabase(uri.replace("/postgres?", f"/{name}?"))
+    return uri.replace("/postgres?", f"/{name}?")
 
 
 @pytest.fixture(params=KINDS)

@@ -27,7 +27,7 @@ from dragoman.router._rpc.serving import (
     stream_run,
     stream_stored,
 )
-from dragoman.router._rpc.steering import cancel, elsewhere, finished, how_it_ended, respond, unknown_run
+from dragoman.router._rpc.steering import cancel, finished, how_it_ended, respond, unknown_run
 from dragoman.v1 import adapter_pb2 as pb
 
 _Named: TypeAlias = (
@@ -89,7 +89,7 @@ class AdapterServicer:
         refuse(execute_objection(request))
         known = self._core.runs.same(request)
         if known is None and (stored := await self._core.runs.recall(request)) is not None:
-            await self._stored(stored, context)
+            await self._stored(stored, context, pb.AttachRequest(run_id=stored.run_id, hold=True))
             return
         run = known or await self._accept(request)
         bind(adapter=run.record.adapter, run_id=run.run_id)
@@ -112,8 +112,8 @@ class AdapterServicer:
         request = read(pb.AttachRequest, data)
         refuse(attach_objection(request))
         run = await self._find(request.run_id, request.adapter)
-        if run is None and (stored := await self._core.keeping.find(request.run_id)) is not None:
-            await self._stored(stored, context, request.after_sequence)
+        if (stored := await self._kept(run, request.run_id)) is not None:
+            await self._stored(stored, context, request)
             return
         if run is None:
             host = await self._host_of_run(request.run_id, request.adapter)
@@ -123,30 +123,28 @@ class AdapterServicer:
         with Holding(run) if request.hold else contextlib.nullcontext():
             await stream_run(self._core, run, context, after_sequence=request.after_sequence, joined=True)
 
-    async def _stored(self, stored: StoredRun, context: Context, after_sequence: int = 0) -> None:
-        """Stream a run that only the log knows."""
+    async def _stored(self, stored: StoredRun, context: Context, request: pb.AttachRequest) -> None:
+        """Stream a run that this router does not follow: from the log, or from the router that does."""
         bind(adapter=stored.adapter, run_id=stored.run_id)
-        if stored.finished_at is None:
-            raise elsewhere(stored)
         await context.send_initial_metadata(((RUN_ID_METADATA_KEY, stored.run_id),))
-        await stream_stored(self._core, stored, context, after_sequence=after_sequence)
+        if stored.finished_at is not None:
+            await stream_stored(self._core, stored, context, after_sequence=request.after_sequence)
+            return
+        data = request.SerializeToString()
+        with self._core.stream():
+            await self._core.peers.stream(stored, data, context, ended_early=self._core.ending)
 
-    async def _finished(self, run_id: str) -> StoredRun | None:
-        """Return a run that is over and only the log knows; ``None`` if the log does not either.
-
-        Raises:
-            DragomanError: it lives elsewhere.
-        """
-        stored = await self._core.keeping.find(run_id)
-        if stored is not None and stored.finished_at is None:
-            raise elsewhere(stored)
-        return stored
+    async def _kept(self, run: Run | None, run_id: str) -> StoredRun | None:
+        """Return what is kept of a run that is not followed here; ``None`` if it is, or nobody knows it."""
+        return None if run is not None else await self._core.keeping.find(run_id)
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """End a run and say how it ended."""
         request = read(pb.CancelRequest, data)
         run = await self._find(request.run_id, request.adapter)
-        if run is None and (stored := await self._finished(request.run_id)) is not None:
+        if (stored := await self._kept(run, request.run_id)) is not None:
+            if stored.finished_at is None:
+                return await self._core.peers.answer(stored, "Cancel", data, context)
             return how_it_ended(stored.state.run.result, stored.logged)
         host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
         bind(adapter=host.record.type, run_id=request.run_id)
@@ -159,7 +157,9 @@ class AdapterServicer:
         """Answer a question of a run."""
         request = read(pb.RespondRequest, data)
         run = await self._find(request.run_id, request.adapter)
-        if run is None and await self._finished(request.run_id) is not None:
+        if (stored := await self._kept(run, request.run_id)) is not None:
+            if stored.finished_at is None:
+                return await self._core.peers.answer(stored, "Respond", data, context)
             raise finished(request.run_id)
         host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
         bind(adapter=host.record.type, run_id=request.run_id)

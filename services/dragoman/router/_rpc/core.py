@@ -15,6 +15,7 @@ from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.keeping import Keeping
 from dragoman.router._rpc.launched import LaunchedHost
 from dragoman.router._rpc.link import first_of
+from dragoman.router._rpc.peers import Peers
 from dragoman.router._rpc.runs import Runs
 from dragoman.router._rpc.scene import Scene
 from dragoman.v1 import router_pb2
@@ -37,6 +38,7 @@ class Core:
     def __init__(self, scene: Scene, retention: Retention, keeping: Keeping) -> None:
         self.scene = scene
         self.keeping = keeping
+        self.peers = Peers()
         self.runs = Runs(scene, retention, keeping)
         self.ending = asyncio.Event()
         """Set when the streams of clients end because the router does."""
@@ -175,6 +177,7 @@ class Core:
             run.holders.close()
         await self.scene.tasks.end()
         await _all([host.stop(0.0) for host in self._hosts.values()])
+        await self.peers.close()
 
     async def _stop_launched(self) -> None:
         launched = [host for host in self._hosts.values() if isinstance(host, LaunchedHost)]

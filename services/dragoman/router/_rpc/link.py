@@ -15,6 +15,8 @@ SERVICE = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 """An upstream stream; its messages are bytes."""
 
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
 _HEALTH = "/grpc.health.v1.Health/Watch"
 _RETRY_S = 1.0
 _CUT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
@@ -44,13 +46,16 @@ class Link:
         """Wait until there is no connection any more."""
         await self._channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
 
-    async def answer(self, method: str, request: bytes, *, timeout_s: float | None = None) -> bytes:
+    async def answer(
+        self, method: str, request: bytes, *, timeout_s: float | None = None, metadata: Metadata = ()
+    ) -> bytes:
         """Ask for one answer.
 
         Args:
             method: the RPC's name, e.g. ``Describe``.
             request: the request, serialized.
             timeout_s: how long to wait.
+            metadata: to send along.
 
         Raises:
             DragomanError: the adapter's status, or ADAPTER_UNAVAILABLE.
@@ -59,15 +64,15 @@ class Link:
         if call is None:
             call = self._unary[method] = self._channel.unary_unary(f"/{SERVICE.full_name}/{method}")
         try:
-            data: bytes = await call(request, timeout=timeout_s)
+            data: bytes = await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise explained(error) from error
         return data
 
-    def stream(self, method: str, request: bytes) -> StreamCall:
+    def stream(self, method: str, request: bytes, *, metadata: Metadata = ()) -> StreamCall:
         """Open a stream of events. It has no deadline: a run is not over because somebody's patience is."""
         call: Any = self._channel.unary_stream(f"/{SERVICE.full_name}/{method}")
-        stream: StreamCall = call(request)
+        stream: StreamCall = call(request, metadata=metadata)
         return stream
 
     async def describe(self, timeout_s: float) -> adapter_pb2.DescribeResponse:

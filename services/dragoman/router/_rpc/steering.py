@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.link import first_of, is_cut, unavailable
 from dragoman.router._rpc.run import Run
@@ -152,11 +151,6 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
 def finished(run_id: str) -> DragomanError:
     """Return the error for an answer to a run that is over."""
     return DragomanError(Reason.RUN_FINISHED, f"run {run_id!r} is over", {"run_id": run_id})
-
-
-def elsewhere(stored: StoredRun) -> DragomanError:
-    """Return the error for a run that another router follows, or will once the lease of the one that did is over."""
-    return unavailable(f"run {stored.run_id!r} is followed by another router; ask that one, or try again")
 
 
 def unknown_run(run_id: str) -> DragomanError:

@@ -1,0 +1,90 @@
+"""Routers of one run log: calls about a run that another one follows are passed on to it, one hop and no more."""
+
+import asyncio
+import json
+from typing import Any, Final
+
+import grpc
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.server import Context, draining, write_event
+from dragoman.router._domain.stored import StoredRun
+from dragoman.router._rpc.link import Link, StreamCall, explained, first_of, is_cut, unavailable
+
+HOP: Final = "dragoman-hop"
+"""Metadata of calls that come from another router; they are not passed on again."""
+_REACH_S: Final = 5.0
+"""How long another router may take to take a call."""
+
+
+class Peers:
+    """The connections to other routers."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, Link] = {}
+
+    async def close(self) -> None:
+        """End all calls and connections."""
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+
+    async def answer(self, stored: StoredRun, method: str, request: bytes, context: Context) -> bytes:
+        """Ask the router that follows a run.
+
+        Raises:
+            DragomanError: its status, or ADAPTER_UNAVAILABLE if it cannot be asked.
+        """
+        link = self._link(stored, context)
+        left = context.time_remaining()
+        try:
+            return await link.answer(method, request, timeout_s=left, metadata=((HOP, "1"),))
+        except DragomanError as error:
+            raise elsewhere(stored) if is_cut(error) else error from error
+
+    async def stream(
+        self, stored: StoredRun, request: bytes, context: Context, *, ended_early: asyncio.Event
+    ) -> None:
+        """Attach at the router that follows a run, and pass its events on.
+
+        Raises:
+            DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
+        """
+        call = self._link(stored, context).stream("Attach", request, metadata=((HOP, "1"),))
+        passing = asyncio.ensure_future(self._pass(call, context))
+        try:
+            await first_of(asyncio.shield(passing), asyncio.ensure_future(ended_early.wait()))
+            if not passing.done():
+                raise draining()
+            await passing
+        except TimeoutError as error:
+            raise elsewhere(stored) from error
+        except grpc.aio.AioRpcError as error:
+            told = explained(error)
+            raise elsewhere(stored) if is_cut(told) else told from error
+        finally:
+            call.cancel()
+            passing.cancel()
+            await asyncio.gather(passing, return_exceptions=True)
+
+    async def _pass(self, call: StreamCall, context: Context) -> None:
+        async with asyncio.timeout(_REACH_S):
+            await call.initial_metadata()
+        message: Any = await call.read()
+        while message is not grpc.aio.EOF:
+            await write_event(context, message)
+            message = await call.read()
+
+    def _link(self, stored: StoredRun, context: Context) -> Link:
+        address = json.loads(stored.place).get("router", "")
+        if not address or came_from_a_router(context):
+            raise elsewhere(stored)
+        return self._links.setdefault(address, self._links.get(address) or Link(address))
+
+
+def came_from_a_router(context: Context) -> bool:
+    """Tell whether a call was passed on already."""
+    return any(key == HOP for key, _value in context.invocation_metadata() or ())
+
+
+def elsewhere(stored: StoredRun) -> DragomanError:
+    """Return the error for a run that another router follows, or will once the lease of the one that did is over."""
+    return unavailable(f"run {stored.run_id!r} is followed by another router that cannot be reached; try again")

@@ -1,0 +1,122 @@
+"""Two routers of one run log: whichever is asked, the answer is that of the run."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.protocol.errors import Reason
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+
+from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
+from tests.router.sidecar import Sidecar, serving
+from tests.router.store.databases import new_postgres, postgres_server
+from tests.router.test_processes import program
+
+__all__ = ["postgres_server"]
+
+
+@dataclass
+class Two:
+    """Two routers; ``mine`` has the adapter's run, ``other`` is asked about it."""
+
+    mine: Caller
+    other: Caller
+    sidecar: Sidecar
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def run_log(request: pytest.FixtureRequest) -> str:
+    """Where both keep their runs."""
+    return new_postgres(request) if request.param == "postgres" else ""
+
+
+@pytest.fixture
+async def two(folder: Path, run_log: str) -> AsyncIterator[Two]:
+    sidecar = Sidecar()
+    address = f"unix:{folder}/a.sock"
+    common: dict[str, Any] = {"addresses": (address,), "run_log": run_log}
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, address))
+        _, mine = await held.enter_async_context(routing(config(folder, **common)))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), **{**common, "addresses": ()})
+        _, other = await held.enter_async_context(routing(there))
+        await mine.until("fake", router_pb2.ADAPTER_STATE_READY)
+        yield Two(mine, other, sidecar)
+
+
+async def test_a_live_run_is_followed_at_any_router_from_anywhere(two: Two) -> None:
+    stream = two.mine.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
+    await stream.until("text")
+    whole, rest = two.other.attach("r"), two.other.attach("r", 1)
+    await whole.until("replay_done")
+    await rest.until("replay_done")
+    two.sidecar.open("g")
+    assert kinds(await whole.rest()) == kinds(await rest.rest()) == ["text:b", "result"]
+    assert kinds(await stream.rest()) == ["text:b", "result"]
+
+
+async def test_a_finished_run_is_told_by_any_router(two: Two) -> None:
+    told = await two.mine.execute("fake", "a", {"end": "SUCCEEDED"}, run_id="r").rest()
+    await two.mine.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+    assert await two.other.attach("r").rest() == told
+    assert (await two.other.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_the_same_request_joins_its_run_at_another_router(two: Two) -> None:
+    steps = ("a", {"gate": "g"}, {"end": "SUCCEEDED"})
+    stream = two.mine.execute("fake", *steps, run_id="r")
+    await stream.until("text")
+    joined = two.other.execute("fake", *steps, run_id="r")
+    assert kinds(await joined.until("text")) == ["started", "text:a"]
+    assert (await two.other.execute("fake", "b", run_id="r").error()).reason is Reason.RUN_ID_REUSED
+    two.sidecar.open("g")
+    assert kinds(await joined.rest())[-1] == "result"
+    assert len(two.sidecar.requests("Execute")) == 1
+
+
+async def test_a_run_is_cancelled_at_another_router(two: Two) -> None:
+    stream = two.mine.execute("fake", "a", run_id="r")
+    await stream.until("text")
+    answer = await two.other.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+    assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+    assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+
+
+async def test_a_question_is_answered_at_another_router_once(two: Two) -> None:
+    stream = two.mine.execute("fake", {"ask": "q"}, {"end": "SUCCEEDED"}, run_id="r")
+    await stream.until("input_request")
+    asked = pb.RespondRequest(run_id="r", request_id="q")
+    await two.other.adapter.Respond(asked, timeout=PATIENCE_S)
+    assert kinds(await stream.rest())[-1] == "result"
+    await two.mine.router.ListRuns(router_pb2.ListRunsRequest())
+    late = await failure(two.other.adapter.Respond(asked, timeout=PATIENCE_S))
+    assert late.reason is Reason.RUN_FINISHED
+
+
+async def test_a_router_that_is_killed_moves_nothing_twice(folder: Path, run_log: str) -> None:
+    named = manifest(folder, "fake")
+    async with contextlib.AsyncExitStack() as held:
+        first = {"manifests": [str(named)], "run_log": run_log, "log_lease_s": 0.5}
+        process, mine = await held.enter_async_context(program(folder, **first))
+        there = config(
+            folder, listen=(f"unix:{folder}/o.sock",), manifests=(named,), run_log=run_log, log_lease_s=0.5
+        )
+        _, other = await held.enter_async_context(routing(there))
+        stream = mine.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
+        before = await stream.until("text")
+        entry = await mine.entry("fake")
+        process.kill()
+        await process.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await other.entry("fake")).pid != entry.pid:  # noqa: ASYNC110 - it looks every few seconds
+                await asyncio.sleep(0.05)
+        follower = other.attach("r", before[-1].sequence, hold=True)
+        await follower.until("replay_done")
+        await other.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        assert kinds(await follower.rest()) == ["text:b", "result"]
+        assert kinds(await other.attach("r").rest()) == ["started", "text:a", "text:b", "result"]
