@@ -1,5 +1,6 @@
 """The Gemini CLI adapter with the real Gemini CLI, against the scripted model."""
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -86,6 +87,21 @@ class TestGeminiCli(AgentSuite):
         assert {"tools_withheld", "permission_denied"} <= set(seen.notices)
         assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
         assert "write_file" not in bench.told().tools
+
+    async def test_much_in_json_lines(self, bench: Bench) -> None:
+        """It ends without waiting for its output to be read: what its pipe does not hold would be lost."""
+        seen = await bench.run("MOCK_LINE", config=IN_LINES)
+        assert seen.text == "0123456789abcdef" * 12800
+        prompt = "MOCK_ECHO " + "Grüße\u2028" * 34_000
+        seen = await bench.run(prompt, config=IN_LINES)
+        assert f"sha256={hashlib.sha256(prompt.encode()).hexdigest()}" in seen.text
+
+    @pytest.mark.parametrize("permissions", [ASKED, ALLOWED], ids=["acp", "lines"])
+    async def test_further_directories(self, bench: Bench, permissions: pb.Permissions) -> None:
+        further = bench.make_workspace("further")
+        workspace = api.Workspace(cwd=str(bench.workspace), additional_directories=[str(further)])
+        await bench.run("MOCK_TEXT", permissions=permissions, workspace=workspace)
+        assert f"  - {further}" in str(bench.model_requests[0].body)
 
     async def test_a_rule_about_commands_decides(self, bench: Bench) -> None:
         allow = pb.PermissionRule(decision=pb.PERMISSION_DECISION_ALLOW, command_prefix="touch a")

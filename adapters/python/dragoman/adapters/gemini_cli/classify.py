@@ -14,8 +14,8 @@ _JSON: Final = re.compile(r"\{.*\}", re.DOTALL)
 _RETRY_IN: Final = re.compile(r"(?:retry in|retry after|reset after) (\d+(?:\.\d+)?)(ms|s|m|h)\b", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _AUTH: Final = re.compile(
-    r"API key (?:not valid|is missing)|Authentication required|API_KEY_INVALID|UNAUTHENTICATED|Invalid auth method|must specify (?:the|either)"
-    r"|GEMINI_API_KEY|Please set an Auth method|authentication type"
+    r"API key (?:not valid|is missing)|Authentication required|API_KEY_INVALID|UNAUTHENTICATED|Invalid auth method"
+    r"|must specify (?:the|either)|GEMINI_API_KEY|Please set an Auth method|authentication type"
 )
 _QUOTA: Final = re.compile(
     r"daily quota|PerDay|credits are depleted|limit: 0\b|exhausted your capacity", re.IGNORECASE
