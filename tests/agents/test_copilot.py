@@ -27,6 +27,7 @@ RECIPE = Recipe(
     executable="copilot",
     unknown_session="00000000-0000-4000-8000-000000000000",
     skill_tool=True,
+    idle_s=12,  # it is silent for seconds while it starts on a busy machine
     lacks=["usage_when_cancelled"],
     unset=INHERITED,
     failures={

@@ -135,7 +135,7 @@ def find_login(env: Mapping[str, str]) -> AuthFinding:
     except OSError:
         config = {}
     if any(text(user, "login") for user in objects(config, "loggedInUsers") or objects(config, "logged_in_users")):
-        return AuthFinding(adapter_pb2.AUTH_STATE_OK, "github")
+        return AuthFinding(adapter_pb2.AUTH_STATE_OK, "github", subscription=True)
     gh = Path(env.get("GH_CONFIG_DIR") or Path(env.get("HOME") or Path.home()) / ".config" / "gh") / "hosts.yml"
     if gh.is_file():  # Copilot asks `gh` for its token; whether it has one only `gh` knows
         return AuthFinding(adapter_pb2.AUTH_STATE_UNKNOWN)

@@ -134,7 +134,7 @@ class CursorAdapter(CommandLineAdapter):
         if "not logged in" in said or "not authenticated" in said:
             return AuthFinding(adapter_pb2.AUTH_STATE_MISSING)
         if "logged in" in said:
-            return AuthFinding(adapter_pb2.AUTH_STATE_OK, "login")
+            return AuthFinding(adapter_pb2.AUTH_STATE_OK, "login", subscription=True)
         return AuthFinding(adapter_pb2.AUTH_STATE_UNKNOWN)
 
 
