@@ -132,3 +132,41 @@ async def test_an_agent_that_tries_again_while_it_is_cancelled_does_not_look_ali
     run.emit(pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RETRYING)))
     assert run.phase == pb.RUN_PHASE_CANCELLING
     assert [event.state.phase for event in await written(run)][-1] == pb.RUN_PHASE_CANCELLING
+
+
+@pytest.mark.parametrize(
+    ("default", "chosen"), [(pb.PERMISSION_DECISION_ALLOW, "once"), (pb.PERMISSION_DECISION_DENY, "not-now")]
+)
+async def test_policy_takes_once_before_always_in_whatever_order(default: Any, chosen: str) -> None:
+    case = Case(pb.Permissions(default_decision=default))
+    request = permission()
+    del request.options[:]
+    request.options.add(id="never", kind=pb.INPUT_OPTION_KIND_REJECT_ALWAYS)
+    request.options.add(id="ever", kind=pb.INPUT_OPTION_KIND_ALLOW_ALWAYS)
+    request.options.add(id="not-now", kind=pb.INPUT_OPTION_KIND_REJECT_ONCE)
+    request.options.add(id="once", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE)
+    case.ask(request)
+    (answer,) = case.answers
+    assert answer.option is not None
+    assert answer.option.id == chosen
+
+
+@pytest.mark.parametrize(
+    ("permissions", "allowed"),
+    [
+        (pb.Permissions(), True),
+        (pb.Permissions(interactive=True), True),
+        (pb.Permissions(default_decision=pb.PERMISSION_DECISION_DENY), False),
+        (pb.Permissions(default_decision=pb.PERMISSION_DECISION_DENY, auto_approve=True), True),
+        (pb.Permissions(rules=[pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, tool_name="Write")]), False),
+    ],
+)
+async def test_what_is_free_is_done_unless_it_is_refused(permissions: pb.Permissions, allowed: bool) -> None:
+    case = Case(permissions)
+    done: list[bool] = []
+    case.questions.ask(
+        Ask(permission(), lambda _: b"", perform=lambda answer: done.append(answer.allowed), is_free=True),
+        is_ending=False,
+    )
+    assert done == [allowed]
+    assert case.run.inputs.is_waiting is False
