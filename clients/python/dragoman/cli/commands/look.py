@@ -82,7 +82,18 @@ def _entry_lines(entry: router_pb2.AdapterEntry) -> list[list[Segment]]:
     lines = [[Segment(one_line(entry.adapter, 60), Style.STRONG), Segment(f"  {', '.join(facts)}", style)]]
     if entry.reason:
         lines.append([Segment(f"    {one_line(entry.reason, 600)}", Style.ERROR)])
+    lines.extend([Segment(f"    {line}", Style.FAINT)] for line in _abilities(described.capabilities))
     return lines
+
+
+def _abilities(capabilities: event_pb2.Capabilities) -> list[str]:
+    """Return what an adapter can do, by how that is known."""
+    by_origin: dict[str, list[str]] = {}
+    for item in capabilities.items:
+        origin = word(event_pb2.CapabilityOrigin.DESCRIPTOR, item.origin, "CAPABILITY_ORIGIN_")
+        name = word(event_pb2.Feature.DESCRIPTOR, item.feature, "FEATURE_")
+        by_origin.setdefault(origin, []).append(f"{name} ({one_line(item.note, 120)})" if item.note else name)
+    return [f"can ({origin}): {', '.join(names)}" for origin, names in by_origin.items()]
 
 
 @click.command("describe")
