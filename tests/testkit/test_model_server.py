@@ -145,7 +145,7 @@ class TestTools:
         assert (name, given["prompt"]) == ("Agent", "MOCK_TEXT now")
 
     async def test_an_agent_nobody_knows_gets_the_neutral_name(self, server: ModelServer) -> None:
-        heard = await ask(server.url, user("MOCK_SHELL"), tools=[{"name": "exec"}])
+        heard = await ask(server.url, user("MOCK_SHELL"), tools=[{"name": "nobodys_own"}])
         assert call(heard) == ("shell", {"command": "echo shell-ran"})
 
     async def test_a_harness_reminder_is_no_prompt(self, server: ModelServer) -> None:
