@@ -1,10 +1,12 @@
 """The real Qwen Code through its adapter: what all agents must stand, and what only it does."""
 
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from dragoman.adapters.qwen import adapter
 from dragoman.testkit.families.qwen import QWEN
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import Bench, Failing, Recipe, when
@@ -38,6 +40,23 @@ class TestQwen(AgentSuite):
         grace_s=15,
         unset=adapter().inherit,
     )
+
+    async def test_a_skill_in_the_workspace_is_one_of_its_own(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        text = b"---\nname: demo\ndescription: Knows a word.\n---\nThe secret word is heliotrope.\n"
+        skill = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": text}))
+        place = {"placeInWorkspace": True}
+        seen = await bench.run("MOCK_SKILL skill=demo", skills=[skill], config=place, permissions=ALLOWED)
+        assert "The secret word is heliotrope." in seen.text
+        assert "skills in the workspace, for the time of the run: demo" in seen.of("started")[0].notes
+        assert not (bench.workspace / ".qwen").exists()
+
+    async def test_the_model_is_asked_for(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", model="scripted-2")
+        assert bench.told().model == seen.result.model == "scripted-2"
+        assert len(bench.model_requests) == 1, "its side calls are off"
 
     # The other way of speaking to it.
 
