@@ -57,10 +57,19 @@ def test_what_is_no_text_is_named(block: dict[str, Any], shown: str) -> None:
 
 
 def test_another_session_is_a_nested_agents() -> None:
-    talk = Talk.ready(said("main"), update("agent_message_chunk", "s-2", content={"type": "text", "text": "nested"}))
-    main, nested = talk.events[-2:]
-    assert not main.HasField("lineage")
-    assert nested.lineage.subagent_id == "s-2"
+    talk = Talk.ready(
+        said("main"),
+        update("agent_message_chunk", "s-2", content={"type": "text", "text": "nested"}),
+        update("tool_call", "s-2", toolCallId="n", title="Look"),
+        update("current_mode_update", "s-2", currentModeId="plan"),
+        said(" goes on"),
+        END,
+    )
+    lineages = [(event.WhichOneof("body"), event.lineage.subagent_id) for event in talk.events[1:]]
+    assert lineages[:4] == [("text", ""), ("text", "s-2"), ("text", "s-2"), ("tool_call", "s-2")]
+    assert len({text.item_id for text in talk.of("text")}) == 2
+    assert talk.parser.report.summary == "main goes on"
+    assert talk.of("session")[-1].mode == ""
 
 
 # Tools.

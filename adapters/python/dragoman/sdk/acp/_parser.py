@@ -38,6 +38,8 @@ PROMPT: Final = "session/prompt"
 COST_KEY: Final = "acpSessionCost"
 """The session's parameter that keeps what it has cost so far."""
 
+_MOST_NESTED: Final = 256
+"""Sessions of nested agents that are followed; updates of further ones are told as they are."""
 _OPENING: Final = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 
 
@@ -65,6 +67,7 @@ class AcpParser:
         known = read_amount(wanted.cost_before) if wanted.session_id else Decimal(0)
         self._cost = SessionCost(known)
         self._updates = Updates(self._options, wanted.cwd, self._cost)
+        self._nested: dict[str, Updates] = {}
         self._requests = Requests(self._peer, self._options, wanted, self._updates.calls)
         self._session_id = ""
         self._adjustments: list[Adjustment] = []
@@ -149,16 +152,25 @@ class AcpParser:
             return self._requests.withdraw(message.params)
         if message.method != "session/update":
             return None
-        events = self._updates.take(inner(message.params, "update"))
-        if events is None:
-            return None
-        outputs: list[Output] = list(events)
         session = text(message.params, "sessionId")
         if self._session_id and session not in {"", self._session_id}:
-            for output in outputs:
-                if isinstance(output, pb.AgentEvent):
-                    output.lineage.subagent_id = session  # it was not begun here, so the agent has begun it
-        return outputs
+            return self._told_by(session, inner(message.params, "update"))
+        events = self._updates.take(inner(message.params, "update"))
+        return None if events is None else list(events)
+
+    def _told_by(self, session: str, update: Fields) -> list[Output] | None:
+        """Take an update of a session that was not begun here, so the agent has begun it: a nested agent's."""
+        if session not in self._nested:
+            if len(self._nested) >= _MOST_NESTED:
+                return None
+            self._nested[session] = Updates(self._options, self._wanted.cwd, SessionCost(None), session)
+        events = self._nested[session].take(update)
+        if events is None:
+            return None
+        told = list(events)
+        for event in told:
+            event.lineage.subagent_id = session
+        return list(told)
 
     # Step by step.
 

@@ -25,9 +25,14 @@ _Handler = Callable[[Fields], Iterable[pb.AgentEvent]]
 
 
 class Speech:
-    """Text and reasoning, in items: what is said in one go, or belongs to one message."""
+    """Text and reasoning, in items: what is said in one go, or belongs to one message.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: sets the items of one session apart from those of another.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
         self._kind: _Said | None = None
         self._message = ""
         self._item = ""
@@ -68,7 +73,7 @@ class Speech:
 
     def _begin(self, kind: _Said, message: str) -> None:
         self._kind, self._message = kind, message
-        self._item = message or f"{kind}-{len(self._used) + 1}"
+        self._item = self._prefix + (message or f"{kind}-{len(self._used) + 1}")
         if self._item in self._used:
             self._item = f"{self._item}-{len(self._used) + 1}"
         self._used.add(self._item)
@@ -83,11 +88,12 @@ class Updates:
         options: the agent's ways.
         cwd: the session's directory.
         cost: follows the session's cost.
+        nested: the id of the session, if it is not the one that was begun here: a nested agent's. Empty otherwise.
     """
 
-    def __init__(self, options: AcpOptions, cwd: str, cost: SessionCost) -> None:
+    def __init__(self, options: AcpOptions, cwd: str, cost: SessionCost, nested: str = "") -> None:
         self.calls = ToolCalls(options, cwd)
-        self.speech = Speech()
+        self.speech = Speech(f"{nested}/" if nested else "")
         self.choices = Choices()
         self.session = pb.Session()
         self.context_used: int | None = None
@@ -100,7 +106,8 @@ class Updates:
         self._model_name = options.model_name
         self._cost = cost
         self._told_session = b""
-        self._is_history = True
+        self._is_history = not nested
+        self._nested = nested
         self._facts: dict[str, _Handler] = {
             "available_commands_update": self._commands,
             "current_mode_update": self._mode,
@@ -131,7 +138,7 @@ class Updates:
         """Take an update. None: it is of no known kind."""
         kind = text(update, "sessionUpdate")
         if kind in self._facts:
-            return self._facts[kind](update)
+            return [] if self._nested else self._facts[kind](update)
         if kind in self._deeds:
             return [] if self._is_history else [*self._deeds[kind](update), *self._call_usage(update)]
         return None
