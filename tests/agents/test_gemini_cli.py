@@ -88,6 +88,16 @@ class TestGeminiCli(AgentSuite):
         assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
         assert "write_file" not in bench.told().tools
 
+    @pytest.mark.parametrize("config", [OVER_ACP, IN_LINES], ids=["acp", "lines"])
+    async def test_caches_and_thoughts_are_counted_apart(self, bench: Bench, config: dict[str, Any]) -> None:
+        first = await bench.run("MOCK_THINKING", config=config)
+        handle = first.result.session.handle
+        second = await bench.run("MOCK_THINKING", config=config, session=resuming(handle))
+        for seen in (first, second):
+            tokens = seen.result.usage.tokens
+            assert (tokens.input, tokens.cache_read, tokens.output, tokens.reasoning) == (400, 800, 42, 7)
+            assert [model.model for model in seen.result.usage.models] == ["gemini-2.5-flash"]
+
     async def test_much_in_json_lines(self, bench: Bench) -> None:
         """It ends without waiting for its output to be read: what its pipe does not hold would be lost."""
         seen = await bench.run("MOCK_LINE", config=IN_LINES)

@@ -1,5 +1,6 @@
 """What the Gemini CLI adapter is."""
 
+import asyncio
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +9,8 @@ from typing import ClassVar, Final
 
 from dragoman.adapters.gemini_cli.acp import WAYS, GeminiAcpParser
 from dragoman.adapters.gemini_cli.classify import LOGIN_HINT, failure_of_error, failure_of_exit, with_status
-from dragoman.adapters.gemini_cli.home import CONFIG_DIR, SKILL_LAYOUT, keep_session, make_home
+from dragoman.adapters.gemini_cli.home import CONFIG_DIR, SKILL_LAYOUT, keep_session, make_home, user_home
+from dragoman.adapters.gemini_cli.kept import better_usage, kept_usage, session_lines
 from dragoman.adapters.gemini_cli.login import find_login
 from dragoman.adapters.gemini_cli.parse import StreamParser
 from dragoman.adapters.gemini_cli.plan import (
@@ -33,6 +35,7 @@ from dragoman.sdk import (
     Model,
     Parser,
     Plan,
+    Report,
     Settings,
     as_string,
     capabilities,
@@ -134,6 +137,13 @@ class GeminiCliAdapter(AcpAdapter):
         if job.session.resumes and transport(job.settings, job.prompt) == "acp":
             keep_session(env, job.session.native_id)
         return make_home(job.run_dir, env)
+
+    async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
+        """Add what the session's file tells of tokens and the protocol does not."""
+        if report.session_id and transport(job.settings, job.prompt) == "acp":
+            lines = await asyncio.to_thread(session_lines, user_home(env) / CONFIG_DIR, report.session_id)
+            kept = kept_usage(lines, began_at)
+            report.usage = better_usage(report.usage, kept)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Say what a run means that never got as far as a word of its own, or ended with an error of its service."""
