@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from dragoman.adapters.copilot import adapter
 from dragoman.adapters.copilot.adapter import INHERITED
-from dragoman.adapters.copilot.parse import TESTED_VERSION
+from dragoman.adapters.copilot.session import TESTED_VERSION
 from dragoman.testkit.families.copilot import COPILOT
 from dragoman.testkit.isolation import log_in
 from dragoman.testkit.scenarios import Scenario, Tool, call, say

@@ -4,11 +4,23 @@ Nothing in a message may raise; what is not understood becomes a ``log`` event.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from functools import partial
 
 from dragoman.adapters.copilot.classify import failure_of_error, failure_of_words, refusal, retry_cause
+from dragoman.adapters.copilot.frames import (
+    SILENT,
+    SILENT_METHODS,
+    UNDOCUMENTED,
+    compacted,
+    compacting,
+    info,
+    notice,
+    subagent,
+    warning,
+)
 from dragoman.adapters.copilot.plan import begin, skill_roots
 from dragoman.adapters.copilot.questions import Questions
+from dragoman.adapters.copilot.session import SessionFrames
 from dragoman.adapters.copilot.texts import Texts
 from dragoman.adapters.copilot.tools import file_changes, tool_kind, tool_result, tool_title
 from dragoman.adapters.copilot.usage import add_call, call_usage
@@ -30,42 +42,6 @@ from dragoman.sdk import (
 from dragoman.sdk.fields import Fields, count, inner, objects, text
 from dragoman.v1 import event_pb2 as pb
 
-TESTED_VERSION: Final = "1.0.102"
-"""The version whose messages this adapter was written for and is tested with."""
-
-_SILENT_METHODS: Final = frozenset({"session.lifecycle", "host.event"})
-_SILENT: Final = frozenset(
-    (
-        *(
-            "agent.interrupted",
-            "assistant.idle",
-            "assistant.intent",
-            "assistant.streaming_delta",
-            "assistant.turn_end",
-        ),
-        *("capabilities.changed", "commands.changed", "human_response.recorded", "model.call_final_result"),
-        *("model.call_finished", "model.call_start", "pending_messages.modified", "permission.completed"),
-        *("prompt_cache_break", "sandbox.decision", "session.background_tasks_changed", "session.completion_receipt"),
-        *("session.context_changed", "session.custom_agents_updated", "session.indexed_search"),
-        *("session.managed_settings_resolved", "session.mcp_server_status_changed", "session.mode_changed"),
-        *("session.mcp_server_tools_loaded", "session.model_change", "session.permissions_changed"),
-        *("session.plan_changed", "session.quota_observation", "session.shutdown", "session.todos_changed"),
-        *("session.tools_updated", "session.usage_checkpoint", "session.usage_record"),
-        *("session.workspace_file_changed", "skill.context_delivered", "skill.context_delivered_ref"),
-        *("skill.invoked", "skill.invoked_ref", "subagent.configured", "system.message", "system.notification"),
-        *("tool.execution_partial_result", "tool.execution_progress", "user.message", "user_input.completed"),
-        *("user_input.requested",),
-    )
-)
-"""Events that say nothing which another does not say better."""
-_UNDOCUMENTED: Final = "model."
-"""What events about the calls of the model begin with that no schema lists: the same again, in more words."""
-_PLAIN_INFO: Final = frozenset({"model_retry", "file_created", "fork", "cancellation"})
-_SUBAGENT_ENDS: Final[Mapping[str, pb.SubagentStatus.ValueType]] = {
-    "subagent.completed": pb.SUBAGENT_STATUS_COMPLETED,
-    "subagent.failed": pb.SUBAGENT_STATUS_FAILED,
-}
-
 Handler = Callable[[Fields, str], Iterable[Output]]
 
 
@@ -82,8 +58,7 @@ class CopilotParser:
         self._job = job
         self._options = options
         self._peer, _ = begin()
-        self._session = pb.Session()
-        self._told_session = pb.Session()
+        self._session = SessionFrames()
         self._texts = Texts()
         self._questions = Questions(job, skill_roots(job), self._say)
         self._calls: dict[str, tuple[str, str]] = {}
@@ -103,15 +78,15 @@ class CopilotParser:
         self._handlers: dict[str, Handler] = {
             "session.start": self._opened,
             "session.resume": self._opened,
-            "session.skills_loaded": self._skills_loaded,
-            "session.mcp_servers_loaded": self._mcp_loaded,
-            "session.title_changed": self._titled,
+            "session.skills_loaded": self._session.skills_loaded,
+            "session.mcp_servers_loaded": self._session.mcp_loaded,
+            "session.title_changed": self._session.titled,
             "session.usage_info": self._usage_info,
-            "session.info": self._info,
-            "session.warning": self._warning,
+            "session.info": info,
+            "session.warning": warning,
             "session.error": self._session_error,
-            "session.compaction_start": _compacting,
-            "session.compaction_complete": _compacted,
+            "session.compaction_start": compacting,
+            "session.compaction_complete": compacted,
             "session.idle": self._idle,
             "abort": self._abort,
             "assistant.turn_start": self._turn,
@@ -129,8 +104,8 @@ class CopilotParser:
             "tool.execution_complete": self._call_ended,
             "permission.requested": self._permission,
             "subagent.started": self._subagent_started,
-            "subagent.completed": self._subagent_ended,
-            "subagent.failed": self._subagent_ended,
+            "subagent.completed": partial(subagent, pb.SUBAGENT_STATUS_COMPLETED),
+            "subagent.failed": partial(subagent, pb.SUBAGENT_STATUS_FAILED),
         }
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
@@ -180,12 +155,11 @@ class CopilotParser:
         event = inner(message.params, "event")
         kind, agent = text(event, "type"), text(event, "agentId")
         if message.method != "session.event":
-            return [] if message.method in _SILENT_METHODS else None
+            return [] if message.method in SILENT_METHODS else None
         handler = self._handlers.get(kind)
         if handler is None:
-            return [] if kind in _SILENT or kind.startswith(_UNDOCUMENTED) else None
-        outputs = list(handler(inner(event, "data"), agent) if kind not in _SUBAGENT_ENDS else handler(event, agent))
-        return self._placed(outputs, kind, agent)
+            return [] if kind in SILENT or kind.startswith(UNDOCUMENTED) else None
+        return self._placed(list(handler(inner(event, "data"), agent)), kind, agent)
 
     def _placed(self, outputs: list[Output], kind: str, agent: str) -> list[Output]:
         events = [output for output in outputs if isinstance(output, pb.AgentEvent)]
@@ -202,14 +176,13 @@ class CopilotParser:
         if response.error is not None:
             yield from self._refused(response.tag, response.error)
         elif response.tag == "connect":
-            self._session.agent_version = text(response.fields, "version")
-            yield from _version_notice(self._session.agent_version)
+            yield from self._session.connected(text(response.fields, "version"))
             yield self._open()
         elif response.tag == "fork":
             yield self._resume(text(response.fields, "sessionId"))
         elif response.tag == "open":
             self.report.session_id = text(response.fields, "sessionId")
-            self._session.native_id = self.report.session_id
+            self._session.now.native_id = self.report.session_id
             self._is_sent = True
             yield self._say("session.send", {"prompt": self._job.prompt}, "send")
 
@@ -226,8 +199,7 @@ class CopilotParser:
 
     def _refused(self, tag: str, error: jsonrpc.RpcError) -> Iterator[Output]:
         if tag in {"answer", "abort"}:
-            notice = pb.Notice(severity=pb.SEVERITY_WARNING, code=f"copilot_{tag}_refused", message=error.message)
-            yield pb.AgentEvent(notice=notice)
+            yield notice(pb.SEVERITY_WARNING, f"{tag}_refused", error.message)
             return
         failure = failure_of_words(error.message, resumed=self._job.session.resumes)
         message = f"Copilot refused the request ({tag}): {error.message[:500]}"
@@ -237,54 +209,19 @@ class CopilotParser:
     # The session.
 
     def _opened(self, data: Fields, agent: str) -> Iterable[Output]:
-        del agent
-        self._session.native_id = text(data, "sessionId") or self._session.native_id
-        self.report.model = self._session.model = text(data, "selectedModel") or self._session.model
+        self._session.opened(data, agent)
+        self.report.model = self._session.now.model
         return ()
-
-    def _skills_loaded(self, data: Fields, agent: str) -> Iterable[Output]:
-        del agent
-        del self._session.skills[:]
-        self._session.skills.extend(text(skill, "name") for skill in objects(data, "skills"))
-        return self._tell_session()
-
-    def _mcp_loaded(self, data: Fields, agent: str) -> Iterable[Output]:
-        del agent
-        del self._session.mcp_servers[:]
-        for server in objects(data, "servers"):
-            self._session.mcp_servers.add(name=text(server, "name"), status=text(server, "status"))
-        return self._tell_session() if self._told_session.native_id else ()
-
-    def _titled(self, data: Fields, agent: str) -> Iterable[Output]:
-        del agent
-        self._session.title = text(data, "title")
-        return self._tell_session() if self._told_session.native_id else ()
-
-    def _tell_session(self) -> Iterator[Output]:
-        if self._session.native_id and self._session != self._told_session:
-            self._told_session.CopyFrom(self._session)
-            event = pb.AgentEvent()
-            event.session.CopyFrom(self._session)
-            yield event
 
     def _usage_info(self, data: Fields, agent: str) -> Iterable[Output]:
         if not agent:
             self._context_size = count(data, "tokenLimit")
         return ()
 
-    def _info(self, data: Fields, agent: str) -> Iterable[Output]:
-        del agent
-        kind = text(data, "infoType")
-        return () if kind in _PLAIN_INFO else [_notice(pb.SEVERITY_INFO, kind or "info", text(data, "message"))]
-
-    def _warning(self, data: Fields, agent: str) -> Iterable[Output]:
-        del agent
-        return [_notice(pb.SEVERITY_WARNING, text(data, "warningType") or "warning", text(data, "message"))]
-
     def _session_error(self, data: Fields, agent: str) -> Iterable[Output]:
         if not agent:
             self._error = failure_of_error(data, self._failure)
-        return [_notice(pb.SEVERITY_ERROR, text(data, "errorType") or "error", text(data, "message"))]
+        return [notice(pb.SEVERITY_ERROR, text(data, "errorType") or "error", text(data, "message"))]
 
     def _abort(self, data: Fields, agent: str) -> Iterable[Output]:
         del data
@@ -294,7 +231,7 @@ class CopilotParser:
     def _idle(self, data: Fields, agent: str) -> Iterable[Output]:
         if agent or self.report.terminal is not None:
             return
-        yield from self._tell_session()
+        yield from self._session.tell()
         yield from self._texts.close()
         if self._is_aborted or data.get("aborted") is True:
             yield from self._drop_calls()
@@ -438,56 +375,10 @@ class CopilotParser:
     def _subagent_started(self, data: Fields, agent: str) -> Iterable[Output]:
         call_id = text(data, "toolCallId")
         self._agents[agent or call_id] = call_id
-        yield pb.AgentEvent(subagent=_subagent(data, agent, pb.SUBAGENT_STATUS_STARTED))
-
-    def _subagent_ended(self, event: Fields, agent: str) -> Iterable[Output]:
-        data = inner(event, "data")
-        yield pb.AgentEvent(subagent=_subagent(data, agent, _SUBAGENT_ENDS[text(event, "type")]))
+        yield from subagent(pb.SUBAGENT_STATUS_STARTED, data, agent)
 
 
 def _interrupted() -> Terminal:
     message = "Copilot was interrupted, and not by this run."
     failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, "copilot_interrupted")
     return Terminal(succeeded=False, subtype="aborted", failure=failure, interrupted=True)
-
-
-def _subagent(data: Fields, agent: str, status: pb.SubagentStatus.ValueType) -> pb.Subagent:
-    call_id = text(data, "toolCallId")
-    return pb.Subagent(
-        id=agent or call_id,
-        type=text(data, "agentType") or text(data, "agentName"),
-        status=status,
-        description=text(data, "error") or text(data, "agentDescription") or text(data, "agentDisplayName"),
-        tool_call_id=call_id,
-    )
-
-
-def _compacting(data: Fields, agent: str) -> Iterable[Output]:
-    del agent
-    yield pb.AgentEvent(compaction=pb.Compaction(trigger=text(data, "trigger"), finished=False))
-
-
-def _compacted(data: Fields, agent: str) -> Iterable[Output]:
-    del agent
-    compaction = pb.Compaction(
-        trigger=text(data, "trigger"),
-        tokens_before=count(data, "preCompactionTokens"),
-        tokens_after=count(data, "postCompactionTokens"),
-        summary=text(data, "summaryContent"),
-        finished=True,
-    )
-    yield pb.AgentEvent(compaction=compaction)
-
-
-def _notice(severity: pb.Severity.ValueType, kind: str, message: str) -> pb.AgentEvent:
-    words = message or "It does not say what."
-    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=f"copilot_{kind}", message=words))
-
-
-def _version_notice(version: str) -> Iterator[Output]:
-    if version != TESTED_VERSION:
-        known = f"Copilot CLI {version or 'of an unknown version'}"
-        message = f"{known} is not the version this adapter is tested with ({TESTED_VERSION})."
-        hint = "What it says that is not understood is shown as log lines; the run goes on."
-        notice = pb.Notice(severity=pb.SEVERITY_WARNING, code="version_untested", message=message, hint=hint)
-        yield pb.AgentEvent(notice=notice)
