@@ -110,6 +110,12 @@ def test_a_session_goes_on(tmp_path: Path) -> None:
     assert "--resume" not in planned(request(tmp_path), RESUMED).argv
 
 
+@pytest.mark.parametrize("text", ["latest", "5", "", "../../../x", "*", f"{OLD_ID}\n", f"-{OLD_ID}"])
+def test_only_a_uuid_is_a_session(text: str) -> None:
+    assert adapter().is_session_id(OLD_ID)
+    assert not adapter().is_session_id(text)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_its_own_modes_in_both_spellings(tmp_path: Path, mode: str) -> None:
     plan = planned(request(tmp_path, permissions=pb.Permissions(native_mode=mode)))

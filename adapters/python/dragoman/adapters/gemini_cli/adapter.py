@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -46,6 +47,8 @@ from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 VERSION: Final = "1.0.0"
+
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 INHERITED: Final = (
     # Who pays, and where the model is.
@@ -140,7 +143,7 @@ class GeminiCliAdapter(AcpAdapter):
 
     async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
         """Add what the session's file tells of tokens and the protocol does not."""
-        if report.session_id and transport(job.settings, job.prompt) == "acp":
+        if self.is_session_id(report.session_id) and transport(job.settings, job.prompt) == "acp":
             lines = await asyncio.to_thread(session_lines, user_home(env) / CONFIG_DIR, report.session_id)
             kept = kept_usage(lines, began_at)
             report.usage = better_usage(report.usage, kept)
@@ -160,6 +163,10 @@ class GeminiCliAdapter(AcpAdapter):
         return failure_of_error(
             failure.errors[0], status=int(status) if status.isdigit() else None, code=failure.code
         )
+
+    def is_session_id(self, text: str) -> bool:
+        """Tell whether ``text`` is a UUID. A number, or ``latest``, would resume whatever session that is."""
+        return _UUID.fullmatch(text) is not None
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
         """Refuse what would reach Gemini CLI as something else than it is, or could not be kept.
