@@ -3,10 +3,12 @@
 import asyncio
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dragoman.router._local.clock import SystemClock
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 
@@ -125,17 +127,45 @@ async def test_what_makes_a_cached_finding_stale(folder: Path, executable: Path,
             assert len(sidecar.requests("Detect")) == 2
 
 
+MENDABLE = [
+    {"available": False, "executable": "", "confidence": pb.DETECTION_CONFIDENCE_ABSENT},
+    {"auth": pb.AUTH_STATE_MISSING},
+    {"auth": pb.AUTH_STATE_EXPIRED},
+]
+
+
+@pytest.mark.parametrize("change", ["nothing", "installed", "home", "login", "variable", "age"])
+@pytest.mark.parametrize("fields", MENDABLE)
+async def test_what_people_will_mend_is_cached_until_they_do_something(
+    folder: Path, executable: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], change: str
+) -> None:
+    places = {name: folder / name for name in ("bin", "home", "config")}
+    for place in places.values():
+        place.mkdir()
+        os.utime(place, ns=(1, 1))
+    monkeypatch.setenv("PATH", str(places["bin"]))
+    monkeypatch.setenv("HOME", str(places["home"]))
+    sidecar = found(executable, config_dir=str(places["config"]), **fields)
+    now = [time.time()]
+    monkeypatch.setattr(SystemClock, "time", lambda _self: now[0])
+    async with serving(sidecar, f"unix:{folder}/a.sock"), routing(addressed(folder)) as (_, caller):
+        await caller.until("fake", READY)
+        await detect(caller)
+        assert (await detect(caller)).cached
+        if change == "variable":
+            monkeypatch.setenv("SOME_NEW_KEY", "x")
+        elif change == "age":
+            now[0] += 61
+        elif change != "nothing":
+            (places[{"installed": "bin", "login": "config"}.get(change, "home")] / "new").touch()
+        assert (await detect(caller)).cached == (change == "nothing")
+
+
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"available": False, "executable": "", "confidence": pb.DETECTION_CONFIDENCE_ABSENT},
-        {"auth": pb.AUTH_STATE_MISSING},
-        {"auth": pb.AUTH_STATE_EXPIRED},
-        {"problems": [pb.DetectionProblem(code="version_timeout")]},
-        {"executable": "/nonexistent/agent"},
-    ],
+    [{"problems": [pb.DetectionProblem(code="version_timeout")]}, {"executable": "/nonexistent/agent"}],
 )
-async def test_what_people_will_mend_is_not_cached(folder: Path, executable: Path, fields: dict[str, Any]) -> None:
+async def test_what_is_not_sure_is_not_cached(folder: Path, executable: Path, fields: dict[str, Any]) -> None:
     sidecar = found(executable, **fields)
     async with serving(sidecar, f"unix:{folder}/a.sock"), routing(addressed(folder)) as (_, caller):
         await caller.until("fake", READY)

@@ -328,9 +328,9 @@ def test_what_is_forgotten_first(retention: Retention, forgotten: set[str]) -> N
 
 def test_a_clock_that_goes_back_does_not_keep_findings_for_ever() -> None:
     entry = CachedDetection(1000.0, "1", FileMark(1, 2), b"")
-    assert entry.is_fresh(1001.0, 10.0, "1", FileMark(1, 2))
-    assert not entry.is_fresh(999.0, 10.0, "1", FileMark(1, 2))
-    assert not entry.is_fresh(1010.0, 10.0, "1", FileMark(1, 2))
+    assert entry.is_fresh(1001.0, 10.0, "1", FileMark(1, 2), "")
+    assert not entry.is_fresh(999.0, 10.0, "1", FileMark(1, 2), "")
+    assert not entry.is_fresh(1010.0, 10.0, "1", FileMark(1, 2), "")
 
 
 @given(

@@ -96,3 +96,10 @@ class DetectionStore(Protocol):
 
     def mark(self, path: str) -> FileMark | None:
         """Look at a file; ``None`` if it is not there."""
+
+    def surroundings(self, config_dir: str) -> str:
+        """Return what changes when somebody installs an agent, logs in, or sets a variable.
+
+        Args:
+            config_dir: the agent's; empty if it has none.
+        """

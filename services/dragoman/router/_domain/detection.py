@@ -1,8 +1,8 @@
 """What a detection's cache may answer, and what it may keep.
 
 It answers as long as nothing it can see has changed: the same router, the same executable with the same time and
-size, not too old. It keeps only good findings. What is missing or expired, people mend and look again, and then
-an answer of yesterday would be the wrong one.
+size, not too old. What is missing or expired, people mend and look again, and then an answer of yesterday would be
+the wrong one: such a finding is kept for a minute, and only while its surroundings are the same.
 """
 
 import base64
@@ -15,6 +15,10 @@ from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
 
 _GOOD_AUTH = frozenset({pb.AUTH_STATE_OK, pb.AUTH_STATE_NOT_NEEDED, pb.AUTH_STATE_UNKNOWN})
+
+
+BAD_TTL_S = 60.0
+"""How long a finding is kept that people may be about to mend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,12 @@ class CachedDetection:
     """Of the executable; ``None`` if the adapter needs none."""
     detection: bytes
     """A serialized ``Detection``."""
+    surroundings: str = ""
+    """What a finding that is not good depends on besides; empty for a good one."""
 
-    def is_fresh(self, now: float, ttl_s: float, router_version: str, mark: FileMark | None) -> bool:
+    def is_fresh(
+        self, now: float, ttl_s: float, router_version: str, mark: FileMark | None, surroundings: str
+    ) -> bool:
         """Tell whether it may be given as an answer.
 
         Args:
@@ -45,10 +53,14 @@ class CachedDetection:
             ttl_s: how old it may be.
             router_version: the version of the router that asks.
             mark: of the executable as it is now; ``None`` if it is gone or none was named.
+            surroundings: as they are now.
         """
+        if self.surroundings:
+            ttl_s = min(ttl_s, BAD_TTL_S)
         # A clock that was set back must not make an answer live for ever.
         is_young = 0 <= now - self.stored_at < ttl_s
-        return is_young and router_version == self.router_version and mark == self.mark
+        is_same = self.surroundings in {"", surroundings}
+        return is_young and is_same and router_version == self.router_version and mark == self.mark
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -57,6 +69,7 @@ class CachedDetection:
             "router_version": self.router_version,
             "mark": None if self.mark is None else [self.mark.mtime_ns, self.mark.size],
             "detection": base64.b64encode(self.detection).decode(),
+            "surroundings": self.surroundings,
         }
 
     @classmethod
@@ -75,6 +88,7 @@ class CachedDetection:
                 router_version=str(value["router_version"]),
                 mark=None if mark is None else FileMark(int(mark[0]), int(mark[1])),
                 detection=data,
+                surroundings=str(value.get("surroundings", "")),
             )
         except (KeyError, TypeError, IndexError, binascii.Error, DecodeError) as error:
             raise ValueError("not a cached detection") from error
@@ -88,6 +102,11 @@ def may_ask_cache(request: pb.DetectRequest) -> bool:
 def may_keep_answer(request: pb.DetectRequest) -> bool:
     """Tell whether the answer is one that others may get."""
     return not request.env and not request.HasField("config")
+
+
+def is_sure(detection: pb.Detection) -> bool:
+    """Tell whether a finding, good or not, is what was to be found out: nothing hung, failed or was out of reach."""
+    return not detection.problems
 
 
 def is_worth_keeping(detection: pb.Detection, mark: FileMark | None) -> bool:

@@ -1,5 +1,6 @@
 """Detections kept in one JSON file."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -56,6 +57,17 @@ class DetectionFile:
         except (OSError, ValueError):
             return None
         return FileMark(status.st_mtime_ns, status.st_size)
+
+    def surroundings(self, config_dir: str) -> str:
+        """Return what changes when somebody installs an agent, logs in, or sets a variable.
+
+        The times of the folders on PATH, of the home, and of the agent's own; and the names of all variables.
+        """
+        path = os.environ.get("PATH", "")
+        folders = [*path.split(os.pathsep), os.path.expanduser("~"), config_dir]  # noqa: PTH111 - a string will do
+        times = [mark.mtime_ns if (mark := self.mark(folder)) else None for folder in folders if folder]
+        told = json.dumps([path, times, sorted(os.environ)])
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _entry(value: object) -> CachedDetection | None:

@@ -4,7 +4,13 @@ import asyncio
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router._domain.detection import CachedDetection, is_worth_keeping, may_ask_cache, may_keep_answer
+from dragoman.router._domain.detection import (
+    CachedDetection,
+    is_sure,
+    is_worth_keeping,
+    may_ask_cache,
+    may_keep_answer,
+)
 from dragoman.router._ports import DetectionStore
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.host import Host
@@ -105,7 +111,8 @@ class Detecting:
             return None
         detection = pb.Detection.FromString(entry.detection)
         mark = self._store.mark(detection.executable) if detection.executable else None
-        if not entry.is_fresh(self._core.scene.clock.time(), self._ttl_s, self._version, mark):
+        surroundings = self._store.surroundings(detection.config_dir) if entry.surroundings else ""
+        if not entry.is_fresh(self._core.scene.clock.time(), self._ttl_s, self._version, mark, surroundings):
             return None
         detection.cached = True
         return detection
@@ -118,15 +125,19 @@ class Detecting:
         except DecodeError:
             return  # the caller's parser will say so
         before = self._cached.pop(host.record.type, None)
-        if len(detections) == 1 and self._is_kept(host, detections[0]):
-            mark = self._store.mark(detections[0].executable) if detections[0].executable else None
-            data = detections[0].SerializeToString()
-            now = self._core.scene.clock.time()
-            self._cached[host.record.type] = CachedDetection(now, self._version, mark, data)
+        entry = self._entry(host, detections[0]) if len(detections) == 1 else None
+        if entry is not None:
+            self._cached[host.record.type] = entry
         elif before is None:
             return
         self._store.save(self._cached)
 
-    def _is_kept(self, host: Host, detection: pb.Detection) -> bool:
+    def _entry(self, host: Host, detection: pb.Detection) -> CachedDetection | None:
         mark = self._store.mark(detection.executable) if detection.executable else None
-        return detection.adapter == host.record.type and is_worth_keeping(detection, mark)
+        is_there = mark is not None or not detection.executable
+        if detection.adapter != host.record.type or not is_sure(detection) or not is_there:
+            return None
+        is_good = is_worth_keeping(detection, mark)
+        surroundings = "" if is_good else self._store.surroundings(detection.config_dir)
+        now, data = self._core.scene.clock.time(), detection.SerializeToString()
+        return CachedDetection(now, self._version, mark, data, surroundings)
