@@ -31,6 +31,7 @@ def test_a_new_session() -> None:
     planned = ADAPTER.plan(job_of(request()))
     assert planned.argv[1] == "-I"
     assert planned.argv[2].endswith("relay.py")
+    assert planned.argv[3:] == ("dragoman-run-1-1", KEY)
     assert planned.env == {}, "neither the address nor the token is known to a plan"
     assert planned.keep_stdin_open
     assert sent(planned.stdin) == ("sessions.create", {"key": KEY, "cwd": "/"})
@@ -41,7 +42,7 @@ def test_a_new_session() -> None:
 def test_a_session_that_goes_on_is_looked_for_first() -> None:
     job = job_of(request(), RESUMED)
     assert sent(plan.opening(job)) == ("sessions.describe", {"key": OLD_KEY})
-    assert plan.adjusting(job) == b""
+    assert sent(plan.adjusting(job)) == ("sessions.patch", {"key": OLD_KEY, "permissionMode": None})
     chosen = request(model="a/b", permissions=pb.Permissions(native_mode="full"))
     assert sent(plan.adjusting(job_of(chosen, RESUMED))) == (
         "sessions.patch",
@@ -52,7 +53,7 @@ def test_a_session_that_goes_on_is_looked_for_first() -> None:
 def test_a_copy_is_a_session_of_its_own() -> None:
     assert sent(plan.opening(job_of(request(), COPIED))) == (
         "sessions.create",
-        {"key": KEY, "parentSessionKey": OLD_KEY, "fork": True, "cwd": "/"},
+        {"key": KEY, "parentSessionKey": OLD_KEY, "fork": True, "forkFrom": "last-completed", "cwd": "/"},
     )
 
 

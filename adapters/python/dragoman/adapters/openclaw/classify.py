@@ -34,6 +34,7 @@ _COOLDOWN: Final = re.compile(
     r"No (?:available auth profile|API key found|route-compatible authentication source)",
 )
 _HTTP: Final = re.compile(r"\bHTTP (\d{3})\b")
+_NO_PROVIDER: Final = re.compile(r"^Unknown provider\b")
 _NO_TURN: Final = re.compile(r"incomplete_turn|couldn't generate a response|without a (?:visible )?reply")
 
 
@@ -57,6 +58,8 @@ def failure_of(message: str, observed: Fields) -> FailureInfo:
     found = failure_from_hint(hint) if hint is not None else None
     if kind is None:
         kind = found.kind if found is not None else pb.FAILURE_KIND_PROCESS_CRASHED
+    if found is None and _NO_PROVIDER.search(message):
+        kind = pb.FAILURE_KIND_MODEL_NOT_FOUND
     if found is None and _NO_TURN.search(message):
         kind = pb.FAILURE_KIND_NO_RESULT
     if found is not None and found.kind == pb.FAILURE_KIND_CONTEXT_OVERFLOW:

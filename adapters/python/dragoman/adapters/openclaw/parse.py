@@ -123,9 +123,9 @@ class OpenClawParser:
             return self._fail(failure_of(message, {}))
         if resumes and not read.inner(payload, "session"):
             return self._lost()
-        adjusting = plan.adjusting(self._job) if resumes else b""
+        following = plan.adjusting(self._job) if resumes else plan.turn(self._job)
         questions = [] if self._job.permissions.auto_approve else [Write(plan.next_question(self._job))]
-        return [*self._session(), *questions, Write(adjusting or plan.turn(self._job))]
+        return [*self._session(), *questions, Write(following)]
 
     def _session(self) -> Iterator[Output]:
         self.report.session_id = plan.native_id(self._job)
@@ -149,13 +149,14 @@ class OpenClawParser:
             return ()
         if frame.get("ok") is not True:
             return self._fail(failure_of(_error(frame), self._observed))
-        if status != "ok":
-            message = "The turn was stopped, and not by this run."
-            failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code="openclaw_stopped")
-            return self._fail(failure, interrupted=True)
-        return self._ended(read.inner(payload, "result"))
+        result = read.inner(payload, "result")
+        if result:
+            return self._ended(result, payload)
+        message = "The turn was stopped, and not by this run."
+        failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code="openclaw_stopped")
+        return self._fail(failure, interrupted=True)
 
-    def _ended(self, result: Fields) -> Iterable[Output]:
+    def _ended(self, result: Fields, payload: Fields) -> Iterable[Output]:
         meta = read.inner(result, "meta")
         agent = read.inner(meta, "agentMeta")
         report = self.report
@@ -169,9 +170,9 @@ class OpenClawParser:
         report.summary = read.text(meta, "finalAssistantVisibleText") or "\n\n".join(texts)
         error = read.inner(meta, "error")
         failed = [read.text(item, "text") for item in payloads if item.get("isError") is True]
-        if error or (failed and not any(texts)):
-            words = " ".join(word for word in (read.text(error, "message"), read.text(error, "kind")) if word)
-            return self._fail(failure_of(words or failed[0], self._observed))
+        if error or read.text(payload, "status") != "ok":
+            said = (read.text(error, "message"), *failed, read.text(payload, "summary"), read.text(error, "kind"))
+            return self._fail(failure_of(next((words for words in said if words), ""), self._observed))
         report.terminal = Terminal(succeeded=True, subtype=read.text(meta, "stopReason"))
         return [*self._close_item(), CloseInput()]
 

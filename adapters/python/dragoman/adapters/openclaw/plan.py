@@ -27,7 +27,7 @@ _SKILLS: Final = "These skills are yours to use. Where one fits the task, do as 
 def plan_run(job: Job) -> Plan:
     """Return how to run OpenClaw for a job."""
     return Plan(
-        argv=(sys.executable, "-I", str(Path(relay.__file__))),
+        argv=(sys.executable, "-I", str(Path(relay.__file__)), run_key(job), session_key(job)),
         stdin=opening(job),
         keep_stdin_open=True,
         notes=tuple(_notes(job)),
@@ -61,15 +61,16 @@ def opening(job: Job) -> bytes:
     params: dict[str, JsonValue] = {"key": key}
     if job.session.disposition == pb.SESSION_DISPOSITION_FORK:
         params |= {"parentSessionKey": session_key(job, job.session.native_id), "fork": True}
+        params["forkFrom"] = "last-completed"  # else what is under way would be the copy's only turn
     if job.settings.cwd:
         params["cwd"] = job.settings.cwd
     return request(OPEN, "sessions.create", {**params, **_choices(job)})
 
 
 def adjusting(job: Job) -> bytes:
-    """Return the request that gives a resumed session the model and the mode of this run; empty if both stay."""
-    choices = _choices(job)
-    return request(ADJUST, "sessions.patch", {"key": session_key(job), **choices}) if choices else b""
+    """Return the request that gives a resumed session the mode of this run, and its model if one was asked for."""
+    choices = {"permissionMode": None, **_choices(job)}
+    return request(ADJUST, "sessions.patch", {"key": session_key(job), **choices})
 
 
 def turn(job: Job) -> bytes:

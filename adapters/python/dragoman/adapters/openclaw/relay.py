@@ -1,8 +1,8 @@
 """A gateway's WebSocket as lines: what comes from it goes to standard output, what stands in lines goes to it.
 
-A program of its own, and a module for the adapter's own questions. Only the standard library: it has to start fast.
-The address and the token come in variables, as arguments can be read by all users of a machine. The handshake
-is done here, so that the token is nowhere else.
+A program of its own, ``relay.py NAME ...`` with the names of the run and its session, and a module for the adapter's
+own questions. Only the standard library: it has to start fast. The address and the token come in variables, as
+arguments can be read by all users of a machine. The handshake is done here, so that the token is nowhere else.
 
 Exit status: 0 the other side of the pipe has closed, 1 the gateway has, or refused.
 """
@@ -26,6 +26,7 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 _TEXT, _CLOSE, _PING, _PONG = 1, 8, 9, 10
 _LONGEST_MESSAGE: Final = 64 * 1024 * 1024
 """Bytes. The gateway itself allows 25 MiB."""
+_PASSED_ON: Final = frozenset({"agent", "exec.approval.requested", "exec.approval.resolved"})
 _SCOPES: Final = ("operator.read", "operator.write", "operator.admin", "operator.approvals", "operator.questions")
 
 
@@ -45,15 +46,24 @@ class Socket:
     async def __aenter__(self) -> Self:
         try:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
+        except OSError as error:
+            raise GatewayError(f"nothing answers on port {self._port}: {error}") from error
+        try:
             await self._upgrade()
             await self._sign_in()
-        except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-            raise GatewayError(f"the gateway on port {self._port} does not answer: {error}") from error
+        except BaseException as error:
+            await self._leave()
+            if isinstance(error, (OSError, EOFError, asyncio.LimitOverrunError)):
+                raise GatewayError(f"the gateway on port {self._port} does not answer: {error}") from error
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(OSError, GatewayError):
             await self._frame(_CLOSE, struct.pack(">H", 1000))
+        await self._leave()
+
+    async def _leave(self) -> None:
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
@@ -160,12 +170,26 @@ def masked(data: bytes, mask: bytes) -> bytes:
     return (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big")
 
 
+def concerns(message: bytes, names: tuple[bytes, ...]) -> bool:
+    """Tell whether a message is an answer, or an event about a run or session of these names.
+
+    A gateway tells all clients of all sessions, and that it lives: passed on, that would look like an agent at work.
+    """
+    try:
+        frame = json.loads(message)
+    except ValueError:
+        return True
+    if not isinstance(frame, dict) or frame.get("type") != "event":
+        return True
+    return frame.get("event") in _PASSED_ON and any(name in message for name in names)
+
+
 def one_line(message: bytes) -> bytes:
     """Return a JSON message as one line: line breaks in JSON text stand between values only."""
     return message.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
-async def _relay(port: int, token: str) -> int:
+async def _relay(port: int, token: str, names: tuple[bytes, ...]) -> int:
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader(limit=_LONGEST_MESSAGE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -176,8 +200,10 @@ async def _relay(port: int, token: str) -> int:
 
     async def inwards(socket: Socket) -> None:
         while True:
-            sys.stdout.buffer.write(one_line(await socket.receive()))
-            sys.stdout.buffer.flush()
+            message = await socket.receive()
+            if concerns(message, names):
+                sys.stdout.buffer.write(one_line(message))
+                sys.stdout.buffer.flush()
 
     try:
         async with Socket(port, token) as socket:
@@ -199,4 +225,5 @@ async def _relay(port: int, token: str) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(asyncio.run(_relay(int(os.environ[PORT_VARIABLE]), os.environ[TOKEN_VARIABLE])))
+    wanted = tuple(name.encode() for name in sys.argv[1:])
+    sys.exit(asyncio.run(_relay(int(os.environ[PORT_VARIABLE]), os.environ[TOKEN_VARIABLE], wanted)))

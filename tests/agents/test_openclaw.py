@@ -1,0 +1,154 @@
+"""The real OpenClaw through its adapter: what all agents must stand, and what only it does.
+
+All tests share one gateway, which takes a quarter of a minute to start, but for those in which the model's service
+refuses a key: OpenClaw then does not ask it again for a minute or more, whoever wants to.
+"""
+
+from collections.abc import AsyncIterator
+from typing import ClassVar
+
+import psutil
+import pytest
+from dragoman.adapters.openclaw import adapter
+from dragoman.adapters.openclaw.adapter import TESTED_VERSION
+from dragoman.adapters.openclaw.setting import INHERITED
+from dragoman.testkit.families.openclaw import MODEL, OPENCLAW
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import Bench, Failing, Recipe, Stage, answering, when
+from tests.agents.suite import ALLOWED, ASKED, AgentSuite, SharedStage, is_kind, resuming
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(300)]
+
+RECIPE = Recipe(
+    make=adapter,
+    family=OPENCLAW,
+    executable="openclaw",
+    unknown_session="00000000-0000-4000-8000-000000000000",
+    failures={
+        "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "openclaw_auth", 401),
+        "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "openclaw_rate_limit", retries=True, first_unseen=True),
+        "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "openclaw_server_error", retries=True),
+        "CUT": Failing(pb.FAILURE_KIND_NETWORK, "openclaw_timeout", retries=True),
+        "OVERFLOW": Failing(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "openclaw_context_overflow"),
+        "NO_CREDIT": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "openclaw_billing"),
+        "NO_MODEL": Failing(pb.FAILURE_KIND_MODEL_NOT_FOUND, "openclaw_model_not_found"),
+        "REFUSAL": Failing(pb.FAILURE_KIND_MODEL_REFUSED, "openclaw_error"),
+    },
+    cannot={"test_a_prompt_of_300_kb": "it adds the time, and a line about itself; see the test of its own"},
+    lacks=["usage_when_cancelled"],
+    idle_s=20,
+    wall_s=12,
+    grace_s=20,
+    own_files=[".npm"],
+    unset=INHERITED,
+)
+POISONED = ("[401]", "[NO_CREDIT]", "fresh_start_fails")
+"""In the names of tests after which OpenClaw does not ask the scripted service for a while."""
+
+
+class TestOpenClaw(SharedStage, AgentSuite):
+    """Everything that all agents must stand."""
+
+    recipe: ClassVar[Recipe] = RECIPE
+
+    @pytest.fixture
+    async def bench(
+        self, stage: Stage, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    ) -> AsyncIterator[Bench]:
+        if any(mark in request.node.name for mark in POISONED):
+            async with Stage.set(RECIPE, (), tmp_path_factory.mktemp("own")) as own:
+                yield Bench(own, tmp_path_factory.mktemp("work"))
+        else:
+            yield Bench(stage, tmp_path_factory.mktemp("work"))
+
+    async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT")
+        assert seen.of("session")[0].agent_version == TESTED_VERSION
+        assert seen.of("started")[0].agent_version == TESTED_VERSION
+        assert seen.notices == []
+        assert seen.of("log") == []
+
+    async def test_the_gateway_is_kept_warm_and_started_again_when_it_has_died(self, bench: Bench) -> None:
+        await bench.run("MOCK_TEXT")
+        (first,) = gateways()
+        assert (await bench.run("MOCK_TEXT")).result.outcome == pb.OUTCOME_SUCCEEDED
+        assert gateways() == [first]
+        for process in psutil.Process(first).children(recursive=True):
+            process.kill()
+        assert (await bench.run("MOCK_TEXT")).result.outcome == pb.OUTCOME_SUCCEEDED
+        (second,) = gateways()
+        assert second != first
+
+    async def test_the_token_is_in_no_argument_and_no_event(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", include_native=True)
+        (keeper,) = gateways()
+        gateway = psutil.Process(keeper).children()[0]
+        token = gateway.environ()["OPENCLAW_GATEWAY_TOKEN"]
+        assert len(token) > 30
+        assert all(token not in str(event) for event in seen.events)
+        assert all(
+            token not in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+        )
+
+    async def test_the_users_configuration_stays_as_it_is(self, bench: Bench) -> None:
+        config = bench.isolation.config / "openclaw.json"
+        before = config.read_bytes()
+        await bench.run("MOCK_WRITE path=a.txt", permissions=ALLOWED, leaves=["a.txt"], model=MODEL)
+        assert config.read_bytes() == before
+
+    async def test_a_command_is_asked_about_too(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_SHELL", permissions=ASKED, react=answering("allow_once"))
+        (asked,) = seen.of("input_request")
+        assert asked.subject.command == "echo shell-ran"
+        assert list(asked.subject.paths) == []
+        assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_COMPLETED
+
+    async def test_the_read_only_mode_takes_the_tools_away(self, bench: Bench) -> None:
+        allowed = pb.Permissions(native_mode="read-only", auto_approve=True)
+        seen = await bench.run("MOCK_WRITE path=a.txt", permissions=allowed)
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_FAILED]
+
+    async def test_a_resumed_session_has_the_mode_of_its_run(self, bench: Bench) -> None:
+        strict = pb.Permissions(native_mode="read-only", auto_approve=True)
+        first = await bench.run("MOCK_TEXT", permissions=strict)
+        handle = resuming(first.result.session.handle)
+        await bench.run("MOCK_WRITE path=a.txt", session=handle, permissions=ALLOWED, leaves=["a.txt"])
+
+    async def test_a_model_that_is_not_configured_is_told(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_TEXT", model="nobody/none")
+        assert seen.result.failure.kind == pb.FAILURE_KIND_MODEL_NOT_FOUND
+        assert '"nobody"' in seen.result.failure.message
+
+    async def test_all_of_300_kb_arrive(self, bench: Bench) -> None:
+        prompt = "MOCK_ECHO " + "Grüße\u2028" * 34_000
+        await bench.run(prompt)
+        assert prompt.strip() in bench.all_told()
+
+    async def test_two_questions_at_once(self, bench: Bench) -> None:
+        seen = await bench.run(
+            "MOCK_PARALLEL_WRITE", permissions=ASKED, react=every("allow_once"), leaves=["one.txt", "two.txt"]
+        )
+        assert len(seen.of("input_request")) == 2
+
+    async def test_a_cancelled_start_of_the_gateway_is_no_loss(self, bench: Bench) -> None:
+        env = {"OPENCLAW_STATE_DIR": str(bench.root / "other")}
+        react = when(is_kind("started"), lambda stream: stream.cancel(grace_s=1))
+        seen = await bench.run("MOCK_TEXT", react=react, env=env)
+        assert seen.result.outcome == pb.OUTCOME_CANCELLED
+
+
+def every(option: str):  # type: ignore[no-untyped-def]  # what `answering` returns
+    """Answer all questions alike."""
+
+    async def react(event: pb.AgentEvent, stream: object) -> None:
+        if event.WhichOneof("body") == "input_request":
+            await stream.respond(event.input_request.id, pb.InputAnswer(option_ids=[option]))  # type: ignore[attr-defined]  # a RunStream
+
+    return react
+
+
+def gateways() -> list[int]:
+    """Return the pids of the keepers below this process."""
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if any(word.endswith("keeper.py") for word in child.cmdline())]
