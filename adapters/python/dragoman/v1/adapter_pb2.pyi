@@ -763,7 +763,10 @@ class ExecuteRequest(google.protobuf.message.Message):
 
     @property
     def config(self) -> google.protobuf.struct_pb2.Struct:
-        """The adapter's settings; the schema is in Describe. Absent: `agent.adapter_config`."""
+        """The adapter's settings; the schema is in Describe. Absent: `agent.adapter_config`. A router keeps
+        `sessionCompaction` to itself: {enabled, maxSessionRuns, maxRawInputTokens, maxSessionAgeHours} say after how
+        much a stored session is followed by a new one; 0 is never.
+        """
 
     @property
     def context(self) -> Global___Context:
@@ -771,7 +774,7 @@ class ExecuteRequest(google.protobuf.message.Message):
 
     @property
     def session(self) -> Global___SessionSelector:
-        """Which conversation to go on with. Absent: a new one."""
+        """Which conversation to go on with. Absent: at a router that of `task_key`, if there is one; else a new one."""
 
     @property
     def workspace(self) -> Global___Workspace:
@@ -994,12 +997,22 @@ class SessionSelector(google.protobuf.message.Message):
     RESUME_RUN_ID_FIELD_NUMBER: builtins.int
     FRESH_FIELD_NUMBER: builtins.int
     FORK_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    HANDOVER_FIELD_NUMBER: builtins.int
     resume_run_id: builtins.str
     """That of an earlier run; a router keeps these."""
     fresh: builtins.bool
     """A new one. Must be true."""
     fork: builtins.bool
     """Begin a new session as a copy of the one found."""
+    reason: builtins.str
+    """Why a new one is begun although there was another, for people. Told in Started.session_reason. Only with
+    `fresh`; set by routers that stored the other.
+    """
+    handover: builtins.str
+    """What the agent is told before its prompt about the conversation that a new one takes the place of. Never a
+    template. Only with `fresh`.
+    """
     @property
     def handle(self) -> dragoman.v1.event_pb2.SessionHandle:
         """By the handle of an earlier result."""
@@ -1016,9 +1029,11 @@ class SessionSelector(google.protobuf.message.Message):
         resume_run_id: builtins.str = ...,
         fresh: builtins.bool = ...,
         fork: builtins.bool = ...,
+        reason: builtins.str = ...,
+        handover: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["fresh", b"fresh", "handle", b"handle", "key", b"key", "resume_run_id", b"resume_run_id", "selector", b"selector"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["fork", b"fork", "fresh", b"fresh", "handle", b"handle", "key", b"key", "resume_run_id", b"resume_run_id", "selector", b"selector"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fork", b"fork", "fresh", b"fresh", "handle", b"handle", "handover", b"handover", "key", b"key", "reason", b"reason", "resume_run_id", b"resume_run_id", "selector", b"selector"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["selector", b"selector"]) -> typing.Literal["handle", "key", "resume_run_id", "fresh"] | None: ...
 
 Global___SessionSelector: typing_extensions.TypeAlias = SessionSelector

@@ -159,6 +159,7 @@ class AdapterServiceServicer(object):
         | --- | --- | --- |
         | a config key, a type, the cwd, an id … is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
         | `run_id` is known with another request | ALREADY_EXISTS RUN_ID_REUSED | choose another id |
+        | `session.resume_run_id` is unknown | NOT_FOUND RUN_NOT_FOUND | begin without it |
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
         | too many runs | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | try again then |

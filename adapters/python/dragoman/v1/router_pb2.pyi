@@ -343,6 +343,7 @@ class RunSummary(google.protobuf.message.Message):
     READERS_FIELD_NUMBER: builtins.int
     REMARKS_FIELD_NUMBER: builtins.int
     ATTEMPT_FIELD_NUMBER: builtins.int
+    SESSION_KEY_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run."""
     adapter: builtins.str
@@ -383,6 +384,10 @@ class RunSummary(google.protobuf.message.Message):
     def remarks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The router's own remarks, oldest first."""
 
+    @property
+    def session_key(self) -> dragoman.v1.adapter_pb2.SessionKey:
+        """What the session it leaves is stored by. Absent if it is not stored."""
+
     def __init__(
         self,
         *,
@@ -401,9 +406,10 @@ class RunSummary(google.protobuf.message.Message):
         readers: builtins.int = ...,
         remarks: collections.abc.Iterable[builtins.str] | None = ...,
         attempt: builtins.int = ...,
+        session_key: dragoman.v1.adapter_pb2.SessionKey | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "finished_at", b"finished_at", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "task_key", b"task_key"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "finished_at", b"finished_at", "result", b"result", "session_key", b"session_key"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "session_key", b"session_key", "task_key", b"task_key"]) -> None: ...
 
 Global___RunSummary: typing_extensions.TypeAlias = RunSummary
 
@@ -553,12 +559,18 @@ class StoredSession(google.protobuf.message.Message):
     USED_AT_FIELD_NUMBER: builtins.int
     RUNS_FIELD_NUMBER: builtins.int
     LAST_RUN_ID_FIELD_NUMBER: builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: builtins.int
+    LAST_SUMMARY_FIELD_NUMBER: builtins.int
     adapter: builtins.str
     """The adapter it belongs to."""
     runs: builtins.int
     """Runs in it."""
     last_run_id: builtins.str
     """The last of them."""
+    input_tokens: builtins.int
+    """Input tokens of its runs that were not read from a cache, as far as the agent told them."""
+    last_summary: builtins.str
+    """The last words of the last run that had some, cut to 2,000 characters."""
     @property
     def key(self) -> dragoman.v1.adapter_pb2.SessionKey:
         """What it is found by."""
@@ -569,7 +581,7 @@ class StoredSession(google.protobuf.message.Message):
 
     @property
     def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it was first stored."""
+        """When the agent began it, as far as is known here."""
 
     @property
     def used_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
@@ -585,9 +597,11 @@ class StoredSession(google.protobuf.message.Message):
         used_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         runs: builtins.int = ...,
         last_run_id: builtins.str = ...,
+        input_tokens: builtins.int = ...,
+        last_summary: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created_at", b"created_at", "handle", b"handle", "key", b"key", "used_at", b"used_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "created_at", b"created_at", "handle", b"handle", "key", b"key", "last_run_id", b"last_run_id", "runs", b"runs", "used_at", b"used_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "created_at", b"created_at", "handle", b"handle", "input_tokens", b"input_tokens", "key", b"key", "last_run_id", b"last_run_id", "last_summary", b"last_summary", "runs", b"runs", "used_at", b"used_at"]) -> None: ...
 
 Global___StoredSession: typing_extensions.TypeAlias = StoredSession
 
