@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import AdapterInfo, Settings, capabilities, common_properties
 from dragoman.sdk._config import ConfigSchema, config_schema
 from dragoman.sdk._environment import run_variables
@@ -170,6 +171,22 @@ def test_values_that_only_the_default_asks_for_are_not_missed() -> None:
     text, _, missing = render_prompt(request, settings_of(request), resumes=False)
     assert text.startswith("You are agent  ()")
     assert missing == (), "the caller wrote no template"
+
+
+def test_what_is_handed_over_goes_before_the_prompt_of_a_new_session_as_it_is() -> None:
+    request = full(promptTemplate="go on, {{agent.name}}")
+    request.session.fresh, request.session.handover = True, "before: {{agent.name}} did é"
+    text, sizes, missing = render_prompt(request, settings_of(request), resumes=False)
+    assert text == "before: {{agent.name}} did é\n\ngo on, Ada"
+    assert sizes == {"handover": 29, "prompt": 10}
+    assert not missing
+
+
+def test_what_is_handed_over_goes_with_a_new_session_only() -> None:
+    for selector in (api.SessionSelector(handover="x"), api.SessionSelector(reason="x", handle={"native_id": "i"})):
+        with pytest.raises(DragomanError) as caught:
+            settings_of(api.ExecuteRequest(session=selector))
+        assert any(one.path.startswith("session.") for one in caught.value.violations)
 
 
 def test_the_bootstrap_text_goes_before_a_new_session_only() -> None:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from dragoman.sdk._sessions import NEW, make_handle, plan_session, read_handle, session_update
+from dragoman.protocol.sessions import read_handle
+from dragoman.sdk._sessions import NEW, make_handle, plan_session, session_update
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -37,6 +38,12 @@ def test_without_a_session_it_is_new() -> None:
     assert plan(api.SessionSelector()) == (NEW_ONE, "", "")
     assert plan(api.SessionSelector(fresh=True)) == (NEW_ONE, "", "")
     assert not NEW.resumes
+
+
+def test_why_a_router_begins_a_new_one_is_told() -> None:
+    selector = api.SessionSelector(fresh=True, reason="it has had 200 runs", handover="before: …")
+    assert plan(selector) == (REFUSED, "", "it has had 200 runs")
+    assert plan(api.SessionSelector(reason="of nothing")) == (NEW_ONE, "", "")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,7 @@ def test_the_seeds_params_alone_are_enough() -> None:
         (handle("--dangerous"), "shape"),
         (handle("", sessionId="nonsense"), "shape"),
         (handle(cwd="/w/../x"), "/w/../x"),
+        (handle(cwd="/w\0"), "belongs"),
     ],
 )
 def test_what_does_not_match_is_told(one: pb.SessionHandle, word: str) -> None:

@@ -112,8 +112,9 @@ def render_prompt(
 ) -> tuple[str, dict[str, int], tuple[str, ...]]:
     """Return the prompt, the sizes of its sections in bytes, and paths that were missing in the caller's templates.
 
-    The bootstrap text goes before it in new sessions only: a resumed one has had it. ``skills`` are those that go
-    into the prompt, as text; they go into that of every run, as each has its own.
+    The bootstrap text goes before it in new sessions only: a resumed one has had it. So does what is handed over
+    from an earlier session; that is somebody's words and no template. ``skills`` are those that go into the
+    prompt, as text; they go into that of every run, as each has its own.
     """
     data = _template_data(request, settings)
     missing: list[str] = []
@@ -130,6 +131,9 @@ def render_prompt(
     bootstrap = as_string(settings.config.get("bootstrapPromptTemplate"), "")
     if bootstrap and not resumes:
         sections.append(fill("bootstrap", bootstrap))
+    if request.session.handover and not resumes:
+        sizes["handover"] = len(request.session.handover.encode())
+        sections.append(request.session.handover)
     if skills:
         sizes["skills"] = len(skills.encode())
         sections.append(skills)

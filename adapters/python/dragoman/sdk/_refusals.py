@@ -76,6 +76,9 @@ def _wrong_session(session: adapter_pb2.SessionSelector) -> Iterator[FieldViolat
         yield FieldViolation("session.fresh", "must be true, or absent")
     if session.fork and selector != "handle":
         yield FieldViolation("session.fork", "a session to fork is missing; give session.handle")
+    for name in ("reason", "handover"):
+        if getattr(session, name) and selector != "fresh":
+            yield FieldViolation(f"session.{name}", "goes with session.fresh")
 
 
 def _wrong_numbers(request: adapter_pb2.ExecuteRequest) -> Iterator[FieldViolation]:

@@ -1,9 +1,9 @@
 """The rules of sessions: when one is resumed, when not and why, and what to store afterwards. Pure."""
 
-import os.path
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dragoman.protocol.sessions import misfit, read_handle
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -45,31 +45,17 @@ def plan_session(
         cwd: where the run works; a session of another directory is not resumed.
         is_session_id: whether a text has the shape of this agent's ids.
     """
-    if not request.HasField("session") or request.session.WhichOneof("selector") != "handle":
-        return NEW
-    handle = request.session.handle
-    native_id, session_cwd = read_handle(handle)
-    if handle.adapter and handle.adapter not in {adapter, *aliases}:
-        return _refused(f"the session belongs to {handle.adapter}")
-    if not native_id:
-        return _refused("the handle names no session")
+    session = request.session
+    if session.WhichOneof("selector") != "handle":
+        return _refused(session.reason) if session.fresh and session.reason else NEW
+    native_id, _ = read_handle(session.handle)
+    if why := misfit(session.handle, {adapter, *aliases}, cwd):
+        return _refused(why)
     if not is_session_id(native_id):
         return _refused("the session's id does not have the shape of this agent's ids")
-    if session_cwd and os.path.realpath(session_cwd) != os.path.realpath(cwd):
-        return _refused(f"the session belongs to {session_cwd}")
-    if request.session.fork:
+    if session.fork:
         return SessionPlan(pb.SESSION_DISPOSITION_FORK, native_id)
     return SessionPlan(pb.SESSION_DISPOSITION_RESUME, native_id)
-
-
-def read_handle(handle: pb.SessionHandle) -> tuple[str, str]:
-    """Return native id and cwd of a handle; the seeds' ``{sessionId, cwd}`` in ``params`` will do."""
-    native_id = handle.native_id or _param(handle, "sessionId") or _param(handle, "session_id")
-    return native_id, handle.cwd or _param(handle, "cwd")
-
-
-def _param(handle: pb.SessionHandle, name: str) -> str:
-    return handle.params.fields[name].string_value if name in handle.params.fields else ""
 
 
 def _refused(reason: str) -> SessionPlan:
