@@ -106,7 +106,7 @@ def test_the_order_of_maps_does_not_matter() -> None:
     assert digests.digest(request()) == digests.digest(request(shuffled))
 
 
-CLEARED = {"relay", "auth_token", "batching", "orphan_after", "labels"}
+CLEARED = {"relay", "auth_token", "batching", "orphan_after", "labels", "admission"}
 
 
 @pytest.mark.parametrize("name", [field.name for field in pb.ExecuteRequest.DESCRIPTOR.fields])

@@ -179,6 +179,7 @@ async def test_a_refused_request_makes_no_run() -> None:
 
 NOT_HONOURED: dict[str, tuple[api.ExecuteRequest, Reason, str]] = {
     "fallback": (api.ExecuteRequest(fallback=api.Fallback()), Reason.NOT_SUPPORTED, "fallback"),
+    "admission": (api.ExecuteRequest(admission=api.Admission()), Reason.NOT_SUPPORTED, "admission"),
     "batching": (api.ExecuteRequest(batching=api.Batching()), Reason.NOT_SUPPORTED, "batching"),
     "a session by key": (
         api.ExecuteRequest(session=api.SessionSelector(key=api.SessionKey())),

@@ -50,7 +50,7 @@ class RequestDigests:
     """Tells whether two requests are the same, keeping neither.
 
     Same means equal after clearing what does not change the run: the hop's fields, the token, batching,
-    ``orphan_after`` and labels. The digest is keyed, so that a memory dump does not allow guessing secrets.
+    ``orphan_after``, ``admission`` and labels. The digest is keyed, so that a memory dump does not allow guessing secrets.
 
     Args:
         key: digests of one key can be compared; a new one by default.
@@ -67,6 +67,7 @@ class RequestDigests:
         compared.ClearField("auth_token")
         compared.ClearField("batching")
         compared.ClearField("orphan_after")
+        compared.ClearField("admission")
         compared.ClearField("labels")
         # Plain serialization differs by the order of maps.
         canonical = compared.SerializeToString(deterministic=True)

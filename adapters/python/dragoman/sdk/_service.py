@@ -226,6 +226,10 @@ class AdapterServicer:
         entry = self._runs.get(request.run_id) if request.run_id else None
         if entry is None:
             return None
+        if entry.forget is not None and request.relay.first_sequence > entry.run.result_sequence:
+            # It is over, and a router begins the next attempt; it holds what came before.
+            self._forget(request.run_id)
+            return None
         if entry.digest != self._digests.digest(request):
             raise DragomanError(
                 Reason.RUN_ID_REUSED,
@@ -266,6 +270,8 @@ class AdapterServicer:
     def _refuse_unsupported(self, request: pb.ExecuteRequest) -> None:
         if request.HasField("fallback"):
             raise not_supported("fallback", "adapters do not fall back; ask a router that does")
+        if request.HasField("admission"):
+            raise not_supported("admission", "adapters have no places to wait for; ask a router")
         if request.HasField("batching"):
             raise not_supported("batching", "batches are not made here")
         selector = request.session.WhichOneof("selector") if request.HasField("session") else None

@@ -725,6 +725,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     BATCHING_FIELD_NUMBER: builtins.int
     RELAY_FIELD_NUMBER: builtins.int
     INCLUDE_NATIVE_FIELD_NUMBER: builtins.int
+    ADMISSION_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The caller's id for the run: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. Empty: assigned."""
     adapter: builtins.str
@@ -830,6 +831,10 @@ class ExecuteRequest(google.protobuf.message.Message):
     def relay(self) -> Global___Relay:
         """Set by routers only; refused from clients."""
 
+    @property
+    def admission(self) -> Global___Admission:
+        """How the run gets its place at a router. Absent: at once or not at all. Routers keep it to themselves."""
+
     def __init__(
         self,
         *,
@@ -863,9 +868,10 @@ class ExecuteRequest(google.protobuf.message.Message):
         batching: Global___Batching | None = ...,
         relay: Global___Relay | None = ...,
         include_native: builtins.bool = ...,
+        admission: Global___Admission | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["agent", b"agent", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "fallback", b"fallback", "instructions", b"instructions", "limits", b"limits", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "run", b"run", "session", b"session", "task", b"task", "workspace", b"workspace"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "agent", b"agent", "api_url", b"api_url", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "workspace", b"workspace"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["admission", b"admission", "agent", b"agent", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "fallback", b"fallback", "instructions", b"instructions", "limits", b"limits", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "run", b"run", "session", b"session", "task", b"task", "workspace", b"workspace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "admission", b"admission", "agent", b"agent", "api_url", b"api_url", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "workspace", b"workspace"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["prompt", "prompt_template"] | None: ...
 
 Global___ExecuteRequest: typing_extensions.TypeAlias = ExecuteRequest
@@ -1296,22 +1302,51 @@ Global___McpHttp: typing_extensions.TypeAlias = McpHttp
 
 @typing.final
 class Fallback(google.protobuf.message.Message):
-    """Fallback names adapters to try after a failure."""
+    """Fallback names adapters to try after a failure. The failed attempt then ends with `attempt_ended` in place of its
+    `result`, and the next adapter begins the next attempt of the same run: in the same workspace, with the same prompt
+    and permissions, in a fresh session, and with a model of its own. An adapter that refuses is passed over and the
+    next one is asked; if none is left, the last result counts. After a Cancel, and after an attempt of which nobody
+    knows how it ended (LOST), there is no other. A run that another router took over goes on with no fallback, as the
+    request, which may hold secrets, is not kept.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ConfigsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> google.protobuf.struct_pb2.Struct: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: google.protobuf.struct_pb2.Struct | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     ADAPTERS_FIELD_NUMBER: builtins.int
     ON_FIELD_NUMBER: builtins.int
     AFTER_SIDE_EFFECTS_FIELD_NUMBER: builtins.int
+    CONFIGS_FIELD_NUMBER: builtins.int
     after_side_effects: builtins.bool
-    """Even if the failed attempt called a tool or changed a file."""
+    """Even if the failed attempt called a tool, changed a file or asked a question."""
     @property
     def adapters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Adapters, first to be tried first."""
+        """Adapters, first to be tried first; at most 16."""
 
     @property
     def on(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[dragoman.v1.event_pb2.FailureKind.ValueType]:
-        """On which failures. Empty: none."""
+        """On which failures. Empty: none. ADAPTER_LOST is refused."""
+
+    @property
+    def configs(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, google.protobuf.struct_pb2.Struct]:
+        """The `config` for some of these adapters, by their name in `adapters`. For the others it is the request's."""
 
     def __init__(
         self,
@@ -1319,10 +1354,38 @@ class Fallback(google.protobuf.message.Message):
         adapters: collections.abc.Iterable[builtins.str] | None = ...,
         on: collections.abc.Iterable[dragoman.v1.event_pb2.FailureKind.ValueType] | None = ...,
         after_side_effects: builtins.bool = ...,
+        configs: collections.abc.Mapping[builtins.str, google.protobuf.struct_pb2.Struct] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["adapters", b"adapters", "after_side_effects", b"after_side_effects", "on", b"on"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapters", b"adapters", "after_side_effects", b"after_side_effects", "configs", b"configs", "on", b"on"]) -> None: ...
 
 Global___Fallback: typing_extensions.TypeAlias = Fallback
+
+@typing.final
+class Admission(google.protobuf.message.Message):
+    """Admission says how a run gets its place at a router."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LONGEST_WAIT_FIELD_NUMBER: builtins.int
+    IGNORE_BREAKER_FIELD_NUMBER: builtins.int
+    ignore_breaker: builtins.bool
+    """Try even though runs with this login failed just now (BREAKER_OPEN)."""
+    @property
+    def longest_wait(self) -> google.protobuf.duration_pb2.Duration:
+        """How long to wait for a place while the adapter has all the runs that the router allows. Absent or zero: not at
+        all. At most an hour. Waiting is told by an ephemeral `state` of phase QUEUED.
+        """
+
+    def __init__(
+        self,
+        *,
+        longest_wait: google.protobuf.duration_pb2.Duration | None = ...,
+        ignore_breaker: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["longest_wait", b"longest_wait"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ignore_breaker", b"ignore_breaker", "longest_wait", b"longest_wait"]) -> None: ...
+
+Global___Admission: typing_extensions.TypeAlias = Admission
 
 @typing.final
 class Batching(google.protobuf.message.Message):
@@ -1347,7 +1410,9 @@ Global___Batching: typing_extensions.TypeAlias = Batching
 
 @typing.final
 class Relay(google.protobuf.message.Message):
-    """Relay is set by a router towards an adapter."""
+    """Relay is set by a router towards an adapter. An adapter that had an earlier attempt of the run, which is over with a
+    sequence before `first_sequence`, begins the next attempt.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -115,6 +115,7 @@ class AdapterEntry(google.protobuf.message.Message):
     LIVE_RUNS_FIELD_NUMBER: builtins.int
     RESTARTS_FIELD_NUMBER: builtins.int
     GUARD_PID_FIELD_NUMBER: builtins.int
+    REMARKS_FIELD_NUMBER: builtins.int
     adapter: builtins.str
     """The type, or the name it was configured with while the type is not known."""
     state: Global___AdapterState.ValueType
@@ -137,6 +138,10 @@ class AdapterEntry(google.protobuf.message.Message):
     def description(self) -> dragoman.v1.adapter_pb2.DescribeResponse:
         """What it says of itself. Absent while it was never reached."""
 
+    @property
+    def remarks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What keeps runs from it now, one sentence each: logins that failed (BREAKER_OPEN), runs that wait for a place."""
+
     def __init__(
         self,
         *,
@@ -150,9 +155,10 @@ class AdapterEntry(google.protobuf.message.Message):
         live_runs: builtins.int = ...,
         restarts: builtins.int = ...,
         guard_pid: builtins.int | None = ...,
+        remarks: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_guard_pid", b"_guard_pid", "_pid", b"_pid", "description", b"description", "guard_pid", b"guard_pid", "pid", b"pid"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_guard_pid", b"_guard_pid", "_pid", b"_pid", "adapter", b"adapter", "address", b"address", "description", b"description", "guard_pid", b"guard_pid", "live_runs", b"live_runs", "pid", b"pid", "reason", b"reason", "restarts", b"restarts", "source", b"source", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_guard_pid", b"_guard_pid", "_pid", b"_pid", "adapter", b"adapter", "address", b"address", "description", b"description", "guard_pid", b"guard_pid", "live_runs", b"live_runs", "pid", b"pid", "reason", b"reason", "remarks", b"remarks", "restarts", b"restarts", "source", b"source", "state", b"state"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_guard_pid", b"_guard_pid"]) -> typing.Literal["guard_pid"] | None: ...
     @typing.overload

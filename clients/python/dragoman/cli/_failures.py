@@ -30,7 +30,8 @@ _HINTS: Mapping[Reason, str] = {
     Reason.NOT_SUPPORTED: "leave it out, or use an adapter that supports it",
     Reason.RUN_LOG_UNAVAILABLE: "see the router's log and its disk or database; try again later",
     Reason.DRAINING: "it is shutting down; try again once it is back",
-    Reason.TOO_MANY_RUNS: "try again once another run is over",
+    Reason.TOO_MANY_RUNS: "try again once another run is over, or wait for a place with --queue",
+    Reason.BREAKER_OPEN: "mend the login or the key, or give --ignore-breaker to try all the same",
     Reason.CAPABILITY_MISSING: "choose another adapter",
     Reason.INTERNAL: "its log says more; please report it",
 }
