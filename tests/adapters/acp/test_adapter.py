@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 from dragoman.adapters.acp import adapter
 from dragoman.adapters.acp.schema import make_schema
+from dragoman.sdk import JsonValue
 from dragoman.sdk.acp import CANCEL
 from dragoman.v1 import event_pb2 as pb
 
@@ -47,7 +48,7 @@ def test_the_document_says_when_to_use_it_and_when_not() -> None:
         {"command": "x", "dangerouslySkipPermissions": True},
     ],
 )
-def test_what_it_cannot_honour_is_refused(config: dict[str, object]) -> None:
+def test_what_it_cannot_honour_is_refused(config: dict[str, JsonValue]) -> None:
     assert list(adapter().schema.validate(config))
 
 
