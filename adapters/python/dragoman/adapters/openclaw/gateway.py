@@ -188,6 +188,8 @@ class _Place:
     def __init__(self) -> None:
         self.changed = asyncio.Condition()
         self.starting: asyncio.Task[Gateway] | None = None
+        self.gateway: Gateway | None = None
+        """The one that was taken last."""
         self.users = 0
 
 
@@ -217,6 +219,7 @@ class Gateways:
                     place.starting = None
                     raise
                 if gateway.setting == setting and await gateway.is_well():
+                    place.gateway = gateway
                     place.users += 1
                     return gateway
                 if place.users and gateway.is_alive:
@@ -228,7 +231,7 @@ class Gateways:
     async def leave(self, gateway: Gateway) -> None:
         """Say that a run no longer needs its gateway; it stays warm."""
         place = self._places.get(gateway.setting.state_dir)
-        if place is not None:
+        if place is not None and place.gateway is gateway:  # else it has died, and another is there
             async with place.changed:
                 place.users = max(0, place.users - 1)
                 place.changed.notify_all()
