@@ -11,6 +11,11 @@ What a run does is its prompt, a JSON list of steps, done in order::
     {"fail": "NAME"}       end the stream with this status
     {"exit": n}            end the process
     {"end": "SUCCEEDED"}   the result
+    {"set": "id"}          have the result say that this session is to be stored
+    {"clear": true}        have the result say that the session is to be forgotten
+    {"lost": true}         end the attempt, as its session is gone, and begin another
+    {"used": n}            have the result tell of so many input tokens
+    {"says": "text"}       have the result end with these words
     "(silent)"             only as the first: accept the run and send nothing, until it is cancelled
 
 A run without a result waits for Cancel. What a process does wrong at its start is said by variables, see `main`.
@@ -54,13 +59,15 @@ class _Run:
         self.cut_with: DragomanError | None = None
         self.streams_end = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.attempt = 1
+        self.result = event_pb2.Result(tree_confirmed_dead=True)
 
     def emit(self, **body: Any) -> None:
         self.sequence += 1
         event = event_pb2.AgentEvent(
             sequence=self.sequence,
             run_id=self.request.run_id,
-            attempt=1,
+            attempt=self.attempt,
             origin=event_pb2.EVENT_ORIGIN_AGENT,
             **body,
         )
@@ -71,8 +78,41 @@ class _Run:
             if not self.sequence:
                 self.emit(started=event_pb2.Started(instance_id=self.instance_id))
             self.outcome = outcome
-            self.emit(result=event_pb2.Result(outcome=outcome, tree_confirmed_dead=True))
+            self.result.outcome = outcome
+            self.emit(result=self.result)
             self.stop()
+
+    def start(self, adapter: str, *, lost: bool = False) -> None:
+        """Say what is done about the session that was asked for."""
+        session = self.request.session
+        started = event_pb2.Started(adapter=adapter, instance_id=self.instance_id, session_reason=session.reason)
+        if session.HasField("handle") and not lost:
+            started.session_disposition = event_pb2.SESSION_DISPOSITION_RESUME
+        elif session.reason or lost:
+            started.session_disposition = event_pb2.SESSION_DISPOSITION_RESUME_REFUSED
+        else:
+            started.session_disposition = event_pb2.SESSION_DISPOSITION_NEW
+        self.emit(started=started)
+
+    def say(self, adapter: str, kind: str, value: Any) -> None:
+        """Have the result, or a new attempt, say something of the session."""
+        if kind == "set":
+            handle = event_pb2.SessionHandle(adapter=adapter, native_id=value, cwd=self.request.workspace.cwd)
+            self.result.session.change = event_pb2.SESSION_CHANGE_SET
+            self.result.session.handle.CopyFrom(handle)
+        elif kind == "clear":
+            self.result.session.change = event_pb2.SESSION_CHANGE_CLEAR
+        elif kind == "lost":
+            ended = event_pb2.AttemptEnded(failure=event_pb2.Failure(kind=event_pb2.FAILURE_KIND_SESSION_LOST))
+            ended.session.change = event_pb2.SESSION_CHANGE_CLEAR
+            self.emit(attempt_ended=ended)
+            self.attempt += 1
+            self.start(adapter, lost=True)
+        elif kind == "used":
+            self.result.usage.scope = event_pb2.USAGE_SCOPE_RUN
+            self.result.usage.tokens.input = value
+        elif kind == "says":
+            self.result.summary = value
 
     def stop(self) -> None:
         self.fanout.close()
@@ -95,7 +135,9 @@ class Sidecar:
         aliases: Sequence[str] = (),
         revision: int = 1,
         instance_id: str = "",
+        features: Sequence[event_pb2.Feature.ValueType] = (),
     ) -> None:
+        self.features = features
         self.type = type_
         self.aliases = aliases
         self.revision = revision
@@ -134,6 +176,9 @@ class Sidecar:
             revision=self.revision,
             instance_id=self.instance_id,
             pid=os.getpid(),
+            capabilities=event_pb2.Capabilities(
+                items=[event_pb2.Capability(feature=feature) for feature in self.features]
+            ),
         )
 
     async def Detect(self, request: pb.DetectRequest, _context: Context) -> pb.DetectResponse:
@@ -206,7 +251,7 @@ class Sidecar:
         first = run.steps[0] if run.steps else None
         if first == "(silent)":
             return
-        run.emit(started=event_pb2.Started(adapter=self.type, instance_id=self.instance_id))
+        run.start(self.type)
         for step in run.steps:
             if run.finished.is_set():
                 return
@@ -240,6 +285,8 @@ class Sidecar:
             run.stop()
         elif kind == "exit":
             os._exit(value)
+        elif kind in {"set", "clear", "lost", "used", "says"}:
+            run.say(self.type, kind, value)
         elif kind == "end":
             run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))
 

@@ -461,8 +461,8 @@ async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
         ({"run_id": "-bad"}, "run_id", Reason.INVALID_REQUEST),
         ({"orphan_after": {"seconds": -1}}, "orphan_after", Reason.INVALID_REQUEST),
         ({"fallback": pb.Fallback(adapters=["x"])}, "fallback", Reason.NOT_SUPPORTED),
-        ({"session": pb.SessionSelector(key=pb.SessionKey(agent_id="a"))}, "session.key", Reason.NOT_SUPPORTED),
-        ({"session": pb.SessionSelector(resume_run_id="a")}, "session.resume_run_id", Reason.NOT_SUPPORTED),
+        ({"session": pb.SessionSelector(key=pb.SessionKey())}, "session.key", Reason.INVALID_REQUEST),
+        ({"session": pb.SessionSelector(resume_run_id="/")}, "session.resume_run_id", Reason.INVALID_REQUEST),
         ({"batching": pb.Batching()}, "batching", Reason.NOT_SUPPORTED),
     ],
 )
@@ -532,7 +532,7 @@ async def test_finished_runs_are_forgotten_in_the_end(folder: Path) -> None:
 
 async def test_methods_that_are_not_served_say_so(folder: Path) -> None:
     async with beside(folder) as (caller, _sidecar):
-        error = await failure(caller.router.ListSessions(router_pb2.ListSessionsRequest()))
+        error = await failure(caller.router.RegisterAdapter(router_pb2.RegisterAdapterRequest()))
         assert error.code is grpc.StatusCode.UNIMPLEMENTED
         assert error.reason is Reason.NOT_IMPLEMENTED
 

@@ -183,7 +183,8 @@ def test_what_is_handed_over_goes_before_the_prompt_of_a_new_session_as_it_is() 
 
 
 def test_what_is_handed_over_goes_with_a_new_session_only() -> None:
-    for selector in (api.SessionSelector(handover="x"), api.SessionSelector(reason="x", handle={"native_id": "i"})):
+    by_handle = api.SessionSelector(reason="x", handle=pb.SessionHandle(native_id="i"))
+    for selector in (api.SessionSelector(handover="x"), by_handle):
         with pytest.raises(DragomanError) as caught:
             settings_of(api.ExecuteRequest(session=selector))
         assert any(one.path.startswith("session.") for one in caught.value.violations)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from dragoman.protocol.identity import is_run_id
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
+from dragoman.router._domain.sessions import compaction_problem
 from dragoman.v1 import adapter_pb2
 
 
@@ -26,13 +27,25 @@ def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
         return Objection("orphan_after", "must not be negative", is_unsupported=False)
     if request.HasField("fallback"):
         return Objection("fallback", "this router does not fall back yet; leave it out", is_unsupported=True)
-    selector = request.session.WhichOneof("selector") if request.HasField("session") else None
-    if selector in {"key", "resume_run_id"}:
-        told = "this router does not store sessions yet; give session.handle"
-        return Objection(f"session.{selector}", told, is_unsupported=True)
     if request.HasField("batching"):
         return _batching()
-    return None
+    return _session(request)
+
+
+def _session(request: adapter_pb2.ExecuteRequest) -> Objection | None:
+    session, agent = request.session, request.agent
+    selector = session.WhichOneof("selector")
+    names = (*_names(session.key), agent.company_id, agent.id, request.task_key)
+    if selector == "key" and not any(names):
+        return Objection("session.key", "names neither a task nor an agent nor a company", is_unsupported=False)
+    if selector == "resume_run_id" and not is_run_id(session.resume_run_id):
+        return Objection("session.resume_run_id", "is no run's id", is_unsupported=False)
+    problem = compaction_problem(request)
+    return Objection(*problem, is_unsupported=False) if problem is not None else None
+
+
+def _names(key: adapter_pb2.SessionKey) -> tuple[str, str, str]:
+    return key.company_id, key.agent_id, key.task_key
 
 
 def attach_objection(request: adapter_pb2.AttachRequest) -> Objection | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from dragoman.protocol.failures import is_retryable
 from dragoman.protocol.order import Phase
 from dragoman.router._domain.conduct import READ, Conduct
+from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
-from dragoman.v1 import router_pb2
 
 VIOLATION_CODE = "adapter_protocol_violation"
 
@@ -35,6 +35,8 @@ class RunRecord:
     agent_id: str = ""
     company_id: str = ""
     task_key: str = ""
+    session_key: adapter_pb2.SessionKey | None = None
+    """What the session it leaves is stored by; ``None`` if it is not."""
     labels: Mapping[str, str] = field(default_factory=dict)
     instance_id: str = ""
     phase: pb.RunPhase.ValueType = pb.RUN_PHASE_STARTING
@@ -201,6 +203,7 @@ class RunRecord:
             readers=readers,
             remarks=self.remarks,
             attempt=self.attempt,
+            session_key=self.session_key,
         )
         summary.accepted_at.FromNanoseconds(int(self.accepted_at * 1e9))
         if self.finished_at is not None:

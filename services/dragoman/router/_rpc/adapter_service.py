@@ -102,9 +102,10 @@ class AdapterServicer:
         host = await self._core.host(request.adapter)
         if host.record.is_refused:
             raise host.refusal()
+        session = await self._core.runs.sessions.find(request, host)
         self._core.refuse_new()
-        # Somebody may have been faster while the adapter was looked for.
-        return self._core.runs.same(request) or self._core.runs.execute(request, host)
+        # Somebody may have been faster while adapter and session were looked for.
+        return self._core.runs.same(request) or self._core.runs.execute(request, host, session)
 
     async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Follow a run: one that is known here, or one that its adapter knows."""

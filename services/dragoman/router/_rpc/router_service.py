@@ -15,7 +15,7 @@ from dragoman.v1 import router_pb2 as pb
 
 
 class RouterServicer:
-    """Serves ``RouterService``. Sessions and registration are not served yet.
+    """Serves ``RouterService``. Registration is not served yet.
 
     Args:
         core: the router.
@@ -97,3 +97,22 @@ class RouterServicer:
             run=run.record.summary(run.fanout.readers),
             pending_requests=[event.input_request for event in run.record.pending.values()],
         )
+
+    async def ListSessions(self, request: pb.ListSessionsRequest, _context: Context) -> pb.ListSessionsResponse:  # noqa: N802 - the contract's name
+        """List stored sessions, last used first."""
+        return await self._core.runs.sessions.page(request, self._type(request.adapter))
+
+    async def GetSession(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:  # noqa: N802 - the contract's name
+        """Tell of one stored session."""
+        session = await self._core.runs.sessions.get(request.key, self._type(request.adapter))
+        return pb.GetSessionResponse(session=session)
+
+    async def DeleteSession(self, request: pb.DeleteSessionRequest, _context: Context) -> pb.DeleteSessionResponse:  # noqa: N802 - the contract's name
+        """Forget one stored session."""
+        deleted = await self._core.runs.sessions.delete(request.key, self._type(request.adapter))
+        return pb.DeleteSessionResponse(deleted=deleted)
+
+    def _type(self, adapter: str) -> str:
+        """Return the type of the adapter with this name; sessions outlive adapters, whose names are then as given."""
+        host = self._core.present(adapter) if adapter else None
+        return adapter if host is None else host.record.type

@@ -15,6 +15,7 @@ from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, lost, never_
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.sessions import RunSession
 from dragoman.router._store.writer import LoggedRun, Writer
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
@@ -63,6 +64,8 @@ class Run:
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.held: Callable[[], None] = _nothing
         """Called when somebody begins to hold it."""
+        self.session: RunSession | None = None
+        """What becomes of its session; ``None`` if that is not stored here."""
         self.refusal: DragomanError | None = None
         """The status that it ended with instead of a result."""
         self._clock = clock
@@ -98,7 +101,9 @@ class Run:
         return await self._writer.begin(self._logged)
 
     async def may_tell(self, message: bytes) -> None:
-        """Wait until the sequences of what the adapter sent may be told to others."""
+        """Wait until what the adapter sent may be told to others: its sequences, and what it says of the session."""
+        if self.session is not None:
+            await self.session.hear(message)
         logged = self._logged
         if self._writer is None or logged is None or logged.told_up_to is None:
             return

@@ -15,6 +15,7 @@ from dragoman.router._rpc.keeping import Keeping
 from dragoman.router._rpc.pump import Pump, taken
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene
+from dragoman.router._rpc.sessions import Found, Sessions
 from dragoman.router._rpc.steering import end_orphan
 from dragoman.v1 import adapter_pb2
 
@@ -33,6 +34,7 @@ class Runs:
         self._retention = retention
         self.keeping = keeping
         self._runs: dict[str, Run] = {}
+        self.sessions = Sessions(keeping, scene.clock, self._find_record)
         self._numbers = itertools.count(1)
 
     def __iter__(self) -> Iterator[Run]:
@@ -74,8 +76,12 @@ class Runs:
             raise taken(request.run_id)
         return stored
 
-    def execute(self, request: adapter_pb2.ExecuteRequest, host: Host) -> Run:
-        """Accept a run, and start it at its adapter. ``request`` gets its id."""
+    def _find_record(self, run_id: str) -> RunRecord | None:
+        run = self._runs.get(run_id)
+        return run.record if run is not None else None
+
+    def execute(self, request: adapter_pb2.ExecuteRequest, host: Host, session: Found) -> Run:
+        """Accept a run, and start it at its adapter with this session. ``request`` gets its id."""
         request.run_id = request.run_id or new_run_id()
         record = self._record(request.run_id, host)
         record.digest = self.keeping.digests.digest(request)
@@ -83,6 +89,8 @@ class Runs:
         record.task_key, record.labels = request.task_key, dict(request.labels)
         run = Run(record, host, self._scene.clock, self._over)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
+        run.session = self.sessions.follow(record, session, run.remark)
+        session.tell(request)
         self._keep(run, orphan_after_s(request))
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
         request.adapter = host.record.type
@@ -113,6 +121,8 @@ class Runs:
         record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved)
         run = Run(record, host, self._scene.clock, self._over, first_sequence=stored.logged + 1)
         run.holders = Holders(stored.orphan_after, lambda: end_orphan(run, self._scene))
+        if summary.HasField("session_key"):
+            run.session = self.sessions.follow_on(record, summary.session_key, run.remark)
         self._keep(run, stored.orphan_after, stored)
         run.catches_up = True
         # Whoever held it may come back, as after a stream that the server ended.

@@ -1,0 +1,297 @@
+"""Stored sessions of this router's runs: found before a run starts, kept before its end is told.
+
+A log that fails does not keep a run from starting or ending: it begins a new session, or what it leaves is not
+stored, and both are told.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.sessions import misfit
+from dragoman.router._domain import sessions as rules
+from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, page_size
+from dragoman.router._domain.runs import RunRecord
+from dragoman.router._domain.sessions import Choice, Heard, Wanted
+from dragoman.router._domain.stored import SessionId
+from dragoman.router._ports import Clock
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.keeping import Keeping, unavailable
+from dragoman.router._store.database import StoreError
+from dragoman.router._store.store import Store, session_name
+from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
+from google.protobuf.message import DecodeError
+
+_STORE_S: Final = 2.0
+"""How long a run may be held up by looking for its session, or by storing it."""
+_NOTHING: Final = Choice()
+
+_T = TypeVar("_T")
+
+_log = structlog.get_logger("dragoman.router")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The session that a request means, and what becomes of it."""
+
+    wish: Wanted
+    choice: Choice = _NOTHING
+    remark: str = ""
+    """What the router has to say about it; empty if nothing."""
+
+    def tell(self, request: adapter_pb2.ExecuteRequest) -> None:
+        """Write it into the request that goes to the adapter."""
+        rules.tell(request, self.wish, self.choice)
+
+
+class RunSession:
+    """What becomes of one run's session.
+
+    Args:
+        record: the run.
+        kept_by: what the session it leaves is stored by, but for the adapter.
+        sent: the session that its adapter is asked to go on with, by the agent's own id; empty for none.
+        store: where.
+        clock: the time.
+        remark: tells those who follow the run: a code and a text.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        kept_by: SessionId,
+        sent: str,
+        store: Store,
+        clock: Clock,
+        remark: Callable[[str, str], None],
+    ) -> None:
+        self._record = record
+        self._kept_by = kept_by
+        self._sent = sent
+        self._store = store
+        self._clock = clock
+        self._remark = remark
+        self._resumed: bool | None = None
+
+    async def hear(self, message: bytes) -> None:
+        """Take what the adapter sent, before it is told to others: who reads a result may go on with its session."""
+        try:
+            event = event_pb2.AgentEvent.FromString(message)
+        except DecodeError:
+            return  # who takes the event says so
+        kind = event.WhichOneof("body")
+        if kind == "started":
+            disposition = event.started.session_disposition
+            self._resumed = disposition == event_pb2.SESSION_DISPOSITION_RESUME if disposition else None
+        elif kind == "attempt_ended" and event.attempt_ended.session.change:
+            await self._try_to_keep(event.attempt_ended.session)
+        elif kind == "result":
+            await self._try_to_keep(event.result.session, event.result)
+
+    async def _try_to_keep(self, update: event_pb2.SessionUpdate, result: event_pb2.Result | None = None) -> None:
+        record = self._record
+        heard = Heard(record.run_id, record.accepted_at, update, self._sent, self._resumed, result)
+        try:
+            await _in_time(self._keep(replace(self._kept_by, adapter=record.adapter), heard))
+        except StoreError as error:
+            self._remark("session_not_kept", f"What becomes of the run's session could not be stored: {error}.")
+
+    async def _keep(self, key: SessionId, heard: Heard) -> None:
+        before = await self._store.session(key)
+        now = self._clock.time()
+        after = rules.kept(key, before, heard, now)
+        if after is None and before is not None:
+            await self._store.forget_session(key)
+        elif after is not None and after is not before:
+            await self._store.keep_session(key, after, after.used_at.ToNanoseconds() / 1e9)
+
+
+class Sessions:
+    """The sessions that this router and those beside it store.
+
+    Args:
+        keeping: the run log.
+        clock: the time.
+        find_run: returns a run that is followed here.
+    """
+
+    def __init__(self, keeping: Keeping, clock: Clock, find_run: Callable[[str], RunRecord | None]) -> None:
+        self._keeping = keeping
+        self._clock = clock
+        self._find_run = find_run
+
+    async def find(self, request: adapter_pb2.ExecuteRequest, host: Host) -> Found:
+        """Find the session that a request means, and decide what becomes of it.
+
+        Raises:
+            DragomanError: RUN_NOT_FOUND or SESSION_BUSY of ``session.resume_run_id``; the adapter's, should it have
+                to be asked what it can do.
+        """
+        wish = rules.wanted(request, host.record.type)
+        if wish.of_run:
+            return Found(wish, await self._of_run(wish, request, host))
+        if wish.found_by is None:
+            return Found(wish)
+        try:
+            stored = await _in_time(self._keeping.store.session(wish.found_by))
+        except StoreError as error:
+            why = f"stored sessions cannot be read now: {error}"
+            return Found(wish, Choice(reason=why), remark=f"The run begins a new session, as {why}.")
+        return Found(wish, await self._stored(stored, wish, request, host))
+
+    async def _stored(
+        self,
+        stored: router_pb2.StoredSession | None,
+        wish: Wanted,
+        request: adapter_pb2.ExecuteRequest,
+        host: Host,
+    ) -> Choice:
+        if stored is None:
+            return Choice(reason="there is no session to copy") if wish.fork else _NOTHING
+        if why := await _misfit(stored.handle, request, host):
+            return Choice(reason=why)
+        now = self._clock.time()
+        if rules.compaction(request, compacts_itself=False).reason(stored, now) and not wish.fork:
+            policy = rules.compaction(request, compacts_itself=await _compacts_itself(host))
+            if why := policy.reason(stored, now):
+                return Choice(reason=why, handover=rules.handover(stored, why))
+        return Choice(stored.handle)
+
+    async def _of_run(self, wish: Wanted, request: adapter_pb2.ExecuteRequest, host: Host) -> Choice:
+        result = await self._result(wish.of_run)
+        update = result.session
+        if update.change != event_pb2.SESSION_CHANGE_SET:
+            return Choice(reason=f"run {wish.of_run} left no session to go on with")
+        why = await _misfit(update.handle, request, host)
+        return Choice(reason=why) if why else Choice(update.handle)
+
+    async def _result(self, run_id: str) -> event_pb2.Result:
+        record = self._find_run(run_id)
+        result = record.result if record is not None else None
+        if record is None:
+            stored = await self._keeping.find(run_id)
+            if stored is None:
+                raise DragomanError(Reason.RUN_NOT_FOUND, f"no run {run_id!r} here to go on from", {"run_id": run_id})
+            result = stored.state.run.result if stored.finished_at is not None else None
+        if result is None:
+            raise DragomanError(
+                Reason.SESSION_BUSY, f"run {run_id!r} is not over yet; wait for it", {"run_id": run_id}
+            )
+        return result
+
+    def follow(self, record: RunRecord, found: Found, remark: Callable[[str, str], None]) -> RunSession | None:
+        """Begin to follow what becomes of a new run's session; ``None`` if it is not stored here."""
+        if found.remark:
+            remark("session_unavailable", found.remark)
+        kept_by = found.wish.kept_by
+        if kept_by is None:
+            return None
+        record.session_key = rules.key_of(kept_by)
+        return self._run_session(record, kept_by, found.choice.native_id, remark)
+
+    def follow_on(
+        self, record: RunRecord, key: adapter_pb2.SessionKey, remark: Callable[[str, str], None]
+    ) -> RunSession:
+        """Follow what becomes of the session of a run that another router began."""
+        record.session_key = key
+        kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
+        return self._run_session(record, kept_by, "", remark)
+
+    def _run_session(
+        self, record: RunRecord, kept_by: SessionId, sent: str, remark: Callable[[str, str], None]
+    ) -> RunSession:
+        return RunSession(record, kept_by, sent, self._keeping.store, self._clock, remark)
+
+    # What callers ask about them.
+
+    async def page(self, request: router_pb2.ListSessionsRequest, adapter: str) -> router_pb2.ListSessionsResponse:
+        """Return a page of sessions, last used first.
+
+        Raises:
+            DragomanError: INVALID_PAGE_TOKEN or RUN_LOG_UNAVAILABLE.
+        """
+        try:
+            before = decode_token(request.page_token, float, str) if request.page_token else None
+        except PageTokenError as error:
+            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        names = {"company_id": request.company_id, "agent_id": request.agent_id, "task_key": request.task_key}
+        size = page_size(request.page_size)
+        found = await self._asked(
+            self._keeping.store.sessions({**names, "adapter": adapter}, before=before, size=size + 1)
+        )
+        shown = found[:size]
+        token = _token(shown[-1]) if len(found) > size else ""
+        return router_pb2.ListSessionsResponse(sessions=shown, next_page_token=token)
+
+    async def get(self, key: adapter_pb2.SessionKey, adapter: str) -> router_pb2.StoredSession:
+        """Return one session.
+
+        Raises:
+            DragomanError: SESSION_NOT_FOUND or RUN_LOG_UNAVAILABLE.
+        """
+        session = await self._asked(self._keeping.store.session(_id(key, adapter)))
+        if session is None:
+            raise DragomanError(
+                Reason.SESSION_NOT_FOUND, "no session is stored by this key; see ListSessions", {"adapter": adapter}
+            )
+        return session
+
+    async def delete(self, key: adapter_pb2.SessionKey, adapter: str) -> bool:
+        """Forget one session; False if there was none.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        return await self._asked(self._keeping.store.forget_session(_id(key, adapter)))
+
+    async def _asked(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            return await work
+        except StoreError as error:
+            raise unavailable(error) from error
+
+
+def _id(key: adapter_pb2.SessionKey, adapter: str) -> SessionId:
+    return SessionId(key.company_id, key.agent_id, adapter, key.task_key)
+
+
+def _token(session: router_pb2.StoredSession) -> str:
+    return encode_token([session.used_at.ToNanoseconds() / 1e9, session_name(_id(session.key, session.adapter))])
+
+
+async def _misfit(handle: event_pb2.SessionHandle, request: adapter_pb2.ExecuteRequest, host: Host) -> str:
+    names = {*host.record.names, host.record.type}
+    # In a thread: a file system that hangs is not to stop all else.
+    return await asyncio.to_thread(misfit, handle, names, rules.cwd_of(request))
+
+
+async def _compacts_itself(host: Host) -> bool:
+    if host.record.description is None:  # it was never started, and is about to be
+        async with host.use():
+            pass
+    description = host.record.description
+    features = description.capabilities.items if description is not None else []
+    return any(item.feature == event_pb2.FEATURE_COMPACTION for item in features)
+
+
+async def _in_time(work: Coroutine[Any, Any, _T]) -> _T:
+    """Return what the store says, if it does so in time; else it goes on without anybody waiting for it.
+
+    Raises:
+        StoreError: it failed, or takes too long.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_note_failure)
+    done, _ = await asyncio.wait({task}, timeout=_STORE_S)
+    if not done:
+        raise StoreError("the run log takes too long")
+    return task.result()
+
+
+def _note_failure(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        _log.warning("session store failed", why=str(failure) if isinstance(failure, StoreError) else "internal")
