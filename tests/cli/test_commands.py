@@ -180,10 +180,41 @@ async def test_runs() -> None:
     async with routed(fake) as env:
         text = await dragoman("runs", "--live", "--adapter", "fake", "--limit", "2", env=env)
         machine = await dragoman("runs", "--json", env=env)
-    assert text.out == ("run-2  running, fake, 1970-01-01 00:00:00 UTC, 4 events\nrun-1  succeeded, fake, 0 events\n")
+    assert [line.split() for line in text.out.splitlines()] == [
+        ["run-2", "running", "fake", "1970-01-01", "00:00:00", "UTC", "4", "events"],
+        ["run-1", "succeeded", "fake", "0", "events"],
+    ]
     assert len(json.loads(machine.out)["runs"]) == 2
     first = fake.requests("ListRuns")[0]
     assert (first.live_only, first.adapter, first.page_size) == (True, "fake", 2)
+
+
+async def test_runs_are_asked_for_by_agent_task_mark_and_end() -> None:
+    fake = FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse()})
+    wanted = ("--agent", "a", "--task", "T-1", "--label", "team=blue", "--outcome", "failed")
+    async with routed(fake) as env:
+        await dragoman("runs", *wanted, env=env)
+    asked = fake.requests("ListRuns")[0]
+    assert (asked.agent_id, asked.task_key, dict(asked.labels)) == ("a", "T-1", {"team": "blue"})
+    assert asked.outcome == pb.OUTCOME_FAILED
+
+
+async def test_show_tells_all_that_is_known_and_how_to_answer() -> None:
+    run = router_pb2.RunSummary(
+        run_id="run-2", adapter="fake", phase=pb.RUN_PHASE_WAITING_FOR_INPUT, task_key="T-1", labels={"team": "blue"}
+    )
+    run.remarks.append("It was cut.")
+    asked = pb.InputRequest(id="q1", title="May I?", options=[pb.InputOption(id="yes"), pb.InputOption(id="no")])
+    response = router_pb2.GetRunResponse(run=run, pending_requests=[asked])
+    fake = FakeAdapter(answers={"GetRun": response})
+    async with routed(fake) as env:
+        text = await dragoman("show", "run-2", env=env)
+        machine = await dragoman("show", "run-2", "--json", env=env)
+    assert text.out == (
+        "run-2\nstate     waiting for input\nadapter   fake\nevents    0\ntask      T-1\nlabels    team=blue\n"
+        "remark    It was cut.\nasks      q1: May I?\n          dragoman respond run-2 q1 …  [yes, no]\n"
+    )
+    assert json.loads(machine.out)["run"]["runId"] == "run-2"
 
 
 async def test_an_unserved_method_is_told_as_that() -> None:

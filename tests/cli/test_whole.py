@@ -80,12 +80,19 @@ async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Pa
         ran = await dragoman("run", "process", "hi", "--run-id", "r1", *python("print(input())"), env=env)
         attached = await dragoman("attach", "r1", env=env)
         runs = await dragoman("runs", env=env)
+        left = await dragoman("run", "process", "hi", "--detach", *python("print(input())"), env=env)
+        late = await dragoman("attach", left.out.strip(), env=env)
+        by_log = await dragoman("attach", "r1", env=home)  # without a router: from the user's run log
+        shown = await dragoman("show", "r1", env=home)
         adapters = await dragoman("adapters", "--json", env=env)
     finally:
         server.send_signal(signal.SIGTERM)
         ended = await finish(server)
     assert (ran.code, attached.code, attached.out) == (0, 0, ran.out)
-    assert runs.out.startswith("r1  succeeded, process, ")
+    assert runs.out.split()[:3] == ["r1", "succeeded", "process"]
+    assert (left.code, left.out.startswith("run-")) == (0, True)
+    assert (late.code, late.out.splitlines()[1], by_log.out) == (0, "hi", ran.out)
+    assert "state     succeeded\n" in shown.out
     entries = {entry["adapter"]: entry for entry in map(json.loads, adapters.out.splitlines())}
     assert entries["process"]["state"] == "ADAPTER_STATE_READY"
     assert ended.code == 0

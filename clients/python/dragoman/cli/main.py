@@ -24,10 +24,11 @@ class _Lazy(NamedTuple):
 
 COMMANDS: dict[str, _Lazy] = {
     "run": _Lazy("dragoman.cli.commands.run", "Run an agent and show what it does."),
-    "attach": _Lazy("dragoman.cli.commands.run", "Follow a run that is under way."),
+    "attach": _Lazy("dragoman.cli.commands.run", "Follow a run, from its beginning or from anywhere."),
     "cancel": _Lazy("dragoman.cli.commands.steer", "Stop a run."),
     "respond": _Lazy("dragoman.cli.commands.steer", "Answer a question of a run."),
-    "runs": _Lazy("dragoman.cli.commands.steer", "List a router's runs."),
+    "runs": _Lazy("dragoman.cli.commands.steer", "List runs, finished ones too."),
+    "show": _Lazy("dragoman.cli.commands.steer", "Tell all that is known of a run."),
     "detect": _Lazy("dragoman.cli.commands.look", "Look which agents are installed and logged in."),
     "adapters": _Lazy("dragoman.cli.commands.look", "List a router's adapters."),
     "describe": _Lazy("dragoman.cli.commands.look", "Show how an adapter is configured."),

@@ -10,19 +10,20 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 ROUTER_VARIABLE = "DRAGOMAN_ROUTER"
 
 
-def router_option(*, required: bool = False) -> Callable[[_F], _F]:
+def router_option(*, finds_runs: bool = False) -> Callable[[_F], _F]:
     """Return ``--router ADDR``.
 
     Args:
-        required: whether there is no use in a router of our own, as it would know no run.
+        finds_runs: whether the command is about runs that others have started: a router of our own finds them in
+            this user's run log.
     """
-    own = "" if required else " Without it a router is run inside this program."
+    own = " Without it runs are found by this user's run log." if finds_runs else ""
+    own = own or " Without it a router is run inside this program."
     return click.option(
         "--router",
         metavar="ADDR",
         envvar=ROUTER_VARIABLE,
         show_envvar=True,
-        required=required,
         help=f"Where the router, or an adapter, listens: unix:/path or host:port.{own}",
     )
 

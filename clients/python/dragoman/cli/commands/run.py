@@ -12,9 +12,11 @@ from dragoman.cli._connect import run_connected
 from dragoman.cli._drive import Drive, is_interactive
 from dragoman.cli._patience import patience
 from dragoman.cli._screen import Screen
+from dragoman.cli._summary import EXIT_OK
 from dragoman.cli._text import one_line
 from dragoman.cli.commands._options import config_option, cwd_option, env_option, json_option, router_option
 from dragoman.client import Client, execute_request
+from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -126,6 +128,7 @@ def _permissions(wishes: Wishes) -> event_pb2.Permissions:
 @click.option("--dangerously-allow-all", is_flag=True, help="Allow everything without asking. Dangerous.")
 @click.option("--label", "label_pairs", multiple=True, metavar="KEY=VALUE", help="A mark of yours. May be repeated.")
 @click.option("--run-id", default="", metavar="ID", help="Your id for the run. Default: a new one.")
+@click.option("--detach", is_flag=True, help="Print the run's id once it is under way, and leave it. Needs --router.")
 @click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
 @json_option("Print one line of JSON per event.")
 @router_option()
@@ -145,6 +148,7 @@ def run_command(
     dangerously_allow_all: bool,
     label_pairs: tuple[str, ...],
     run_id: str,
+    detach: bool,
     debug: bool,
     as_json: bool,
     router: str | None,
@@ -154,6 +158,8 @@ def run_command(
     Ctrl-C cancels the run, a second one kills it. At a terminal the agent's questions are asked. Exit code: 0 the
     run succeeded, 1 it failed, 2 the call was wrong, 130 it was cancelled.
     """
+    if detach and router is None:
+        raise click.UsageError("--detach needs a router that stays: start 'dragoman serve' and give --router")
     wishes = Wishes(
         adapter=adapter,
         prompt=_standard_input() if prompt == "-" else prompt,
@@ -176,7 +182,11 @@ def run_command(
         async with patience(f"waiting for the adapter '{one_line(adapter)}' to start…", after_s=_STARTING_S):
             described = await client.describe(adapter)
         settings = _values.config(config_pairs, described.config_schema_json)
-        request = request_for(replace(wishes, config=settings), described, interactive=is_interactive())
+        interactive = is_interactive() or detach  # what it asks waits for 'dragoman respond'
+        request = request_for(replace(wishes, config=settings), described, interactive=interactive)
+        if detach:
+            request.orphan_after.FromSeconds(int(MAX_ORPHAN_AFTER_S))
+            return await _detached(client, request)
         async with Screen(as_json=as_json, debug=debug) as screen:
             drive = Drive(
                 client.execute(request),
@@ -187,6 +197,16 @@ def run_command(
             return await drive.run()
 
     return run_connected(router, work, debug=debug)
+
+
+async def _detached(client: Client, request: pb.ExecuteRequest) -> int:
+    """Start a run, print its id, and leave it; nobody needs to hold it for a day."""
+    async with client.execute(request) as stream:
+        async for event in stream:
+            if event.HasField("started"):
+                break
+        sys.stdout.write(f"{stream.run_id}\n")
+    return EXIT_OK
 
 
 def _standard_input() -> str:
@@ -202,8 +222,8 @@ def _standard_input() -> str:
 @click.option("--hold", is_flag=True, help="Keep the run alive while this follows it.")
 @click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
 @json_option("Print one line of JSON per event.")
-@router_option(required=True)
-def attach_command(run_id: str, after: int, hold: bool, debug: bool, as_json: bool, router: str) -> int:
+@router_option(finds_runs=True)
+def attach_command(run_id: str, after: int, hold: bool, debug: bool, as_json: bool, router: str | None) -> int:
     """Follow RUN: what is stored, then live. Ctrl-C leaves it; 'dragoman cancel' ends it."""
 
     async def work(client: Client) -> int:

@@ -1,17 +1,21 @@
-"""``dragoman cancel``, ``respond`` and ``runs``: runs that somebody else started."""
+"""``dragoman cancel``, ``respond``, ``runs`` and ``show``: runs that somebody else started."""
 
 import json
+from collections.abc import Sequence
 
 import click
+from dragoman.cli import _values
 from dragoman.cli._connect import run_connected
 from dragoman.cli._show import print_json, print_lines
 from dragoman.cli._style import Segment, Style
 from dragoman.cli._summary import EXIT_FAILED, EXIT_OK, processes
-from dragoman.cli._text import one_line, word
+from dragoman.cli._text import one_line, seconds, word
 from dragoman.cli.commands._options import json_option, router_option
 from dragoman.client import Client
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
+
+_OUTCOMES = {name.removeprefix("OUTCOME_").lower(): number for name, number in pb.Outcome.items() if number}
 
 
 @click.command("cancel")
@@ -19,8 +23,8 @@ from dragoman.v1 import router_pb2
 @click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="Time to end by itself; 0 kills now.")
 @click.option("--reason", default="", help="Why, for people.")
 @json_option("Print the CancelResponse as JSON.")
-@router_option(required=True)
-def cancel_command(run_id: str, grace: float | None, reason: str, as_json: bool, router: str) -> int:
+@router_option(finds_runs=True)
+def cancel_command(run_id: str, grace: float | None, reason: str, as_json: bool, router: str | None) -> int:
     """Stop RUN, and say how it ended and whether its processes are proven gone.
 
     Exit code 1 if they are not.
@@ -52,7 +56,7 @@ def cancel_command(run_id: str, grace: float | None, reason: str, as_json: bool,
 @click.option("--value", metavar="JSON", help="An answer that fits the request's schema.")
 @click.option("--input", "updated_input", metavar="JSON", help="The tool's input, changed.")
 @click.option("--message", default="", help="Words to the agent, e.g. why it was refused.")
-@router_option(required=True)
+@router_option(finds_runs=True)
 def respond_command(
     run_id: str,
     request_id: str,
@@ -61,7 +65,7 @@ def respond_command(
     value: str | None,
     updated_input: str | None,
     message: str,
-    router: str,
+    router: str | None,
 ) -> int:
     """Answer the question REQUEST of RUN. The first valid answer wins."""
     if not options and text is None and value is None:
@@ -93,32 +97,110 @@ def _json(text: str | None, option: str) -> str:
 
 @click.command("runs")
 @click.option("--adapter", default="", help="Only of this adapter.")
+@click.option("--agent", default="", metavar="ID", help="Only of this agent.")
+@click.option("--task", default="", metavar="KEY", help="Only of this task.")
+@click.option("--label", "label_pairs", multiple=True, metavar="KEY=VALUE", help="Only with this mark.")
+@click.option("--outcome", type=click.Choice(list(_OUTCOMES)), help="Only those that ended so.")
 @click.option("--live", is_flag=True, help="Only those that are under way.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @json_option("Print a ListRunsResponse as JSON.")
-@router_option(required=True)
-def runs_command(adapter: str, live: bool, limit: int, as_json: bool, router: str) -> int:
-    """List a router's runs, newest first."""
+@router_option(finds_runs=True)
+def runs_command(
+    adapter: str,
+    agent: str,
+    task: str,
+    label_pairs: tuple[str, ...],
+    outcome: str | None,
+    live: bool,
+    limit: int,
+    as_json: bool,
+    router: str | None,
+) -> int:
+    """List runs, newest first; finished ones too."""
+    filters = router_pb2.ListRunsRequest(
+        adapter=adapter,
+        agent_id=agent,
+        task_key=task,
+        outcome=_OUTCOMES[outcome] if outcome else pb.OUTCOME_UNSPECIFIED,
+        live_only=live,
+        labels=_values.labels(label_pairs),
+    )
 
     async def work(client: Client) -> None:
-        filters = router_pb2.ListRunsRequest(adapter=adapter, live_only=live)
         runs = await client.list_runs(filters, limit=limit)
         if as_json:
             print_json(router_pb2.ListRunsResponse(runs=runs))
         else:
-            print_lines([_run_line(run) for run in runs])
+            print_lines(_run_lines(runs))
 
     return run_connected(router, work)
 
 
-def _run_line(run: router_pb2.RunSummary) -> list[Segment]:
+@click.command("show")
+@click.argument("run_id", metavar="RUN")
+@json_option("Print the GetRunResponse as JSON.")
+@router_option(finds_runs=True)
+def show_command(run_id: str, as_json: bool, router: str | None) -> int:
+    """Tell all that is known of RUN, and what it waits for."""
+
+    async def work(client: Client) -> None:
+        response = await client.get_run(run_id)
+        print_json(response) if as_json else print_lines(_details(response))
+
+    return run_connected(router, work)
+
+
+def _state(run: router_pb2.RunSummary) -> str:
     if run.HasField("result"):
-        state = word(pb.Outcome.DESCRIPTOR, run.result.outcome, "OUTCOME_")
-    else:
-        state = word(pb.RunPhase.DESCRIPTOR, run.phase, "RUN_PHASE_")
-    when = run.accepted_at.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC") if run.HasField("accepted_at") else ""
-    facts = [state, one_line(run.adapter, 60), when, f"{run.last_sequence} events"]
-    return [
-        Segment(one_line(run.run_id), Style.STRONG),
-        Segment(f"  {', '.join(fact for fact in facts if fact)}"),
+        return word(pb.Outcome.DESCRIPTOR, run.result.outcome, "OUTCOME_")
+    return word(pb.RunPhase.DESCRIPTOR, run.phase, "RUN_PHASE_")
+
+
+def _when(run: router_pb2.RunSummary) -> str:
+    return run.accepted_at.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC") if run.HasField("accepted_at") else ""
+
+
+def _run_lines(runs: Sequence[router_pb2.RunSummary]) -> list[list[Segment]]:
+    rows = [
+        (one_line(run.run_id), _state(run), one_line(run.adapter, 60), _when(run), f"{run.last_sequence} events")
+        for run in runs
     ]
+    widths = [max((len(row[at]) for row in rows), default=0) for at in range(4)]
+    return [
+        [
+            Segment(row[0].ljust(widths[0]), Style.STRONG),
+            Segment("  " + "  ".join(cell.ljust(width) for cell, width in zip(row[1:4], widths[1:], strict=True))),
+            Segment(f"  {row[4]}"),
+        ]
+        for row in rows
+    ]
+
+
+def _details(response: router_pb2.GetRunResponse) -> list[list[Segment]]:
+    run = response.run
+    result = run.result
+    facts = {
+        "state": _state(run),
+        "adapter": one_line(run.adapter, 60),
+        "accepted": _when(run),
+        "took": seconds(result.duration.ToNanoseconds() / 1e9) if result.HasField("duration") else "",
+        "events": str(run.last_sequence),
+        "attempt": str(run.attempt) if run.attempt > 1 else "",
+        "task": one_line(run.task_key),
+        "agent": one_line(run.agent_id),
+        "labels": ", ".join(f"{one_line(key)}={one_line(value)}" for key, value in sorted(run.labels.items())),
+        "readers": str(run.readers) if run.readers else "",
+        "session": one_line(result.session.handle.display_id or result.session.handle.native_id),
+        "failure": one_line(result.failure.message, 600),
+        "summary": one_line(result.summary, 600),
+    }
+    lines = [[Segment(one_line(run.run_id), Style.STRONG)]]
+    lines += [[Segment(f"{name:9} {value}")] for name, value in facts.items() if value]
+    lines += [[Segment(f"remark    {one_line(remark, 400)}", Style.TOOL)] for remark in run.remarks]
+    for asked in response.pending_requests:
+        options = ", ".join(one_line(option.id, 40) for option in asked.options)
+        lines.append([Segment(f"asks      {one_line(asked.id)}: {one_line(asked.title, 300)}", Style.TOOL)])
+        lines.append(
+            [Segment(f"          dragoman respond {one_line(run.run_id)} {one_line(asked.id)} …  [{options}]")]
+        )
+    return lines
