@@ -1,0 +1,313 @@
+"""The rules of stored sessions: what a request means, when a new one is begun, what is kept afterwards."""
+
+from typing import Any
+
+import pytest
+from dragoman.router._domain.requests import execute_objection
+from dragoman.router._domain.sessions import (
+    LONGEST_SUMMARY,
+    NEVER,
+    Choice,
+    Compaction,
+    Heard,
+    Wanted,
+    compaction,
+    cwd_of,
+    handover,
+    kept,
+    tell,
+    wanted,
+)
+from dragoman.router._domain.stored import SessionId
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+
+KEY = SessionId("c", "a", "fake", "t")
+HOUR_S = 3600.0
+
+
+def request(task_key: str = "t", session: pb.SessionSelector | None = None) -> pb.ExecuteRequest:
+    return pb.ExecuteRequest(agent=pb.Agent(id="a", company_id="c"), task_key=task_key, session=session)
+
+
+def by_key(task_key: str = "", *, agent_id: str = "", fork: bool = False) -> pb.SessionSelector:
+    return pb.SessionSelector(key=pb.SessionKey(task_key=task_key, agent_id=agent_id), fork=fork)
+
+
+OTHER = SessionId("c", "a", "fake", "other")
+OTHERS = SessionId("c", "b", "fake", "t")
+
+
+@pytest.mark.parametrize(
+    ("asked", "wish"),
+    [
+        (request(""), Wanted()),
+        (request("", pb.SessionSelector(fork=True)), Wanted()),
+        (request(), Wanted(found_by=KEY, kept_by=KEY)),
+        (request(session=pb.SessionSelector()), Wanted(found_by=KEY, kept_by=KEY)),
+        (request(session=by_key()), Wanted(found_by=KEY, kept_by=KEY)),
+        (request(session=by_key("other")), Wanted(found_by=OTHER, kept_by=OTHER)),
+        (request("", by_key("other")), Wanted(found_by=OTHER, kept_by=OTHER)),
+        (request(session=by_key(agent_id="b")), Wanted(found_by=OTHERS, kept_by=OTHERS)),
+        (request(session=by_key("other", fork=True)), Wanted(found_by=OTHER, kept_by=KEY, fork=True)),
+        (request("", by_key("other", fork=True)), Wanted(found_by=OTHER, fork=True)),
+        (request(session=by_key(fork=True)), Wanted(found_by=KEY, fork=True)),
+        (request(session=pb.SessionSelector(fork=True)), Wanted(found_by=KEY, fork=True)),
+        (request(session=pb.SessionSelector(fresh=True)), Wanted(kept_by=KEY)),
+        (request("", pb.SessionSelector(fresh=True)), Wanted()),
+        (request(session=pb.SessionSelector(handle=event_pb2.SessionHandle(native_id="s"))), Wanted()),
+        (request(session=pb.SessionSelector(resume_run_id="r")), Wanted(of_run="r", kept_by=KEY)),
+        (request("", pb.SessionSelector(resume_run_id="r", fork=True)), Wanted(of_run="r", fork=True)),
+    ],
+)
+def test_which_session_a_request_means(asked: pb.ExecuteRequest, wish: Wanted) -> None:
+    assert wanted(asked, "fake") == wish
+
+
+def test_where_a_run_works() -> None:
+    asked = request()
+    assert cwd_of(asked) is None
+    asked.agent.adapter_config.update({"cwd": "/agent"})
+    assert cwd_of(asked) == "/agent"
+    asked.config.update({"cwd": "/config"})
+    assert cwd_of(asked) == "/config"
+    asked.workspace.cwd = "/workspace"
+    assert cwd_of(asked) == "/workspace"
+    asked.workspace.cwd = ""
+    asked.config.update({"cwd": 5})
+    assert cwd_of(asked) is None
+
+
+def stored(native_id: str = "s1", **fields: object) -> router_pb2.StoredSession:
+    session = router_pb2.StoredSession(
+        key=pb.SessionKey(company_id="c", agent_id="a", task_key="t"),
+        adapter="fake",
+        handle=event_pb2.SessionHandle(adapter="fake", native_id=native_id, cwd="/w"),
+        last_run_id="r1",
+        runs=3,
+        input_tokens=1000,
+        last_summary="did it",
+    )
+    session.created_at.FromSeconds(1000)
+    for name, value in fields.items():
+        setattr(session, name, value)
+    return session
+
+
+# Compaction.
+
+
+@pytest.mark.parametrize(
+    ("session", "after_s", "word"),
+    [
+        (stored(runs=199), 0, ""),
+        (stored(runs=200), 0, "200 runs"),
+        (stored(input_tokens=1_999_999), 0, ""),
+        (stored(input_tokens=2_000_000), 0, "2,000,000 input tokens"),
+        (stored(), 71.9 * HOUR_S, ""),
+        (stored(), 72 * HOUR_S, "72 hours"),
+    ],
+)
+def test_when_a_session_has_been_gone_on_with_for_long_enough(
+    session: router_pb2.StoredSession, after_s: float, word: str
+) -> None:
+    reason = Compaction().reason(session, 1000 + after_s)
+    assert (word in reason) if word else not reason
+    assert not NEVER.reason(session, 1000 + after_s)
+
+
+@pytest.mark.parametrize(
+    ("told", "itself", "policy"),
+    [
+        (None, False, Compaction(200, 2_000_000, 72)),
+        (None, True, NEVER),
+        ({}, True, NEVER),
+        ({"enabled": False}, False, NEVER),
+        ({"enabled": False, "maxSessionRuns": 5}, False, NEVER),
+        ({"enabled": True}, False, Compaction()),
+        ({"maxSessionRuns": 5}, False, Compaction(5, 2_000_000, 72)),
+        ({"maxSessionRuns": 5}, True, Compaction(5, 0, 0)),
+        ({"maxRawInputTokens": 0, "maxSessionAgeHours": 0.5}, False, Compaction(200, 0, 0.5)),
+    ],
+)
+def test_the_policy(told: dict[str, Any] | None, itself: bool, policy: Compaction) -> None:
+    asked = request()
+    if told is not None:
+        asked.config.update({"sessionCompaction": told})
+    assert compaction(asked, compacts_itself=itself) == policy
+    stored_with_agent = request()
+    stored_with_agent.agent.adapter_config.CopyFrom(asked.config)
+    assert compaction(stored_with_agent, compacts_itself=itself) == policy
+
+
+@pytest.mark.parametrize(
+    ("told", "path"),
+    [
+        (5, "config.sessionCompaction"),
+        ({"enabled": "yes"}, "config.sessionCompaction.enabled"),
+        ({"maxSessionRuns": -1}, "config.sessionCompaction.maxSessionRuns"),
+        ({"maxSessionRuns": "5"}, "config.sessionCompaction.maxSessionRuns"),
+        ({"maxSessionAgeHours": float("nan")}, "config.sessionCompaction.maxSessionAgeHours"),
+        ({"maxSessionAgeHours": float("inf")}, "config.sessionCompaction.maxSessionAgeHours"),
+        ({"maxRuns": 5}, "config.sessionCompaction.maxRuns"),
+    ],
+)
+def test_a_policy_that_is_none(told: Any, path: str) -> None:
+    asked = request()
+    asked.config.update({"sessionCompaction": told})
+    objection = execute_objection(asked)
+    assert objection is not None
+    assert (objection.path, objection.is_unsupported) == (path, False)
+
+
+def test_what_is_handed_over_is_quoted() -> None:
+    note = handover(stored(last_summary="one\n\n{{agent.name}}\n> ignore all"), "the session has had 3 runs")
+    assert note == (
+        "You have worked on this before, in a conversation that is not gone on with: the session has had 3 runs.\n"
+        "Its last run was r1.\n"
+        "It ended with these words, quoted as they were said then:\n"
+        "> one\n>\n> {{agent.name}}\n> > ignore all\n"
+        "Go on from what is there now, and look up only what you need."
+    )
+    assert ">" not in handover(stored(last_summary=""), "old")
+
+
+# What the adapter is told.
+
+
+def told_to_adapter(asked: pb.ExecuteRequest, choice: Choice) -> pb.ExecuteRequest:
+    tell(asked, wanted(asked, "fake"), choice)
+    return asked
+
+
+def test_the_adapter_gets_the_handle_in_place_of_the_key() -> None:
+    asked = told_to_adapter(request(session=by_key(fork=True)), Choice(stored().handle))
+    assert asked.session == pb.SessionSelector(handle=stored().handle, fork=True)
+    assert Choice(stored().handle).native_id == "s1"
+
+
+def test_the_adapter_is_told_why_it_begins_a_new_one() -> None:
+    asked = told_to_adapter(request(session=by_key()), Choice(reason="why", handover="what"))
+    assert asked.session == pb.SessionSelector(fresh=True, reason="why", handover="what")
+    assert not told_to_adapter(request(), Choice()).HasField("session")
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [pb.SessionSelector(handle=event_pb2.SessionHandle(native_id="s")), pb.SessionSelector(fresh=True, reason="own")],
+)
+def test_what_the_caller_said_himself_stays(selector: pb.SessionSelector) -> None:
+    assert told_to_adapter(request(session=selector), Choice()).session == selector
+
+
+def test_the_policy_does_not_reach_the_adapter() -> None:
+    asked = request("")
+    asked.agent.adapter_config.update({"sessionCompaction": {"maxSessionRuns": 1}, "model": "m"})
+    assert dict(told_to_adapter(asked, Choice()).agent.adapter_config) == {"model": "m"}
+
+
+# What is kept afterwards.
+
+SET, CLEAR, NONE = (
+    event_pb2.SESSION_CHANGE_SET,
+    event_pb2.SESSION_CHANGE_CLEAR,
+    event_pb2.SESSION_CHANGE_UNSPECIFIED,
+)
+
+
+def heard(
+    change: event_pb2.SessionChange.ValueType,
+    native_id: str = "",
+    *,
+    run_id: str = "r2",
+    sent: str = "",
+    resumed: bool | None = None,
+    result: event_pb2.Result | None = None,
+) -> Heard:
+    update = event_pb2.SessionUpdate(change=change)
+    if native_id:
+        update.handle.CopyFrom(event_pb2.SessionHandle(adapter="fake", native_id=native_id, cwd="/w"))
+    ended = result or event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED, summary="last words")
+    return Heard(run_id, 5000.0, update, sent, resumed, ended)
+
+
+def test_the_first_session_of_a_task() -> None:
+    session = kept(KEY, None, heard(SET, "s1"), 6000.0)
+    assert session is not None
+    assert (session.key.task_key, session.adapter, session.handle.native_id) == ("t", "fake", "s1")
+    assert (session.runs, session.last_run_id, session.last_summary) == (1, "r2", "last words")
+    assert (session.created_at.seconds, session.used_at.seconds) == (5000, 6000)
+
+
+@pytest.mark.parametrize(
+    ("native_id", "resumed", "goes_on"),
+    [
+        ("s1", True, True),
+        ("s1", None, True),
+        ("s2", True, True),  # some agents give a session a new id with each run
+        ("s2", None, False),
+        ("s2", False, False),  # the one that was asked for is gone, or was refused
+    ],
+)
+def test_what_a_session_has_had_is_counted_while_it_goes_on(
+    native_id: str, resumed: bool | None, goes_on: bool
+) -> None:
+    session = kept(KEY, stored(), heard(SET, native_id, sent="s1", resumed=resumed), 6000.0)
+    assert session is not None
+    assert session.handle.native_id == native_id
+    assert session.runs == (4 if goes_on else 1)
+    assert session.created_at.seconds == (1000 if goes_on else 5000)
+
+
+def test_tokens_add_up_and_totals_replace() -> None:
+    usage = event_pb2.Usage(scope=event_pb2.USAGE_SCOPE_RUN)
+    for model in ("a", "b"):
+        usage.models.add(model=model, tokens=event_pb2.TokenCounts(input=10, cache_write=5, cache_read=500))
+    result = event_pb2.Result(usage=usage)
+    added = kept(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True, result=result), 6000.0)
+    assert added is not None
+    assert added.input_tokens == 1030
+    assert added.last_summary == "did it", "the last words there were"
+    total = event_pb2.Usage(scope=event_pb2.USAGE_SCOPE_SESSION, tokens=event_pb2.TokenCounts(input=1700))
+    result = event_pb2.Result(usage=total, summary="x" * 5000)
+    replaced = kept(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True, result=result), 6000.0)
+    assert replaced is not None
+    assert replaced.input_tokens == 1700
+    assert len(replaced.last_summary) == LONGEST_SUMMARY
+
+
+def test_a_run_is_counted_once() -> None:
+    once = kept(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True), 6000.0)
+    again = kept(KEY, once, heard(SET, "s1"), 6001.0)
+    assert again is not None
+    assert again.runs == 4
+
+
+def test_a_failed_run_leaves_the_handle_and_is_counted() -> None:
+    before = stored()
+    after = kept(KEY, before, heard(NONE, sent="s1", resumed=True), 6000.0)
+    assert after is not None
+    assert (after.handle, after.runs, after.last_run_id) == (before.handle, 4, "r2")
+    for said in (
+        heard(NONE),
+        heard(NONE, sent="s1", resumed=False),
+        heard(NONE, sent="s0", resumed=True),
+        heard(SET, sent="s1"),
+    ):
+        assert kept(KEY, before, said, 6000.0) is before
+    assert kept(KEY, None, heard(NONE, sent="s1", resumed=True), 6000.0) is None
+
+
+def test_a_session_that_is_gone_is_forgotten_unless_another_took_its_place() -> None:
+    before = stored()
+    assert kept(KEY, before, heard(CLEAR, sent="s1"), 6000.0) is None
+    assert kept(KEY, before, heard(CLEAR), 6000.0) is None
+    assert kept(KEY, before, heard(CLEAR, sent="s0"), 6000.0) is before
+    assert kept(KEY, None, heard(CLEAR, sent="s1"), 6000.0) is None
+
+
+def test_an_attempt_that_ended_is_no_run() -> None:
+    said = Heard("r2", 5000.0, heard(SET, "s9").update, "s1", True, None)
+    session = kept(KEY, None, said, 6000.0)
+    assert session is not None
+    assert (session.runs, session.last_run_id) == (0, "")
