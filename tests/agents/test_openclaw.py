@@ -28,7 +28,7 @@ RECIPE = Recipe(
     failures={
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "openclaw_auth", 401),
         "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "openclaw_rate_limit", retries=True, first_unseen=True),
-        "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "openclaw_server_error", retries=True),
+        "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "openclaw_server_error", 500, retries=True),
         "CUT": Failing(pb.FAILURE_KIND_NETWORK, "openclaw_timeout", retries=True),
         "OVERFLOW": Failing(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "openclaw_context_overflow"),
         "NO_CREDIT": Failing(pb.FAILURE_KIND_QUOTA_EXCEEDED, "openclaw_billing"),
