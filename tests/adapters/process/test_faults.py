@@ -499,6 +499,12 @@ async def test_a_secret_at_every_cut_is_redacted_whole(arena: Arena) -> None:
         assert not any(secret[:6].encode() in event.SerializeToString() for event in events)
 
 
+async def test_a_secret_too_short_to_be_looked_for_is_hidden_by_its_name(arena: Arena) -> None:
+    request = arena.agent("exit=0", env={"MY_API_KEY": "abc", "PLAIN": "abc"})
+    shown = (await arena.run(request))[0].started.env
+    assert (shown["MY_API_KEY"], shown["PLAIN"]) == ("[redacted]", "abc")
+
+
 async def test_no_secret_is_on_any_command_line(arena: Arena) -> None:
     stream = arena.begin(arena.agent("out=ready", "await"))
     await stream.until("log")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest_asyncio
 from dragoman.client import Client, DragomanError
+from dragoman.guard.processes import carriers
 from dragoman.testkit import fake_agent
 from dragoman.testkit.journal import facts, journalled, read_journal, received
 from dragoman.testkit.streams import check_stream
@@ -42,9 +43,17 @@ class Program:
         args = ["-I", "-S", str(fake_agent.__file__), "--journal", str(self.journal), *steps]
         request.config.update({"command": sys.executable, "args": args})
         request.env["ENV_SECRET"] = SECRETS[1]
+        request.env["DRAGOMAN_TEST_HUNT"] = str(self.root)
         request.limits.grace.CopyFrom(duration(0.3))
         request.orphan_after.CopyFrom(duration(DEADLINE_S))
         return request
+
+    def clean_up(self) -> None:
+        """Kill what a failed test has left."""
+        daemons = facts(read_journal(self.journal), "daemon") if self.journal.exists() else []
+        for pid in [*carriers(f"DRAGOMAN_TEST_HUNT={self.root}".encode()), *(entry["pid"] for entry in daemons)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def run_directories(self) -> list[Path]:
         return list(self.temporary.glob("dragoman-run-*"))
@@ -61,12 +70,14 @@ async def program(tmp_path: Path) -> AsyncIterator[Program]:
         process = await asyncio.create_subprocess_exec(
             *command, "--log-format", "json", env=environment, stdout=output, stderr=output, cwd=tmp_path
         )
+    made = Program(process, f"unix:{socket}", tmp_path, log, temporary)
     try:
-        yield Program(process, f"unix:{socket}", tmp_path, log, temporary)
+        yield made
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+        made.clean_up()
         shutil.rmtree(temporary, ignore_errors=True)
 
 
