@@ -26,6 +26,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.RUN_NOT_FOUND: "it is over and forgotten, or never was; 'dragoman runs' lists those that are known",
     Reason.REQUEST_NOT_FOUND: "'dragoman attach' shows the requests that still wait",
     Reason.RUN_ID_REUSED: "choose another --run-id, or leave it out",
+    Reason.SESSION_NOT_FOUND: "'dragoman sessions' lists those that are stored",
     Reason.SESSION_BUSY: "wait for that run, or cancel it",
     Reason.NOT_SUPPORTED: "leave it out, or use an adapter that supports it",
     Reason.RUN_LOG_UNAVAILABLE: "see the router's log and its disk or database; try again later",

@@ -29,6 +29,7 @@ COMMANDS: dict[str, _Lazy] = {
     "respond": _Lazy("dragoman.cli.commands.steer", "Answer a question of a run."),
     "runs": _Lazy("dragoman.cli.commands.steer", "List runs, finished ones too."),
     "show": _Lazy("dragoman.cli.commands.steer", "Tell all that is known of a run."),
+    "sessions": _Lazy("dragoman.cli.commands.sessions", "List, show and forget stored sessions."),
     "detect": _Lazy("dragoman.cli.commands.look", "Look which agents are installed and logged in."),
     "adapters": _Lazy("dragoman.cli.commands.look", "List a router's adapters."),
     "describe": _Lazy("dragoman.cli.commands.look", "Show how an adapter is configured."),

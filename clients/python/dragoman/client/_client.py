@@ -271,3 +271,42 @@ class Client:
         """Ask what a router knows of one run."""
         request = router_pb2.GetRunRequest(run_id=run_id)
         return await self._link.answer(self._link.router.GetRun(request, timeout=self._timeout))
+
+    async def list_sessions(
+        self, filters: router_pb2.ListSessionsRequest | None = None, *, limit: int = 100
+    ) -> list[router_pb2.StoredSession]:
+        """List the sessions that a router stores, last used first.
+
+        Args:
+            filters: what is set in it must match; its paging fields are not used.
+            limit: at most so many.
+        """
+        request = router_pb2.ListSessionsRequest()
+        if filters is not None:
+            request.CopyFrom(filters)
+        request.page_token = ""
+        sessions: list[router_pb2.StoredSession] = []
+        while len(sessions) < limit:
+            request.page_size = min(limit - len(sessions), _PAGE)
+            page = await self._link.answer(self._link.router.ListSessions(request, timeout=self._timeout))
+            sessions.extend(page.sessions)
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                break
+        return sessions[:limit]
+
+    async def get_session(self, key: pb.SessionKey, adapter: str) -> router_pb2.StoredSession:
+        """Ask for one stored session.
+
+        Raises:
+            DragomanError: SESSION_NOT_FOUND if there is none.
+        """
+        request = router_pb2.GetSessionRequest(key=key, adapter=adapter)
+        response = await self._link.answer(self._link.router.GetSession(request, timeout=self._timeout))
+        return response.session
+
+    async def delete_session(self, key: pb.SessionKey, adapter: str) -> bool:
+        """Forget a stored session; False if there was none."""
+        request = router_pb2.DeleteSessionRequest(key=key, adapter=adapter)
+        response = await self._link.answer(self._link.router.DeleteSession(request, timeout=self._timeout))
+        return response.deleted

@@ -27,6 +27,7 @@ _EXAMPLES = """\b
 Examples:
   dragoman run claude_code "Fix the failing test." --cwd ~/project
   dragoman run claude_code - --session .session.json < task.md
+  dragoman run claude_code "And now the docs." --task release-1.2
   dragoman run process --config command=make --config 'args=["test"]'
 """
 
@@ -50,6 +51,11 @@ class Wishes:
     permission_mode: str = ""
     allow_all: bool = False
     session: event_pb2.SessionHandle | None = None
+    task: str = ""
+    agent: str = ""
+    resume: str = ""
+    fresh: bool = False
+    fork: bool = False
 
 
 def request_for(wishes: Wishes, described: pb.DescribeResponse, *, interactive: bool) -> pb.ExecuteRequest:
@@ -84,13 +90,26 @@ def request_for(wishes: Wishes, described: pb.DescribeResponse, *, interactive: 
     )
     if wishes.template and wishes.prompt is not None:
         request.prompt_template = wishes.prompt
-    if wishes.session is not None:
-        request.session.handle.CopyFrom(wishes.session)
+    _select_session(request, wishes)
     permissions = _permissions(wishes)
     permissions.interactive = interactive and bool(features & _ASKING)
     if permissions.ListFields():
         request.permissions.CopyFrom(permissions)
     return request
+
+
+def _select_session(request: pb.ExecuteRequest, wishes: Wishes) -> None:
+    request.task_key = wishes.task
+    if wishes.agent:
+        request.agent.id = wishes.agent
+    if wishes.session is not None:
+        request.session.handle.CopyFrom(wishes.session)
+    elif wishes.resume:
+        request.session.resume_run_id = wishes.resume
+    elif wishes.fresh:
+        request.session.fresh = True
+    if wishes.fork:
+        request.session.fork = True
 
 
 def _permissions(wishes: Wishes) -> event_pb2.Permissions:
@@ -122,6 +141,13 @@ def _permissions(wishes: Wishes) -> event_pb2.Permissions:
     metavar="FILE",
     help="Go on with the conversation kept in FILE, and keep it there.",
 )
+@click.option(
+    "--task", default="", metavar="KEY", help="The task; go on with the conversation that is stored for it."
+)
+@click.option("--agent", default="", metavar="ID", help="Your id of the agent; each has conversations of its own.")
+@click.option("--resume", default="", metavar="RUN", help="Go on with the conversation of an earlier run.")
+@click.option("--fresh", is_flag=True, help="Begin a new conversation for the task.")
+@click.option("--fork", is_flag=True, help="Begin with a copy of the conversation, and leave it as it is.")
 @click.option("--allow", multiple=True, metavar="TOOL", help="Allow this tool. May be repeated.")
 @click.option("--deny", multiple=True, metavar="TOOL", help="Refuse this tool; goes before --allow. May be repeated.")
 @click.option("--permission-mode", default="", metavar="MODE", help="The agent's own mode, e.g. acceptEdits.")
@@ -142,6 +168,11 @@ def run_command(
     template: bool,
     timeout: float | None,
     session_file: Path | None,
+    task: str,
+    agent: str,
+    resume: str,
+    fresh: bool,
+    fork: bool,
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     permission_mode: str,
@@ -160,6 +191,10 @@ def run_command(
     """
     if detach and router is None:
         raise click.UsageError("--detach needs a router that stays: start 'dragoman serve' and give --router")
+    if sum(map(bool, (session_file, resume, fresh))) > 1:
+        raise click.UsageError("--session, --resume and --fresh exclude one another")
+    if fork and (fresh or not (session_file or resume or task)):
+        raise click.UsageError("--fork copies the conversation of --task, --resume or --session")
     wishes = Wishes(
         adapter=adapter,
         prompt=_standard_input() if prompt == "-" else prompt,
@@ -176,6 +211,11 @@ def run_command(
         permission_mode=permission_mode,
         allow_all=dangerously_allow_all,
         session=_handles.load(session_file) if session_file else None,
+        task=task,
+        agent=agent,
+        resume=resume,
+        fresh=fresh,
+        fork=fork,
     )
 
     async def work(client: Client) -> int:
