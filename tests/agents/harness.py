@@ -86,7 +86,7 @@ class Recipe:
     """What Detect finds with the family's variables."""
     tested: api.TestStatus.ValueType = api.TEST_STATUS_WARN
     """What a quick test finds with them; by default there is an API key in the environment."""
-    idle_s: float = 3
+    idle_s: float = 10
     """An idle limit that the agent does not reach while it starts, on a busy machine."""
     wall_s: float = 2.5
     """A wall limit that the agent reaches in the slow scenario."""
