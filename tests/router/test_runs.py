@@ -460,7 +460,6 @@ async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
         ({"relay": pb.Relay(first_sequence=5)}, "relay", Reason.INVALID_REQUEST),
         ({"run_id": "-bad"}, "run_id", Reason.INVALID_REQUEST),
         ({"orphan_after": {"seconds": -1}}, "orphan_after", Reason.INVALID_REQUEST),
-        ({"fallback": pb.Fallback(adapters=["x"])}, "fallback", Reason.NOT_SUPPORTED),
         ({"session": pb.SessionSelector(key=pb.SessionKey())}, "session.key", Reason.INVALID_REQUEST),
         ({"session": pb.SessionSelector(resume_run_id="/")}, "session.resume_run_id", Reason.INVALID_REQUEST),
         ({"batching": pb.Batching()}, "batching", Reason.NOT_SUPPORTED),

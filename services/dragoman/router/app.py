@@ -29,6 +29,7 @@ from dragoman.router._local.places import Places, hold_places
 from dragoman.router._local.processes import SystemProcesses
 from dragoman.router._local.sources import address_specs, entry_point_specs, manifest_specs
 from dragoman.router._rpc.adapter_service import AdapterServicer
+from dragoman.router._rpc.admitting import Policy
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
 from dragoman.router._rpc.keeping import Keeping, Kept
@@ -157,7 +158,8 @@ class _Running:
         runs = Store(_database(config.run_log, places))
         name = scene.processes.own_name()
         keeping = Keeping(runs, scene.clock, name, kept=log, lease_s=config.log_lease_s)
-        self.core = Core(scene, kept, keeping)
+        policy = Policy(config.max_runs, config.upstream_retries, config.breaker_crashes)
+        self.core = Core(scene, kept, keeping, policy)
         store = DetectionFile(places.detections)
         self.detecting = Detecting(self.core, store, ttl_s=config.detect_ttl_s, version=version)
         services = {

@@ -1,7 +1,8 @@
 """How a router is configured."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dragoman.protocol.limits import MAX_RETAINED_RUNS, MIB, REATTACH_S, RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
@@ -42,6 +43,11 @@ class RouterConfig:
         retain_finished_s: how long finished runs are kept in memory too.
         max_retained_runs: how many of them at most.
         max_retained_bytes: how many bytes of their events at most.
+        max_runs: how many runs an adapter may have at once, by its type or an alias; others may have any number.
+        upstream_retries: how often an attempt that failed as the model's service was out of order is made again,
+            before the agent did any work.
+        breaker_crashes: so many crashes in a row of one adapter with one login keep runs from it for a while; 0 for
+            never.
         drain_grace_s: how long live runs may go on after the first SIGTERM or SIGINT.
         log_format: ``json``, ``console``, or ``auto``: console at a terminal.
         log_level: the least level that is logged.
@@ -69,6 +75,9 @@ class RouterConfig:
     retain_finished_s: float = RETAIN_FINISHED_S
     max_retained_runs: int = MAX_RETAINED_RUNS
     max_retained_bytes: int = 256 * MIB
+    max_runs: Mapping[str, int] = field(default_factory=dict)
+    upstream_retries: int = 2
+    breaker_crashes: int = 5
     drain_grace_s: float = 30.0
     log_format: LogFormat = "auto"
     log_level: str = "info"

@@ -59,6 +59,11 @@ class RequestDigests:
     def __init__(self, key: bytes = b"") -> None:
         self._key = key or secrets.token_bytes(32)
 
+    def keyed(self, parts: Iterable[str]) -> bytes:
+        """Return a digest of some texts; empty for none."""
+        joined = "\0".join(parts).encode("utf-8", "replace")
+        return hmac.new(self._key, joined, hashlib.sha256).digest() if joined else b""
+
     def digest(self, request: pb.ExecuteRequest) -> bytes:
         """Return the digest of ``request``; equal for equal requests and one key."""
         compared = pb.ExecuteRequest()

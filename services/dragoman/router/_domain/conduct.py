@@ -12,7 +12,7 @@ what was wrong and quote nothing but kinds and numbers.
 * It is not larger than an event may be.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.protocol.order import EPHEMERAL_ALLOWED, TABLE, Phase
@@ -75,6 +75,19 @@ class Conduct:
             raise ProtocolViolationError(f"result (sequence {sequence}) has no outcome")
         self.phase, self.attempt, self.last_sequence = following, event.attempt, sequence
         return True
+
+    def would_take(self, event: pb.AgentEvent, kind: str | None, size: int) -> bool:
+        """Tell whether ``durable`` would take this event as a new one, changing nothing."""
+        try:
+            return replace(self).durable(event, kind, size)
+        except ProtocolViolationError:
+            return False
+
+    def turn(self) -> int:
+        """End the present attempt by the router's word; return the sequence of that."""
+        self.last_sequence += 1
+        self.phase = Phase.BETWEEN
+        return self.last_sequence
 
     def ephemeral(self, event: pb.AgentEvent, kind: str | None, size: int) -> None:
         """Take an event without a sequence; a ``gap`` also by ``skip``.

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from dragoman.protocol.identity import is_run_id
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
+from dragoman.router._domain.admission import admission_problem
+from dragoman.router._domain.fallback import fallback_problem
 from dragoman.router._domain.sessions import compaction_problem
 from dragoman.v1 import adapter_pb2
 
@@ -25,8 +27,8 @@ def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
         return Objection("relay", "is set by routers towards adapters, not by callers", is_unsupported=False)
     if request.HasField("orphan_after") and request.orphan_after.ToNanoseconds() < 0:
         return Objection("orphan_after", "must not be negative", is_unsupported=False)
-    if request.HasField("fallback"):
-        return Objection("fallback", "this router does not fall back yet; leave it out", is_unsupported=True)
+    if (problem := fallback_problem(request.fallback) or admission_problem(request)) is not None:
+        return Objection(*problem, is_unsupported=False)
     if request.HasField("batching"):
         return _batching()
     return _session(request)

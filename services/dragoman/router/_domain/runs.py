@@ -163,6 +163,17 @@ class RunRecord:
         self.phase = pb.RUN_PHASE_UNSPECIFIED
         self.pending.clear()
 
+    def turn(self, ended: pb.AttemptEnded, now: float) -> tuple[int, bytes]:
+        """End an attempt that another one follows, by the router's word in place of the adapter's result.
+
+        Returns:
+            The sequence and the event.
+        """
+        sequence = self.conduct.turn()
+        self.phase = pb.RUN_PHASE_RETRYING
+        self.pending.clear()
+        return sequence, self.own_event(now, sequence=sequence, attempt_ended=ended)
+
     def end(self, result: pb.Result, now: float) -> tuple[int, bytes]:
         """End the run by the router's own word, as nobody else can any more.
 
@@ -175,7 +186,9 @@ class RunRecord:
         self._finish(result, now)
         return self.last_sequence, self.own_event(now, sequence=self.last_sequence, result=result)
 
-    def own_event(self, now: float, *, sequence: int = 0, **body: pb.Result | pb.Notice) -> bytes:
+    def own_event(
+        self, now: float, *, sequence: int = 0, **body: pb.Result | pb.Notice | pb.State | pb.AttemptEnded
+    ) -> bytes:
         """Return an event of the router's own; without a sequence it is ephemeral."""
         event = pb.AgentEvent(
             sequence=sequence,
@@ -220,6 +233,14 @@ def lost(kind: pb.FailureKind.ValueType, code: str, message: str) -> pb.Result:
 def never_started(reason: str) -> pb.Result:
     """Return the result of a run that was cancelled before its adapter had it."""
     return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="not_started", summary=reason)
+
+
+def between(failed: pb.Result, reason: str) -> pb.Result:
+    """Return the result of a run that was cancelled when one attempt had failed and the next was not begun."""
+    result = pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="between_attempts", summary=reason)
+    if failed.HasField("tree_confirmed_dead"):
+        result.tree_confirmed_dead = failed.tree_confirmed_dead
+    return result
 
 
 def matches(record: RunRecord, request: router_pb2.ListRunsRequest) -> bool:

@@ -181,7 +181,7 @@ class AdapterServicer:
         if run is None or not adapter:
             return run
         host = await self._core.host(adapter)
-        if host is not run.host:
+        if host not in run.hosts:
             raise DragomanError(
                 unknown_run(run_id).reason,
                 f"run {run_id!r} is not one of {host.record.type!r} but of {run.record.adapter!r}",

@@ -10,6 +10,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.server import draining
 from dragoman.router._domain.directory import AdapterRecord
 from dragoman.router._domain.runs import Retention
+from dragoman.router._rpc.admitting import Admitting, Policy
 from dragoman.router._rpc.dialed import DialedHost
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.keeping import Keeping
@@ -33,13 +34,15 @@ class Core:
         scene: what the router's parts share.
         retention: what is kept of runs that are over, in memory.
         keeping: keeps all runs for longer.
+        policy: how many runs are let through.
     """
 
-    def __init__(self, scene: Scene, retention: Retention, keeping: Keeping) -> None:
+    def __init__(self, scene: Scene, retention: Retention, keeping: Keeping, policy: Policy | None = None) -> None:
         self.scene = scene
         self.keeping = keeping
         self.peers = Peers()
-        self.runs = Runs(scene, retention, keeping)
+        self.admitting = Admitting(scene, keeping, policy or Policy(), self.host)
+        self.runs = Runs(scene, retention, keeping, self.admitting)
         self.ending = asyncio.Event()
         """Set when the streams of clients end because the router does."""
         self.is_draining = False
@@ -134,7 +137,10 @@ class Core:
 
     def entries(self) -> list[router_pb2.AdapterEntry]:
         """Return what there is to tell of all adapters."""
-        return self.scene.directory.entries()
+        entries = self.scene.directory.entries()
+        for entry in entries:
+            entry.remarks.extend(self.admitting.remarks(entry.adapter))
+        return entries
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:

@@ -39,6 +39,7 @@ class Detecting:
         self._ttl_s = ttl_s
         self._version = version
         self._cached = dict(store.load())
+        core.admitting.detections = self.known
 
     async def one(self, host: Host, request: pb.DetectRequest, data: bytes, timeout_s: float | None) -> bytes:
         """Look for the agent of one adapter.
@@ -59,6 +60,12 @@ class Detecting:
             return pb.DetectResponse(detections=[self._unreachable(host, error.message)]).SerializeToString()
         self._keep(host, request, answer)
         return answer
+
+    def known(self) -> list[pb.Detection]:
+        """Return what was found last of each adapter's agent, looking at nothing."""
+        now = self._core.scene.clock.time()
+        young = [entry for entry in self._cached.values() if 0 <= now - entry.stored_at < self._ttl_s]
+        return [pb.Detection.FromString(entry.detection) for entry in young]
 
     async def all(self, request: pb.DetectRequest) -> pb.DetectResponse:
         """Look for the agents of all adapters, in parallel; in order of their types."""
@@ -124,6 +131,8 @@ class Detecting:
             detections = pb.DetectResponse.FromString(answer).detections
         except DecodeError:
             return  # the caller's parser will say so
+        if len(detections) == 1 and detections[0].auth == pb.AUTH_STATE_OK:
+            self._core.admitting.mended(host.record.type)
         before = self._cached.pop(host.record.type, None)
         entry = self._entry(host, detections[0]) if len(detections) == 1 else None
         if entry is not None:

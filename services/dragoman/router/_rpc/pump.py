@@ -83,29 +83,57 @@ class Pump:
         self._hold = hold
         self._call: StreamCall | None = None
         self._cause = ""
+        self._begins_at = 1
+        """The sequence of the first event that the present adapter may send."""
+        self._refused: DragomanError | None = None
 
-    async def execute(self, request: bytes) -> None:
-        """Write down that there is a run and where, start it upstream, and follow it."""
-        await self._drive("Execute", request)
+    async def execute(self, request: bytes) -> DragomanError | None:
+        """Write down that there is a run and where, start it at its adapter, and follow it until that one is done.
+
+        Returns:
+            Why the adapter did not take it; ``None`` if it did.
+
+        Raises:
+            DragomanError: there is no adapter, or the id is taken.
+        """
+        self._begins_at, self._refused = self._run.record.last_sequence + 1, None
+        async with self._run.host.use() as endpoint:
+            self._run.pin(endpoint)
+            # Where it is to be found is known by now, and nobody has heard of it yet.
+            if not await self._run.recorded():
+                raise taken(self._run.run_id)
+            await self._counted(endpoint, "Execute", request)
+        return self._refused
 
     async def attach(self) -> None:
         """Follow a run that was started by others, from its beginning."""
-        await self._drive("Attach", self._attach_request())
+        run = self._run
+        try:
+            async with run.host.use() as endpoint:
+                run.pin(endpoint)
+                await self._counted(endpoint, "Attach", self._attach_request())
+        except DragomanError as error:
+            run.refuse(error)
+        except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
+            run.fail()
+            raise
+        if self._refused is not None:
+            run.refuse(self._refused)
 
     async def follow_on(self) -> None:
         """Follow a run that a router followed before, at the process it is pinned to, from its last event here."""
         run = self._run
         endpoint = run.endpoint
         assert endpoint is not None
-        run.host.record.live_runs += 1
         try:
             with endpoint.used():
-                await self._follow(endpoint, "Attach", self._attach_request())
+                await self._counted(endpoint, "Attach", self._attach_request())
         except Exception:
             run.fail()
             raise
-        finally:
-            run.host.record.live_runs -= 1
+        if self._refused is not None:
+            run.refuse(self._refused)
 
     def set_hold(self, hold: bool) -> None:
         """Keep the run alive upstream, or do not."""
@@ -115,30 +143,18 @@ class Pump:
                 # Opened again at the last sequence, with the other wish.
                 self._call.cancel()
 
-    async def _drive(self, method: str, request: bytes) -> None:
-        run = self._run
+    async def _counted(self, endpoint: Endpoint, method: str, request: bytes) -> None:
+        record = self._run.host.record
+        record.live_runs += 1
         try:
-            async with run.host.use() as endpoint:
-                run.pin(endpoint)
-                run.host.record.live_runs += 1
-                try:
-                    # Where it is to be found is known by now, and nobody has heard of it yet.
-                    if method == "Execute" and not await run.recorded():
-                        raise taken(run.run_id)
-                    await self._follow(endpoint, method, request)
-                finally:
-                    run.host.record.live_runs -= 1
-        except DragomanError as error:
-            run.refuse(error)
-        except Exception:
-            # Logged by who started this task; but nothing may leave a run without an end.
-            run.fail()
-            raise
+            await self._follow(endpoint, method, request)
+        finally:
+            record.live_runs -= 1
 
     async def _follow(self, endpoint: Endpoint, method: str, request: bytes) -> None:
         run = self._run
         patience = _Patience(self._scene.timing.reattach_s)
-        while not run.over.is_set():
+        while not run.over.is_set() and run.held_back is None and self._refused is None:
             try:
                 await self._drain(endpoint, method, request, patience)
             except ProtocolViolationError as error:
@@ -156,7 +172,7 @@ class Pump:
         if run.over.is_set():
             return False
         if error is not None and self._is_refusal(method, error):
-            run.refuse(error)
+            self._refused = error
             return False
         if broken.code in _FINAL and method == "Attach":
             after = f", after its stream broke ({self._cause})" if self._cause else ""
@@ -169,7 +185,7 @@ class Pump:
         if endpoint.gone.is_set():
             run.lose(endpoint.gone_because)
         elif not broken.was_sent and error is not None:
-            run.refuse(error)
+            self._refused = error
         else:
             run.lose(f"could not be reached for {self._scene.timing.reattach_s:g} s")
             self._scene.tasks.start(_call_off(run, endpoint), f"call off {run.run_id}")
@@ -187,7 +203,7 @@ class Pump:
 
     def _is_refusal(self, method: str, error: DragomanError) -> bool:
         """Tell whether the adapter answered that it will not do this at all."""
-        if self._run.record.has_events or is_cut(error):
+        if self._run.record.last_sequence >= self._begins_at or is_cut(error):
             return False
         return method == "Execute" or self._run.record.digest is None
 
@@ -236,7 +252,7 @@ class Pump:
         while message is not grpc.aio.EOF:
             await run.may_tell(message)
             run.take(message)
-            if run.over.is_set():
+            if run.over.is_set() or run.held_back is not None:
                 await _let_end(call)
                 return
             message = await call.read()

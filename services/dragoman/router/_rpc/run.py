@@ -10,8 +10,9 @@ from dragoman.protocol.fanout import Fanout
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.wire import MalformedEventError, peek, split
 from dragoman.router._domain.conduct import ProtocolViolationError
+from dragoman.router._domain.fallback import Course, ended, wants_candidates
 from dragoman.router._domain.reservation import STEP
-from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, lost, never_started
+from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, between, lost, never_started
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
@@ -19,6 +20,9 @@ from dragoman.router._rpc.sessions import RunSession
 from dragoman.router._store.writer import LoggedRun, Writer
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
+
+_MOVED_S = 5.0
+"""How long a run waits until it is written down that it goes to another adapter."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -66,6 +70,25 @@ class Run:
         """Called when somebody begins to hold it."""
         self.session: RunSession | None = None
         """What becomes of its session; ``None`` if that is not stored here."""
+        self.hosts = [host]
+        """All whose adapters it was given to, the present one last."""
+        self.course: Course | None = None
+        """What may follow a failure; ``None`` for a run that was begun by others."""
+        self.cancelling = asyncio.Event()
+        """Set once somebody wants it ended: nothing is tried again after that."""
+        self.held_back: tuple[pb.AgentEvent, bytes] | None = None
+        """The result of an attempt that another one may follow."""
+        self.failed: pb.Result | None = None
+        """How the last attempt ended that was followed by another."""
+        self.cwd = ""
+        """Where the agent works, as far as it was told."""
+        self.is_turning = False
+        """Whether it is between two attempts, at no adapter."""
+        self.is_given_up = False
+        """Whether another router has taken it."""
+        self.suggest: Callable[[], list[str]] = list
+        """Returns the adapters that could take over from the present one."""
+        self._early: list[bytes] = []
         self.refusal: DragomanError | None = None
         """The status that it ended with instead of a result."""
         self._clock = clock
@@ -95,8 +118,12 @@ class Run:
         self._writer, self._logged = writer, logged
 
     async def recorded(self) -> bool:
-        """Wait until it is written down that there is this run; False if its id is taken."""
+        """Wait until it is written down that there is this run, and where; False if its id is taken."""
         if self._writer is None or self._logged is None:
+            return True
+        if self._logged.is_begun:
+            self._writer.changed(self._logged)
+            await self._writer.flushed(self._logged, _MOVED_S)
             return True
         return await self._writer.begin(self._logged)
 
@@ -119,6 +146,7 @@ class Run:
     def pin(self, endpoint: Endpoint) -> None:
         """Say which process has it from now on."""
         self.endpoint = endpoint
+        self.is_turning = False
         self.record.instance_id = endpoint.instance_id
         self.log = self.log.bind(instance=endpoint.instance_id)
 
@@ -142,13 +170,99 @@ class Run:
     def _take_one(self, event: pb.AgentEvent, data: bytes) -> None:
         if self.record.is_over:
             raise ProtocolViolationError("an event came after the result")
+        if self.held_back is not None:
+            raise ProtocolViolationError("an event came after the result")
         if not event.sequence:
             self._take_ephemeral(event, data)
-        elif self.record.take(event, len(data), self._clock.time()):
-            self.accepted.set()
-            self._append(data, event.sequence)
-            if self.record.result is not None:
-                self._end(self.record.result)
+        elif self._holds_back(event, len(data)):
+            self.held_back = event, data
+        else:
+            self._take_durable(event, data)
+
+    def _take_durable(self, event: pb.AgentEvent, data: bytes) -> None:
+        kind = event.WhichOneof("body")
+        if kind == "result" and self.course is not None and wants_candidates(event.result):
+            # Put behind, not written anew: what a later revision says in a result stays as it came.
+            more = pb.AgentEvent(result=pb.Result(fallback_candidates=self.suggest()))
+            data += more.SerializeToString()
+            event.MergeFrom(more)
+        if not self.record.take(event, len(data), self._clock.time()):
+            return
+        self.accepted.set()
+        self._note(event, kind)
+        self._append(data, event.sequence)
+        if self.record.result is not None:
+            self._end(self.record.result)
+
+    def _note(self, event: pb.AgentEvent, kind: str | None) -> None:
+        if self.course is None:
+            return
+        if kind == "started":
+            self.cwd = event.started.cwd or self.cwd
+            description = self.host.record.description
+            features = description.capabilities.items if description is not None else []
+            self.course.tells_tools = any(item.feature == pb.FEATURE_TOOL_START for item in features)
+        self.course.note(event, kind)
+
+    def _holds_back(self, event: pb.AgentEvent, size: int) -> bool:
+        return (
+            self.course is not None
+            and event.HasField("result")
+            and not self.cancelling.is_set()
+            and self.course.may_go_on(event.result)
+            and self.record.conduct.would_take(event, "result", size)
+        )
+
+    def release(self) -> None:
+        """Let the result that was held back be the run's."""
+        assert self.held_back is not None
+        (event, data), self.held_back = self.held_back, None
+        self._take_durable(event, data)
+
+    async def turn(self, next_adapter: str, reason: str) -> None:
+        """End the attempt whose result was held back, as another one follows.
+
+        It is written down before it is told: a router that takes the run over must not hear the adapter's result
+        under the same sequence.
+        """
+        assert self.held_back is not None
+        failed = self.held_back[0].result
+        self.is_turning = True
+        sequence, data = self.record.turn(ended(failed, next_adapter, reason), self._clock.time())
+        if self._writer is not None and self._logged is not None:
+            self._writer.append(self._logged, sequence, data)
+            await self._writer.flushed(self._logged, _MOVED_S)
+        if self.over.is_set():
+            return
+        self.fanout.append(data, sequence)
+        self.failed, self.held_back, self.endpoint = failed, None, None
+        self.accepted.clear()
+        self.log.info("attempt ended", sequence=sequence, failure=pb.FailureKind.Name(failed.failure.kind))
+
+    def move(self, host: Host) -> None:
+        """Say which adapter has it from now on."""
+        self.host = host
+        self.hosts.append(host)
+        self.record.adapter = host.record.type
+        self.log = self.log.bind(adapter=host.record.type)
+        if self.session is not None:
+            self.session.begin_anew()
+
+    def tell(self, state: pb.State) -> None:
+        """Tell present readers, and those that are about to come, where it stands before its adapter has it."""
+        self.record.phase = state.phase
+        self._tell(self.record.own_event(self._clock.time(), state=state))
+
+    def _tell(self, data: bytes) -> None:
+        if not self.fanout.readers and not self.record.has_events:
+            self._early.append(data)
+        self.fanout.send_ephemeral(data)
+
+    def tell_early(self) -> None:
+        """Tell what was said before anybody read."""
+        early, self._early = self._early, []
+        for data in early:
+            self.fanout.send_ephemeral(data)
 
     def _append(
         self,
@@ -166,6 +280,8 @@ class Run:
         self.record.conduct.ephemeral(event, kind, len(data))
         if kind == "gap":
             self.record.skip(event.gap)
+            if self.course is not None:
+                self.course.miss()
         elif kind == "replay_done":
             self.replayed.set()
         elif kind != "input_request" or self.record.remember_request(event):
@@ -178,7 +294,7 @@ class Run:
         """
         if self.record.remark(text):
             notice = pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)
-            self.fanout.send_ephemeral(self.record.own_event(self._clock.time(), notice=notice))
+            self._tell(self.record.own_event(self._clock.time(), notice=notice))
         fields = {"cause": cause} if cause else {}
         self.log.warning("run", remark=code, **fields)
 
@@ -199,8 +315,18 @@ class Run:
 
     def stop_waiting(self) -> None:
         """End it as cancelled, if its adapter is not there yet; then it does not get it."""
-        if self.endpoint is None:
+        if self.endpoint is not None:
+            return
+        if self.failed is None:
             self._end_by_word(never_started("The run was cancelled before its adapter was ready."))
+        else:
+            self._end_by_word(between(self.failed, "The run was cancelled between two attempts."))
+
+    def end_as(self, failed: pb.Result) -> None:
+        """End it as its last attempt ended, as none follows after all."""
+        result = pb.Result()
+        result.CopyFrom(failed)
+        self._end_by_word(result)
 
     def refuse(self, error: DragomanError) -> None:
         """End it without a result: the call was wrong, or there is no adapter. The id may be used again."""
@@ -214,6 +340,7 @@ class Run:
         if not self.over.is_set():
             self.log.warning("run taken by another router")
             self.streams_end.set()
+            self.is_given_up = True
             self._writer = self._logged = None
 
     def _end_by_word(self, result: pb.Result) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.identity import new_run_id
@@ -10,6 +11,7 @@ from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
 from dragoman.router._domain.requests import orphan_after_s
 from dragoman.router._domain.runs import Retention, RunRecord
 from dragoman.router._domain.stored import StoredRun
+from dragoman.router._rpc.admitting import Admitting
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.keeping import Keeping
 from dragoman.router._rpc.pump import Pump, taken
@@ -27,10 +29,12 @@ class Runs:
         scene: what the router's parts share.
         retention: what is kept of runs that are over, in memory.
         keeping: keeps all runs for longer.
+        admitting: decides where and when they run.
     """
 
-    def __init__(self, scene: Scene, retention: Retention, keeping: Keeping) -> None:
+    def __init__(self, scene: Scene, retention: Retention, keeping: Keeping, admitting: Admitting) -> None:
         self._scene = scene
+        self._admitting = admitting
         self._retention = retention
         self.keeping = keeping
         self._runs: dict[str, Run] = {}
@@ -88,6 +92,7 @@ class Runs:
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, dict(request.labels)
         run = Run(record, host, self._scene.clock, self._over)
+        journey = self._admitting.journey(run, request)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
         run.session = self.sessions.follow(record, session, run.remark)
         session.tell(request)
@@ -95,7 +100,8 @@ class Runs:
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
         request.adapter = host.record.type
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
-        self._begin(run, Pump(run, self._scene, hold=True), request.SerializeToString())
+        self._begin(run, journey.go(Pump(run, self._scene, hold=True), request))
+        run.log.info("run accepted")
         return run
 
     def adopt(self, run_id: str, host: Host, *, hold: bool) -> Run:
@@ -107,7 +113,8 @@ class Runs:
         # it there is all there is to do.
         run.holders = Holders(0.0, lambda: pump.set_hold(False))
         run.held = lambda: pump.set_hold(True)
-        self._begin(run, pump, None)
+        self._begin(run, pump.attach())
+        run.log.info("run asked for")
         return run
 
     def take_over(self, stored: StoredRun, host: Host) -> Run:
@@ -149,11 +156,9 @@ class Runs:
             accepted_at=self._scene.clock.time(),
         )
 
-    def _begin(self, run: Run, pump: Pump, request: bytes | None) -> None:
+    def _begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
         self._runs[run.run_id] = run
-        work = pump.attach() if request is None else pump.execute(request)
         self._scene.tasks.start(work, f"run {run.run_id}")
-        run.log.info("run accepted" if request is not None else "run asked for")
 
     def _over(self, run: Run) -> None:
         if run.refusal is not None:
@@ -176,6 +181,8 @@ class Runs:
 def _place(run: Run) -> dict[str, str]:
     """Return where a run's adapter is, for a router that has to find it again."""
     endpoint = run.endpoint
+    if run.is_turning:
+        return {"between": "attempts"}
     if endpoint is None:
         return {}
     return {"address": endpoint.link.address, "instance_id": endpoint.instance_id}

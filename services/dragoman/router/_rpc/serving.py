@@ -96,6 +96,7 @@ async def stream_run(core: Core, run: Run, context: Context, *, after_sequence: 
         await run.written(_WRITTEN_S)
         store = core.keeping.store
         reader = LogReader(store, run.run_id, after_sequence, fanout=run.fanout, replay_done=joined, copies=copies)
+    run.tell_early()
     with core.stream():
         await stream_events(context, reader, ended_early=run.streams_end)
     if run.refusal is not None:

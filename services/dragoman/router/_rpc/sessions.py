@@ -77,6 +77,10 @@ class RunSession:
         self._remark = remark
         self._resumed: bool | None = None
 
+    def begin_anew(self) -> None:
+        """Say that another adapter has the run, which begins a session of its own."""
+        self._sent, self._resumed = "", None
+
     async def hear(self, message: bytes) -> None:
         """Take what the adapter sent, before it is told to others: who reads a result may go on with its session."""
         try:

@@ -21,6 +21,7 @@ _PROOF_S = 10.0
 
 def end_orphan(run: Run, scene: Scene) -> None:
     """Cancel a run that nobody holds any more."""
+    run.cancelling.set()
     run.remark("run_orphaned", "Nobody holds the run any more; it is being cancelled.")
     request = adapter_pb2.CancelRequest(run_id=run.run_id, reason="nobody holds the run").SerializeToString()
     run.stop_waiting()
@@ -40,6 +41,7 @@ async def cancel(run: Run, request: bytes, scene: Scene) -> adapter_pb2.CancelRe
     Raises:
         DragomanError: the adapter's status.
     """
+    run.cancelling.set()
     run.stop_waiting()
     if run.over.is_set():
         return _response(run)

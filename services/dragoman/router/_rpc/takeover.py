@@ -22,6 +22,7 @@ from dragoman.router._store.database import StoreError
 
 LOOK_S: Final = 3.0
 """How often runs without a router are looked for."""
+_BETWEEN: Final = "had failed, and the router ended before another attempt was begun"
 _GONE: Final = "is gone, as is the router that followed the run"
 
 _log = structlog.get_logger("dragoman.router")
@@ -78,7 +79,7 @@ class Takeover:
         if run.over.is_set():
             return
         if endpoint is None:
-            run.lose(_GONE)
+            run.lose(_BETWEEN if "between" in json.loads(stored.place) else _GONE)
             return
         self._go_on(run, endpoint)
 

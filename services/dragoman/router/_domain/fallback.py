@@ -1,0 +1,217 @@
+"""What follows an attempt that failed: a further try of the same adapter, or the next adapter, or nothing.
+
+A further try of the same adapter is the router's own policy and needs no leave: only where the model's service was
+out of order, and only before the agent did any work. Another adapter is tried only where the request names it, for
+the failures it names, and not once the failed attempt may have had effects: it called a tool, changed a file, asked
+somebody, or told so little that nobody can know.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+MOST_ADAPTERS: Final = 16
+"""How many adapters a request may name."""
+FIRST_DELAY_S: Final = 1.0
+LONGEST_DELAY_S: Final = 20.0
+_FACTOR: Final = 3.0
+
+_EFFECTS: Final = frozenset(
+    {"tool_call", "tool_output", "tool_result", "file_change", "input_request", "input_resolved", "subagent"}
+)
+_WORK: Final = _EFFECTS | {"text", "thinking", "plan", "compaction"}
+_FAILED: Final = frozenset({pb.OUTCOME_FAILED, pb.OUTCOME_TIMED_OUT})
+"""Of a run that was cancelled nothing is wanted, and of one that is lost nobody knows what it did."""
+_CANDIDATES_ON: Final = frozenset(
+    {
+        pb.FAILURE_KIND_AUTH_REQUIRED,
+        pb.FAILURE_KIND_QUOTA_EXCEEDED,
+        pb.FAILURE_KIND_RATE_LIMITED,
+        pb.FAILURE_KIND_NOT_INSTALLED,
+        pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE,
+        pb.FAILURE_KIND_NETWORK,
+    }
+)
+"""Failures that another agent may not have."""
+_GOOD_AUTH: Final[dict[int, int]] = {
+    adapter_pb2.AUTH_STATE_OK: 0,
+    adapter_pb2.AUTH_STATE_NOT_NEEDED: 1,
+    adapter_pb2.AUTH_STATE_UNKNOWN: 2,
+}
+"""Logins that may do, and which of them first."""
+_OWN: Final = ("command", "model", "extraArgs", "args")
+"""Settings that mean one agent's program and no other's."""
+_OF_A_MODEL: Final = frozenset({pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_MODEL_CHOICE})
+"""What an adapter can do that works on a task without an agent's program: ask a model itself."""
+
+
+@dataclass(eq=False, slots=True)
+class Course:
+    """What a request allows after a failure, and what its present attempt was seen to do.
+
+    Args:
+        fallback: the request's wish.
+        retries: how often an attempt that failed upstream is made again.
+    """
+
+    fallback: adapter_pb2.Fallback
+    retries: int = 0
+    tells_tools: bool = True
+    """Whether the present adapter tells when a tool is called."""
+    did_work: bool = False
+    had_effects: bool = False
+    _tried: int = 0
+    _left: "deque[str] | None" = None
+
+    def begin(self, *, tells_tools: bool) -> None:
+        """Say that an attempt of another, or the same, adapter begins."""
+        self.tells_tools = tells_tools
+        self.did_work = self.had_effects = False
+
+    def note(self, event: pb.AgentEvent, kind: str | None) -> None:
+        """Take note of a durable event. One that this revision does not know may be anything."""
+        self.did_work = self.did_work or kind is None or kind in _WORK
+        self.had_effects = self.had_effects or kind is None or kind in _EFFECTS
+        is_running = kind == "state" and event.state.phase == pb.RUN_PHASE_RUNNING
+        if not self.tells_tools and (is_running or self.did_work):
+            self.miss()
+
+    def miss(self) -> None:
+        """Take note that something happened which was not told."""
+        self.did_work = self.had_effects = True
+
+    def may_go_on(self, result: pb.Result) -> bool:
+        """Tell whether anything could follow this result, so that it is to be held back."""
+        return self.may_retry(result) or (self.may_fall_back(result) and bool(self._adapters))
+
+    def may_retry(self, result: pb.Result) -> bool:
+        """Tell whether the same adapter may try again."""
+        return (
+            result.outcome in _FAILED
+            and result.failure.kind == pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+            and not result.failure.HasField("retry_not_before")
+            and not self.did_work
+            and self._tried < self.retries
+        )
+
+    def may_fall_back(self, result: pb.Result) -> bool:
+        """Tell whether another adapter may try after this result."""
+        is_harmless = self.fallback.after_side_effects or not self.had_effects
+        return result.outcome in _FAILED and self.falls_back_on(result.failure.kind) and is_harmless
+
+    def falls_back_on(self, kind: pb.FailureKind.ValueType) -> bool:
+        """Tell whether the request names this failure."""
+        return kind in self.fallback.on
+
+    def retry(self, chance: float) -> float:
+        """Count a further try of the same adapter.
+
+        Args:
+            chance: a random number from 0 up to 1; what failed together is not tried again together.
+
+        Returns:
+            The seconds to wait before it.
+        """
+        delay = min(LONGEST_DELAY_S, FIRST_DELAY_S * _FACTOR**self._tried)
+        self._tried += 1
+        return delay * (0.5 + chance / 2)
+
+    def next_adapter(self) -> str | None:
+        """Take the next adapter's name; ``None`` if none is left."""
+        self._tried = 0
+        return self._adapters.popleft() if self._adapters else None
+
+    @property
+    def retries_done(self) -> int:
+        """How often the present adapter was tried again."""
+        return self._tried
+
+    @property
+    def _adapters(self) -> "deque[str]":
+        if self._left is None:
+            self._left = deque(self.fallback.adapters)
+        return self._left
+
+
+def fallback_problem(fallback: adapter_pb2.Fallback) -> tuple[str, str] | None:
+    """Return what is wrong with a request's wish, as a field and why; ``None`` if nothing is."""
+    if len(fallback.adapters) > MOST_ADAPTERS:
+        return "fallback.adapters", f"at most {MOST_ADAPTERS}"
+    if "" in fallback.adapters:
+        return "fallback.adapters", "must not be empty"
+    if pb.FAILURE_KIND_ADAPTER_LOST in fallback.on:
+        return "fallback.on", "nothing follows ADAPTER_LOST: nobody knows what the lost attempt did"
+    if pb.FAILURE_KIND_UNSPECIFIED in fallback.on:
+        return "fallback.on", "must name failures"
+    strange = sorted(set(fallback.configs) - set(fallback.adapters))
+    return (f"fallback.configs.{strange[0]}", "is not one of fallback.adapters") if strange else None
+
+
+def onward(
+    request: adapter_pb2.ExecuteRequest, name: str, adapter: str, cwd: str, fallback: adapter_pb2.Fallback
+) -> adapter_pb2.ExecuteRequest:
+    """Return the request for another adapter: the same task in the same place, in a fresh session.
+
+    Args:
+        request: as the first adapter got it.
+        name: the adapter's name in ``fallback``.
+        adapter: its type.
+        cwd: where the attempt before worked; empty if unknown.
+        fallback: the caller's wish.
+    """
+    following = adapter_pb2.ExecuteRequest()
+    following.CopyFrom(request)
+    following.adapter = adapter
+    for other in ("session", "model", "relay"):
+        following.ClearField(other)
+    if name in fallback.configs:
+        following.config.CopyFrom(fallback.configs[name])
+    else:
+        if not following.HasField("config"):
+            following.config.CopyFrom(following.agent.adapter_config)
+        for key in _OWN:
+            following.config.fields.pop(key, None)
+    if cwd and not following.workspace.cwd:
+        following.workspace.cwd = cwd
+    return following
+
+
+def ended(result: pb.Result, next_adapter: str, reason: str) -> pb.AttemptEnded:
+    """Return what takes the place of a failed attempt's result."""
+    return pb.AttemptEnded(
+        failure=result.failure,
+        reason=reason,
+        next_adapter=next_adapter,
+        exit_code=result.exit_code if result.HasField("exit_code") else None,
+        session=result.session if result.HasField("session") else None,
+        usage=result.usage if result.HasField("usage") else None,
+    )
+
+
+def wants_candidates(result: pb.Result) -> bool:
+    """Tell whether another adapter might do what this one could not."""
+    return result.outcome in _FAILED and result.failure.kind in _CANDIDATES_ON
+
+
+def candidates(detections: "list[adapter_pb2.Detection]", failed: str) -> list[str]:
+    """Return the adapters that could take over, best first: agents that were found, then what asks a model itself.
+
+    Args:
+        detections: what was found, perhaps a while ago.
+        failed: the adapter that failed.
+    """
+    agents: list[tuple[int, str]] = []
+    models: list[tuple[int, str]] = []
+    for one in detections:
+        login = _GOOD_AUTH.get(one.auth)
+        features = {item.feature for item in one.capabilities.items}
+        if one.adapter == failed or not one.available or login is None or pb.FEATURE_PROMPT not in features:
+            continue
+        if one.executable:
+            agents.append((login, one.adapter))
+        elif features >= _OF_A_MODEL:
+            models.append((login, one.adapter))
+    return [name for _login, name in [*sorted(agents), *sorted(models)]]

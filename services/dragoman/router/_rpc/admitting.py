@@ -1,0 +1,167 @@
+"""What lets a run through to an adapter: its place there, and the breaker of its login."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._domain.admission import MOST_WAITING, Places, longest_wait_s
+from dragoman.router._domain.breaker import CRASHES, Breakers, Key, Open, login_parts
+from dragoman.router._domain.fallback import Course, candidates
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.journey import Journey
+from dragoman.router._rpc.keeping import Keeping
+from dragoman.router._rpc.link import first_of
+from dragoman.router._rpc.run import Run
+from dragoman.router._rpc.scene import Scene
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+_RETRY_S = 1.0
+
+_log = structlog.get_logger("dragoman.router")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the router's configuration says of it; see ``RouterConfig``."""
+
+    max_runs: Mapping[str, int] = field(default_factory=dict)
+    upstream_retries: int = 2
+    breaker_crashes: int = CRASHES
+
+
+class Admitting:
+    """Lets runs through.
+
+    Args:
+        scene: what the router's parts share.
+        keeping: has the key of digests.
+        policy: how much is let through.
+        find: returns the place of an adapter by its name, or raises ADAPTER_NOT_FOUND.
+    """
+
+    def __init__(
+        self, scene: Scene, keeping: Keeping, policy: Policy, find: Callable[[str], Awaitable[Host]]
+    ) -> None:
+        self._scene = scene
+        self._keeping = keeping
+        self._policy = policy
+        self._places = Places(policy.max_runs)
+        self._breakers = Breakers(policy.breaker_crashes)
+        self.find = find
+        self.detections: Callable[[], list[adapter_pb2.Detection]] = list
+        """Returns what was found of agents so far."""
+
+    def journey(self, run: Run, request: adapter_pb2.ExecuteRequest) -> Journey:
+        """Return what brings a run from adapter to adapter; the wishes for that are taken out of its request."""
+        wishes = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
+        if not wishes.fallback.adapters:
+            run.suggest = lambda: self._candidates(run.record.adapter)
+        request.ClearField("fallback")
+        request.ClearField("admission")
+        run.course = Course(wishes.fallback, self._policy.upstream_retries)
+        return Journey(run, self, self._scene.clock, wishes)
+
+    @contextlib.asynccontextmanager
+    async def place(
+        self, run: Run, request: adapter_pb2.ExecuteRequest, wishes: adapter_pb2.ExecuteRequest
+    ) -> AsyncIterator[None]:
+        """Give a run its place at its adapter while the block runs, which is one attempt.
+
+        Args:
+            run: the run.
+            request: what its adapter will get.
+            wishes: what the caller says of its admission.
+
+        Raises:
+            DragomanError: BREAKER_OPEN, or TOO_MANY_RUNS for as long as the caller waits.
+        """
+        adapter, now = run.record.adapter, self._scene.clock.time()
+        key = Key(adapter, self._keeping.digests.keyed(login_parts(request)))
+        opened = self._breakers.admit(key, run.run_id, now)
+        if opened is not None and not wishes.admission.ignore_breaker:
+            raise _is_open(adapter, opened)
+        try:
+            async with self._room(run, longest_wait_s(wishes)):
+                yield
+        finally:
+            self._note(key, run)
+
+    @contextlib.asynccontextmanager
+    async def _room(self, run: Run, wait_s: float) -> AsyncIterator[None]:
+        record = run.host.record
+        limit, adapter, granted = self._places.limit(record.type, record.names), record.type, asyncio.Event()
+        is_crowded = self._places.waiting(adapter) >= MOST_WAITING
+        ticket = self._places.take(adapter, limit, granted.set)
+        try:
+            if not granted.is_set() and wait_s and not is_crowded:
+                await self._wait(run, granted, wait_s)
+            if not granted.is_set() and not run.over.is_set():
+                raise self._full(adapter, limit, waited=bool(wait_s))
+            yield
+        finally:
+            self._places.leave(ticket)
+
+    async def _wait(self, run: Run, granted: asyncio.Event, wait_s: float) -> None:
+        run.tell(pb.State(phase=pb.RUN_PHASE_QUEUED, reason=f"waits for a place at {run.record.adapter!r}"))
+        run.log.info("run waits for a place", longest_s=wait_s)
+        self._scene.changes.tell()
+        await first_of(
+            asyncio.ensure_future(granted.wait()), asyncio.ensure_future(run.over.wait()), timeout_s=wait_s
+        )
+        run.record.phase = pb.RUN_PHASE_STARTING if not run.over.is_set() else run.record.phase
+        self._scene.changes.tell()
+
+    def _full(self, adapter: str, limit: int | None, *, waited: bool) -> DragomanError:
+        told = "and no place came free in time" if waited else "admission.longest_wait lets a run wait for a place"
+        return DragomanError(
+            Reason.TOO_MANY_RUNS,
+            f"the adapter {adapter!r} has {limit} runs, as many as this router lets it have; {told}",
+            {"adapter": adapter, "limit": str(limit)},
+            retry_after_s=_RETRY_S,
+        )
+
+    def _note(self, key: Key, run: Run) -> None:
+        result = run.held_back[0].result if run.held_back is not None else run.record.result
+        if result is None or run.course is None:
+            self._breakers.release(key, run.run_id)
+            return
+        now = self._scene.clock.time()
+        if self._breakers.note(key, run.run_id, result, now, did_work=run.course.did_work):
+            open_ = bool(self._breakers.opened(key.adapter, now))
+            _log.warning("breaker changed", adapter=key.adapter, run_id=run.run_id, open=open_)
+            self._scene.changes.tell()
+
+    def mended(self, adapter: str) -> None:
+        """Take note that the machine's own login was just seen to be good."""
+        if self._breakers.reset(adapter):
+            _log.info("breaker closed", adapter=adapter, why="its login was seen to be good")
+            self._scene.changes.tell()
+
+    def remarks(self, adapter: str) -> list[str]:
+        """Return what keeps runs from an adapter now."""
+        told = []
+        for key, opened in self._breakers.opened(adapter, self._scene.clock.time()):
+            whose = "of some requests" if key.login else "of this machine"
+            told.append(f"runs with a login {whose} are refused for {opened.wait_s:.0f} s: {opened.told}")
+        if waiting := self._places.waiting(adapter):
+            told.append(f"{waiting} runs wait for a place")
+        return told
+
+    def _candidates(self, failed: str) -> list[str]:
+        now = self._scene.clock.time()
+        found = candidates(self.detections(), failed)
+        return [name for name in found if not any(not key.login for key, _ in self._breakers.opened(name, now))]
+
+
+def _is_open(adapter: str, opened: Open) -> DragomanError:
+    kind = pb.FailureKind.Name(opened.cause)
+    return DragomanError(
+        Reason.BREAKER_OPEN,
+        f"runs of {adapter!r} with this login failed just now: {opened.told}",
+        {"adapter": adapter, "failure_kind": kind},
+        retry_after_s=max(opened.wait_s, 0.1),
+    )

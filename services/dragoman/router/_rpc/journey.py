@@ -1,0 +1,172 @@
+"""The way of one run: from its first adapter, by what its request allows, to others, until it has a result.
+
+Each attempt has the run's id, the next sequences and the next number. Nothing of it is silent: the attempt that
+failed ends with ``attempt_ended``, and whoever does not take the run is told as a notice.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._domain.fallback import Course, onward
+from dragoman.router._ports import Clock
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.link import first_of
+from dragoman.router._rpc.pump import Pump
+from dragoman.router._rpc.run import Run
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+if TYPE_CHECKING:
+    from dragoman.router._rpc.admitting import Admitting
+
+
+class Journey:
+    """Brings one run from adapter to adapter.
+
+    Args:
+        run: the run.
+        admitting: lets it through to them.
+        clock: time and chance.
+        wishes: the caller's ``fallback`` and ``admission``.
+    """
+
+    def __init__(self, run: Run, admitting: "Admitting", clock: Clock, wishes: adapter_pb2.ExecuteRequest) -> None:
+        assert run.course is not None
+        self._run = run
+        self._course: Course = run.course
+        self._admitting = admitting
+        self._clock = clock
+        self._wishes = wishes
+        self._name = ""
+        """The present adapter's name in ``fallback``."""
+
+    async def go(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> None:
+        """Start the run at its adapter, and follow it to its end.
+
+        Args:
+            pump: follows it.
+            request: what the first adapter gets.
+        """
+        try:
+            following: adapter_pb2.ExecuteRequest | None = request
+            while following is not None:
+                request = following
+                error = await self._attempt(pump, request)
+                following = None if self._is_done else await self._next(request, error)
+        except DragomanError as error:
+            self._run.refuse(error)
+        except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
+            self._run.fail()
+            raise
+
+    @property
+    def _is_done(self) -> bool:
+        return self._run.over.is_set() or self._run.is_given_up
+
+    async def _attempt(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> DragomanError | None:
+        self._course.begin(tells_tools=True)
+        try:
+            async with self._admitting.place(self._run, request, self._wishes):
+                return None if self._is_done else await pump.execute(request.SerializeToString())
+        except DragomanError as error:
+            return error
+
+    async def _next(
+        self, request: adapter_pb2.ExecuteRequest, error: DragomanError | None
+    ) -> adapter_pb2.ExecuteRequest | None:
+        """Return what is asked for next; ``None`` once the run is over."""
+        if error is None:
+            return await self._after_failure(request)
+        run, failed = self._run, self._run.failed
+        if failed is None:
+            host = await self._successor() if self._skips(error) else None
+            if host is None:
+                run.refuse(error)
+                return None
+            run.remark("adapter_skipped", f"{error.message}; the run goes to {host.record.type!r}.")
+            return self._moved(request, host)
+        run.remark("fallback_refused", f"The adapter {run.record.adapter!r} did not take the run: {error.message}.")
+        host = await self._successor() if self._course.may_fall_back(failed) else None
+        if self._is_called_off():
+            return None
+        if host is None:
+            run.end_as(failed)
+            return None
+        return self._moved(request, host)
+
+    def _skips(self, error: DragomanError) -> bool:
+        """Tell whether a run that has not begun may go to another adapter: as if it had failed as others did."""
+        kind = error.metadata.get("failure_kind", "")
+        is_open = error.reason is Reason.BREAKER_OPEN and kind in pb.FailureKind.keys()  # noqa: SIM118 - no mapping
+        return is_open and self._course.falls_back_on(pb.FailureKind.Value(kind))
+
+    async def _after_failure(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest | None:
+        run = self._run
+        assert run.held_back is not None
+        result = run.held_back[0].result
+        if self._course.may_retry(result):
+            return await self._again(request, result)
+        host = await self._successor()
+        if self._is_done:
+            return None
+        if host is None or run.cancelling.is_set():
+            run.release()
+            return None
+        kind = pb.FailureKind.Name(result.failure.kind).removeprefix("FAILURE_KIND_")
+        await run.turn(host.record.type, f"{kind}: the run falls back to {host.record.type!r}.")
+        return None if self._is_called_off() else self._numbered(self._moved(request, host))
+
+    async def _again(
+        self, request: adapter_pb2.ExecuteRequest, result: pb.Result
+    ) -> adapter_pb2.ExecuteRequest | None:
+        run = self._run
+        delay_s = self._course.retry(self._clock.chance())
+        reason = f"The model's service failed before the agent did any work; it is tried again in {delay_s:.1f} s."
+        await run.turn("", reason)
+        if self._is_called_off():
+            return None
+        state = pb.State(
+            phase=pb.RUN_PHASE_RETRYING,
+            retry_attempt=self._course.retries_done,
+            reason=reason,
+            retry_cause=result.failure.kind,
+        )
+        state.retry_delay.FromNanoseconds(int(delay_s * 1e9))
+        run.tell(state)
+        over, cancelled = run.over.wait(), run.cancelling.wait()
+        await first_of(asyncio.ensure_future(over), asyncio.ensure_future(cancelled), timeout_s=delay_s)
+        return None if self._is_called_off() else self._numbered(request)
+
+    def _is_called_off(self) -> bool:
+        """Tell whether nothing is to follow; a run that is between two attempts then ends as cancelled."""
+        if self._run.cancelling.is_set():
+            self._run.stop_waiting()
+        return self._is_done
+
+    async def _successor(self) -> Host | None:
+        """Return the next adapter's place; who is not there is told and passed over."""
+        while not self._is_done and (name := self._course.next_adapter()) is not None:
+            try:
+                host = await self._admitting.find(name)
+                if host.record.is_refused:
+                    raise host.refusal()
+            except DragomanError as error:
+                self._run.remark("fallback_refused", f"The run cannot fall back to {name[:64]!r}: {error.message}.")
+            else:
+                self._name = name
+                return host
+        return None
+
+    def _moved(self, request: adapter_pb2.ExecuteRequest, host: Host) -> adapter_pb2.ExecuteRequest:
+        run = self._run
+        following = onward(request, self._name, host.record.type, run.cwd, self._wishes.fallback)
+        run.move(host)
+        return self._numbered(following)
+
+    def _numbered(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
+        if self._run.failed is not None:
+            request.relay.first_sequence = self._run.record.last_sequence + 1
+            request.relay.first_attempt = self._run.record.attempt + 1
+        return request
