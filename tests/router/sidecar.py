@@ -82,13 +82,13 @@ class _Run:
             self.emit(result=self.result)
             self.stop()
 
-    def start(self, adapter: str, *, lost: bool = False) -> None:
+    def start(self, adapter: str, *, refused: bool = False) -> None:
         """Say what is done about the session that was asked for."""
         session = self.request.session
         started = event_pb2.Started(adapter=adapter, instance_id=self.instance_id, session_reason=session.reason)
-        if session.HasField("handle") and not lost:
+        if session.HasField("handle") and not refused:
             started.session_disposition = event_pb2.SESSION_DISPOSITION_RESUME
-        elif session.reason or lost:
+        elif session.reason or refused:
             started.session_disposition = event_pb2.SESSION_DISPOSITION_RESUME_REFUSED
         else:
             started.session_disposition = event_pb2.SESSION_DISPOSITION_NEW
@@ -107,7 +107,7 @@ class _Run:
             ended.session.change = event_pb2.SESSION_CHANGE_CLEAR
             self.emit(attempt_ended=ended)
             self.attempt += 1
-            self.start(adapter, lost=True)
+            self.start(adapter, refused=True)
         elif kind == "used":
             self.result.usage.scope = event_pb2.USAGE_SCOPE_RUN
             self.result.usage.tokens.input = value
@@ -138,6 +138,7 @@ class Sidecar:
         features: Sequence[event_pb2.Feature.ValueType] = (),
     ) -> None:
         self.features = features
+        self.refuses_sessions = False
         self.type = type_
         self.aliases = aliases
         self.revision = revision
@@ -251,7 +252,7 @@ class Sidecar:
         first = run.steps[0] if run.steps else None
         if first == "(silent)":
             return
-        run.start(self.type)
+        run.start(self.type, refused=self.refuses_sessions)
         for step in run.steps:
             if run.finished.is_set():
                 return
@@ -318,6 +319,7 @@ async def main() -> int:
         env.get("SIDECAR_TYPE", "fake"),
         aliases=[name for name in env.get("SIDECAR_ALIASES", "").split(",") if name],
         revision=int(env.get("SIDECAR_REVISION", "1")),
+        features=[event_pb2.Feature.Value(name) for name in env.get("SIDECAR_FEATURES", "").split()],
     )
     server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [env["DRAGOMAN_LISTEN"]])
     stop = asyncio.Event()

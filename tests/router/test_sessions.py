@@ -156,6 +156,15 @@ async def test_a_lost_session_is_replaced_by_that_of_the_next_attempt(scene: Sce
     assert await scene.sessions() == []
 
 
+async def test_a_session_that_the_adapter_refuses_is_not_gone_on_with(scene: Scene) -> None:
+    await scene.run({"set": "s1"})
+    scene.sidecars["fake"].refuses_sessions = True
+    await scene.run()
+    assert [(one.handle.native_id, one.runs) for one in await scene.sessions()] == [("s1", 1)]
+    await scene.run({"set": "s2"})
+    assert [(one.handle.native_id, one.runs) for one in await scene.sessions()] == [("s2", 1)]
+
+
 async def test_a_fresh_one_takes_the_place_and_a_handle_is_the_callers_own(scene: Scene) -> None:
     await scene.run({"set": "s1"})
     assert (await scene.run({"set": "s2"}, session=pb.SessionSelector(fresh=True))).session.fresh
@@ -252,14 +261,15 @@ async def test_an_agent_that_cuts_its_own_context_goes_on_without_end(folder: Pa
         assert ("2,000,000 input tokens" in asked.session.reason) == (not itself)
 
 
-async def test_it_is_asked_what_it_can_do_before_its_session_is_given_up(folder: Path) -> None:
-    named = manifest(folder, "fake")
+@pytest.mark.parametrize("features", ["", "FEATURE_COMPACTION"])
+async def test_it_is_asked_what_it_can_do_before_its_session_is_given_up(folder: Path, features: str) -> None:
+    named = manifest(folder, "fake", env={"SIDECAR_FEATURES": features})
     fields: dict[str, Any] = {"agent": pb.Agent(id="a"), "task_key": "t"}
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         await caller.execute("fake", {"set": "s1"}, {"used": 3_000_000}, END, **fields).rest()
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         started = (await caller.execute("fake", END, **fields).rest())[0].started
-        assert "3,000,000 input tokens" in started.session_reason
+        assert ("3,000,000 input tokens" in started.session_reason) == (not features)
 
 
 async def test_a_log_that_fails_keeps_no_run_from_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
