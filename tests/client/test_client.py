@@ -161,6 +161,40 @@ async def test_runs_up_to_the_limit() -> None:
     ]
 
 
+async def test_sessions_up_to_the_limit() -> None:
+    def page(*ids: str, token: str) -> router_pb2.ListSessionsResponse:
+        sessions = [router_pb2.StoredSession(handle=pb.SessionHandle(native_id=one)) for one in ids]
+        return router_pb2.ListSessionsResponse(sessions=sessions, next_page_token=token)
+
+    fake = Paged(ListSessions=[page("a", "b", token="1"), page("c", "d", token="")])
+    filters = router_pb2.ListSessionsRequest(adapter="x", task_key="t", page_token="9", page_size=3)
+    async with client_of(fake) as client:
+        first = await client.list_sessions(filters, limit=3)
+        everything = await client.list_sessions()
+    assert [session.handle.native_id for session in first] == ["a", "b", "c"]
+    assert [session.handle.native_id for session in everything] == ["a", "b", "c", "d"]
+    assert sent(fake)[:2] == [
+        ("ListSessions", {"adapter": "x", "taskKey": "t", "pageSize": 3}),
+        ("ListSessions", {"adapter": "x", "taskKey": "t", "pageSize": 1, "pageToken": "1"}),
+    ]
+
+
+async def test_one_session_by_its_key() -> None:
+    key = api.SessionKey(agent_id="a", task_key="t")
+    one = router_pb2.StoredSession(key=key, adapter="x")
+    fake = FakeAdapter(
+        answers={
+            "GetSession": router_pb2.GetSessionResponse(session=one),
+            "DeleteSession": router_pb2.DeleteSessionResponse(deleted=True),
+        }
+    )
+    async with client_of(fake) as client:
+        assert await client.get_session(key, "x") == one
+        assert await client.delete_session(key, "x")
+    said = {"key": {"agentId": "a", "taskKey": "t"}, "adapter": "x"}
+    assert sent(fake) == [("GetSession", said), ("DeleteSession", said)]
+
+
 async def test_get_run() -> None:
     answer = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="run-1"))
     fake = FakeAdapter(answers={"GetRun": answer})

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
+from dragoman.router._domain.runs import RunRecord
+from dragoman.router._domain.stored import SessionId
+from dragoman.router._local.clock import SystemClock
+from dragoman.router._rpc.sessions import RunSession
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.store import Store
 from dragoman.v1 import adapter_pb2 as pb
@@ -15,10 +19,10 @@ from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
-from tests.router.store.databases import new_postgres, postgres_server
+from tests.router.store.databases import database, new_postgres, postgres_server, store
 from tests.router.test_processes import program
 
-__all__ = ["postgres_server"]
+__all__ = ["database", "postgres_server", "store"]
 
 REFUSED = event_pb2.SESSION_DISPOSITION_RESUME_REFUSED
 END = {"end": "SUCCEEDED"}
@@ -290,6 +294,29 @@ async def test_a_log_that_fails_keeps_no_run_from_its_end(folder: Path, monkeypa
         assert all("the disk is full" in remark for remark in remarks)
         assert "notice" in kinds(scene.events)
         assert [session.handle.native_id for session in await scene.sessions()] == ["s1"]
+
+
+async def test_a_session_is_stored_for_the_adapter_that_left_it(store: Store) -> None:
+    def message(change: event_pb2.SessionChange.ValueType, native_id: str = "") -> bytes:
+        handle = event_pb2.SessionHandle(native_id=native_id) if native_id else None
+        result = event_pb2.Result(session=event_pb2.SessionUpdate(change=change, handle=handle))
+        return event_pb2.AgentEvent(result=result).SerializeToString()
+
+    remarks: list[tuple[str, str]] = []
+    first = SessionId("c", "a", "fake", "t")
+    record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
+    session = RunSession(record, first, "", store, SystemClock(), lambda *told: remarks.append(told))
+    await session.hear(message(event_pb2.SESSION_CHANGE_SET, "s1"))
+    record.adapter = "other"  # it fell back
+    session.begin_anew()
+    await session.hear(message(event_pb2.SESSION_CHANGE_SET, "o1"))
+    other = await store.session(SessionId("c", "a", "other", "t"))
+    assert other is not None
+    assert (other.handle.native_id, other.adapter) == ("o1", "other")
+    await session.hear(message(event_pb2.SESSION_CHANGE_CLEAR))
+    await session.hear(b"\xff")
+    assert [one.handle.native_id for one in await store.sessions({}, before=None, size=9)] == ["s1"]
+    assert remarks == []
 
 
 async def test_the_same_request_again_is_the_same_run(scene: Scene) -> None:
