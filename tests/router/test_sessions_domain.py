@@ -101,7 +101,7 @@ def stored(native_id: str = "s1", **fields: object) -> router_pb2.StoredSession:
     ("session", "after_s", "word"),
     [
         (stored(runs=199), 0, ""),
-        (stored(runs=200), 0, "200 runs"),
+        (stored(runs=200), 0, "has had 200 runs"),
         (stored(input_tokens=1_999_999), 0, ""),
         (stored(input_tokens=2_000_000), 0, "2,000,000 input tokens"),
         (stored(), 71.9 * HOUR_S, ""),

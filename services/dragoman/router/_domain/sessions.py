@@ -89,7 +89,7 @@ class Compaction:
         """Return why a new session is due; empty if it is not."""
         hours = (now - session.created_at.ToNanoseconds() / 1e9) / 3600
         if 0 < self.runs <= session.runs:
-            return f"the session has had {session.runs:,} runs"
+            return f"the session has had {session.runs:,} run{'' if session.runs == 1 else 's'}"
         if 0 < self.input_tokens <= session.input_tokens:
             return f"the session has taken {session.input_tokens:,} input tokens"
         if 0 < self.hours <= hours:
