@@ -1,6 +1,8 @@
 """Routers that are killed: their runs go on in the next one, or are told to be lost; nothing is told twice."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,19 @@ async def test_a_run_that_was_refused_leaves_no_trace(folder: Path) -> None:
             while (await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)).runs:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
         assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest())[-1] == "result"
+
+
+async def test_an_adapter_with_many_runs_is_taken_over_once(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        for number in range(8):
+            await caller.execute("fake", "a", {"gate": "g"}, run_id=f"r-{number}").until("text")
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        taken = await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        os.kill(taken.pid, signal.SIGKILL)
+        for number in range(8):
+            assert (await attached(caller, f"r-{number}", 2))[-1].result.outcome == event_pb2.OUTCOME_LOST
+        # One death counts once: eight would be waited for.
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]

@@ -57,6 +57,7 @@ class LaunchedHost(Host):
         super().__init__(record, scene)
         self._life: _Life | None = None
         self._lives: set[_Life] = set()
+        self._adopting = asyncio.Lock()
         self._backoff = Backoff()
         self._has_died = False
         self._uses = 0
@@ -114,21 +115,27 @@ class LaunchedHost(Host):
         Returns:
             The process; ``None`` if it is not there any more, or does not answer as it should.
         """
-        known = next((life for life in self._lives if life.address == address), None)
+        # One at a time: each run of the process asks for it, and it must not be taken over once for each.
+        async with self._adopting:
+            known = next((life for life in self._lives if life.address == address), None) or await self._take(address)
         if known is None:
-            launched = await self._scene.launcher.adopt(address)
-            if launched is None or self._is_closed:
-                return None
-            known = _Life(address)
-            known.launched = launched
-            self._lives.add(known)
-            if self._life is None:
-                self._life = known
-            known.task = self._scene.tasks.start(self._live_on(known, launched), f"adapter {self.record.type}")
+            return None
         try:
             return await asyncio.shield(known.ready)
         except DragomanError:
             return None
+
+    async def _take(self, address: str) -> _Life | None:
+        launched = await self._scene.launcher.adopt(address)
+        if launched is None or self._is_closed:
+            return None
+        life = _Life(address)
+        life.launched = launched
+        self._lives.add(life)
+        if self._life is None:
+            self._life = life
+        life.task = self._scene.tasks.start(self._live_on(life, launched), f"adapter {self.record.type}")
+        return life
 
     async def _live_on(self, life: _Life, launched: Launched) -> None:
         _log.info("adapter taken over", adapter=self.record.type, pid=launched.pid, guard_pid=launched.guard_pid)
