@@ -18,6 +18,12 @@ What a run does is its prompt, a JSON list of steps, done in order::
     {"says": "text"}       have the result end with these words
     "(silent)"             only as the first: accept the run and send nothing, until it is cancelled
 
+    {"failed": "KIND"}     a result that failed in this way
+    {"tool": "id"}         a tool_call
+    {"running": true}      the state RUNNING
+    {"deaf": "g"}          when told to end, open this gate and wait until the run ends by itself
+
+Instead of steps the prompt may be ``{"TYPE": [STEPS, ...]}``: what each adapter does, try after try.
 A run without a result waits for Cancel. What a process does wrong at its start is said by variables, see `main`.
 """
 
@@ -46,11 +52,12 @@ SERVICE = pb.DESCRIPTOR.services_by_name["AdapterService"]
 class _Run:
     """One run and its steps."""
 
-    def __init__(self, request: pb.ExecuteRequest, instance_id: str) -> None:
+    def __init__(self, request: pb.ExecuteRequest, instance_id: str, steps: list[Any]) -> None:
         self.request = request
-        self.fanout = Fanout(request.run_id)
-        self.sequence = 0
-        self.steps: list[Any] = json.loads(request.prompt or "[]")
+        self.first = request.relay.first_sequence or 1
+        self.fanout = Fanout(request.run_id, first_sequence=self.first)
+        self.sequence = self.first - 1
+        self.steps = steps
         self.finished = asyncio.Event()
         self.outcome = event_pb2.OUTCOME_UNSPECIFIED
         self.instance_id = instance_id
@@ -59,7 +66,8 @@ class _Run:
         self.cut_with: DragomanError | None = None
         self.streams_end = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        self.attempt = 1
+        self.attempt = request.relay.first_attempt or 1
+        self.deaf = ""
         self.result = event_pb2.Result(tree_confirmed_dead=True)
 
     def emit(self, **body: Any) -> None:
@@ -75,7 +83,7 @@ class _Run:
 
     def end(self, outcome: event_pb2.Outcome.ValueType) -> None:
         if not self.finished.is_set():
-            if not self.sequence:
+            if self.sequence < self.first:
                 self.emit(started=event_pb2.Started(instance_id=self.instance_id))
             self.outcome = outcome
             self.result.outcome = outcome
@@ -113,6 +121,21 @@ class _Run:
             self.result.usage.tokens.input = value
         elif kind == "says":
             self.result.summary = value
+
+    def work(self, kind: str, value: Any) -> None:
+        """Do something that a router decides by."""
+        if kind == "deaf":
+            self.deaf = value
+        elif kind == "stop":
+            self.stop()
+        elif kind == "tool":
+            self.emit(tool_call=event_pb2.ToolCall(id=value, name="tool"))
+        elif kind == "running":
+            self.emit(state=event_pb2.State(phase=event_pb2.RUN_PHASE_RUNNING))
+        elif kind == "failed":
+            self.result.failure.kind = event_pb2.FailureKind.Value(f"FAILURE_KIND_{value}")
+            self.result.failure.message = value
+            self.end(event_pb2.OUTCOME_FAILED)
 
     def stop(self) -> None:
         self.fanout.close()
@@ -155,6 +178,7 @@ class Sidecar:
         ]
         self.detect_gate: asyncio.Event | None = None
         self._gates: dict[str, asyncio.Event] = {}
+        self._tries: dict[str, int] = {}
 
     def gate(self, name: str) -> asyncio.Event:
         """Return the event behind a gate."""
@@ -196,15 +220,17 @@ class Sidecar:
     async def Execute(self, request: pb.ExecuteRequest, context: Context) -> None:
         self._note("Execute", request)
         run = self.runs.get(request.run_id)
+        if run is not None and run.finished.is_set() and request.relay.first_sequence > run.sequence:
+            run = None  # the next attempt of a run that a router drives
         if run is None:
-            run = self.runs[request.run_id] = _Run(request, self.instance_id)
+            run = self.runs[request.run_id] = _Run(request, self.instance_id, self._steps(request))
             first = run.steps[0] if run.steps else None
             if isinstance(first, dict) and "refuse" in first:
                 del self.runs[request.run_id]
                 raise DragomanError(Reason[first["refuse"]], "refused by the sidecar", {"who": "sidecar"})
             run.task = asyncio.ensure_future(self._play(run))
         await context.send_initial_metadata(((RUN_ID_METADATA_KEY, request.run_id),))
-        await self._stream(run, context, 0, joined=False)
+        await self._stream(run, context, run.first - 1, joined=False)
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:
         self._note("Attach", request)
@@ -213,6 +239,9 @@ class Sidecar:
     async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:
         self._note("Cancel", request)
         run = self._find(request.run_id)
+        if run.deaf:
+            self.open(run.deaf)
+            await run.finished.wait()
         run.end(event_pb2.OUTCOME_CANCELLED)
         return pb.CancelResponse(outcome=run.outcome, result_sequence=run.sequence, tree_confirmed_dead=True)
 
@@ -223,6 +252,15 @@ class Sidecar:
             run.emit(input_resolved=event_pb2.InputResolved(id=request.request_id))
         self.open(request.request_id)
         return pb.RespondResponse(sequence=run.sequence)
+
+    def _steps(self, request: pb.ExecuteRequest) -> list[Any]:
+        told = json.loads(request.prompt or "[]")
+        if isinstance(told, list):
+            return told
+        number = self._tries.get(request.run_id, 0)
+        self._tries[request.run_id] = number + 1
+        steps: list[Any] = told[self.type][number]
+        return steps
 
     def _note(self, name: str, request: Any) -> None:
         if request.adapter not in {"", self.type, *self.aliases}:
@@ -259,16 +297,17 @@ class Sidecar:
             await self._step(run, step)
 
     async def _step(self, run: _Run, step: Any) -> None:
-        if isinstance(step, str):
-            run.emit(text=event_pb2.Text(item_id="i", delta=step))
-            return
-        ((kind, value),) = step.items()
-        if kind == "gate":
+        ((kind, value),) = step.items() if isinstance(step, dict) else [("text", step)]
+        if kind == "text":
+            run.emit(text=event_pb2.Text(item_id="i", delta=value))
+        elif kind == "gate":
             await self.gate(value).wait()
         elif kind == "ask":
             run.emit(input_request=event_pb2.InputRequest(id=value, title=value))
             run.pending[value] = event_pb2.AgentEvent(
-                run_id=run.request.run_id, attempt=1, input_request=event_pb2.InputRequest(id=value, title=value)
+                run_id=run.request.run_id,
+                attempt=run.attempt,
+                input_request=event_pb2.InputRequest(id=value, title=value),
             ).SerializeToString()
             await self.gate(value).wait()
         elif kind == "flood":
@@ -279,8 +318,6 @@ class Sidecar:
         elif kind == "raw":
             run.sequence += 1
             run.fanout.append(bytes.fromhex(value), run.sequence)
-        elif kind == "stop":
-            run.stop()
         elif kind == "fail":
             run.failure = DragomanError(None, "as the test wants", status=grpc.StatusCode[value])
             run.stop()
@@ -288,6 +325,8 @@ class Sidecar:
             os._exit(value)
         elif kind in {"set", "clear", "lost", "used", "says"}:
             run.say(self.type, kind, value)
+        elif kind in {"tool", "running", "failed", "deaf", "stop"}:
+            run.work(kind, value)
         elif kind == "end":
             run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))
 

@@ -284,7 +284,7 @@ def _addition(events: StoredEvents, owner: str) -> Statement:
 
 
 def _update(run: StoredRun) -> Statement:
-    changing = ("finished_at", "state", "reserved", "logged", "owner", "lease_until", "place", "outcome")
+    changing = ("finished_at", "adapter", "state", "reserved", "logged", "owner", "lease_until", "place", "outcome")
     changes = ", ".join(f"{name} = :{name}" for name in changing)
     sql = f"UPDATE runs SET {changes}, bytes = :size WHERE run_id = :run_id AND owner = :owner"  # noqa: S608 - constants
     values = _values(run)

@@ -1,0 +1,328 @@
+"""Fallback, further tries, breakers and places: one run, several attempts, in streams the contract allows."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.testkit.streams import check_stream
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+from google.protobuf import duration_pb2
+
+from tests.router.harness import PATIENCE_S, Caller, Stream, config, failure, gone, kinds, manifest, routing
+from tests.router.sidecar import Sidecar, serving
+from tests.router.test_processes import program
+
+AUTH = event_pb2.FAILURE_KIND_AUTH_REQUIRED
+UPSTREAM = event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+TOLD = [event_pb2.FEATURE_TOOL_START, event_pb2.FEATURE_PROMPT]
+FAILS = [{"failed": "AUTH_REQUIRED"}]
+WORKS = ["b", {"end": "SUCCEEDED"}]
+
+
+@contextlib.asynccontextmanager
+async def among(
+    folder: Path, types: Sequence[str] = ("one", "two", "three"), features: Any = TOLD, **fields: Any
+) -> AsyncIterator[tuple[Caller, dict[str, Sidecar]]]:
+    """A router that has several adapters at configured addresses."""
+    sidecars = {name: Sidecar(name, features=features) for name in types}
+    addresses = {name: f"unix:{folder}/{name}.sock" for name in types}
+    async with contextlib.AsyncExitStack() as stack:
+        for name, sidecar in sidecars.items():
+            await stack.enter_async_context(serving(sidecar, addresses[name]))
+        configured = config(folder, addresses=tuple(addresses.values()), **fields)
+        _router, caller = await stack.enter_async_context(routing(configured))
+        for name in types:
+            await caller.until(name, router_pb2.ADAPTER_STATE_READY)
+        yield caller, sidecars
+
+
+def request(
+    scripts: Any, *chain: str, run_id: str = "r", on: Sequence[Any] = (AUTH,), **fields: Any
+) -> pb.ExecuteRequest:
+    """Return a request whose adapters do these things; ``chain`` may follow the first."""
+    made = pb.ExecuteRequest(run_id=run_id, adapter=next(iter(scripts)), prompt=json.dumps(scripts), **fields)
+    if chain:
+        made.fallback.adapters.extend(chain)
+        made.fallback.on.extend(on)
+    return made
+
+
+async def told(caller: Caller, asked: pb.ExecuteRequest) -> list[event_pb2.AgentEvent]:
+    """Return all events of a run; they are checked, and the log has the same."""
+    live = await Stream(caller.adapter.Execute(asked)).rest()
+    check_stream(live)
+    again = [event for event in await caller.attach(asked.run_id).rest() if event.sequence]
+    assert again == [event for event in live if event.sequence]
+    return live
+
+
+def durable(events: Sequence[event_pb2.AgentEvent]) -> list[str]:
+    return kinds([event for event in events if event.sequence])
+
+
+def notices(events: Sequence[event_pb2.AgentEvent]) -> list[str]:
+    return [event.notice.code for event in events if event.HasField("notice")]
+
+
+async def test_a_failed_attempt_is_followed_by_the_next_adapter_in_a_fresh_session(folder: Path) -> None:
+    async with among(folder) as (caller, sidecars):
+        handle = event_pb2.SessionHandle(adapter="one", native_id="s")
+        asked = request({"one": [FAILS], "two": [WORKS]}, "two", "three", model="m", env={"API_KEY": "secret"})
+        asked.session.handle.CopyFrom(handle)
+        asked.config.update({"command": "/one", "model": "m", "maxTurns": 3})
+        asked.workspace.cwd = str(folder)
+        events = await told(caller, asked)
+        assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
+        assert [event.attempt for event in events if event.sequence] == [1, 1, 2, 2, 2]
+        (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
+        assert (ended.failure.kind, ended.next_adapter) == (AUTH, "two")
+        (sent,) = sidecars["two"].requests("Execute")
+        assert (sent.relay.first_sequence, sent.relay.first_attempt) == (3, 2)
+        assert not sent.HasField("session")
+        assert not sent.model
+        assert dict(sent.config) == {"maxTurns": 3}
+        assert (sent.workspace.cwd, sent.env["API_KEY"]) == (str(folder), "secret")
+        assert not sent.HasField("fallback")
+        summary = (await caller.run("r")).run
+        assert (summary.adapter, summary.attempt) == ("two", 2)
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r", adapter="one"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_SUCCEEDED, "who started it at the first adapter still finds it"
+
+
+@pytest.mark.parametrize(
+    ("first", "fields", "follows"),
+    [
+        ([{"tool": "t"}, *FAILS], {}, False),
+        ([{"tool": "t"}, *FAILS], {"after_side_effects": True}, True),
+        (["said", *FAILS], {}, True),
+        ([{"failed": "INTERNAL"}], {}, False),
+        ([{"end": "CANCELLED"}], {}, False),
+        ([{"end": "SUCCEEDED"}], {}, False),
+    ],
+)
+async def test_only_what_the_request_names_is_followed_and_never_what_had_effects(
+    folder: Path, first: list[Any], fields: dict[str, Any], follows: bool
+) -> None:
+    async with among(folder, ("one", "two")) as (caller, sidecars):
+        asked = request({"one": [first], "two": [WORKS]}, "two")
+        asked.fallback.MergeFrom(pb.Fallback(**fields))
+        events = await told(caller, asked)
+        assert ("attempt_ended" in kinds(events)) is follows
+        assert bool(sidecars["two"].requests("Execute")) is follows
+
+
+async def test_an_adapter_that_does_not_tell_of_tools_may_have_called_them(folder: Path) -> None:
+    async with among(folder, ("one", "two"), features=()) as (caller, sidecars):
+        asked = request({"one": [[{"running": True}, *FAILS]], "two": [WORKS]}, "two")
+        assert durable(await told(caller, asked)) == ["started", "state", "result"]
+        assert not sidecars["two"].requests("Execute")
+
+
+async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_counts(folder: Path) -> None:
+    async with among(folder) as (caller, _sidecars):
+        refuses = [[{"refuse": "INVALID_REQUEST"}]]
+        chain = ("nobody", "two", "three")
+        events = await told(caller, request({"one": [FAILS], "two": refuses, "three": [WORKS]}, *chain))
+        assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
+        assert notices(events) == ["fallback_refused", "fallback_refused"]
+        asked = request({"one": [FAILS], "two": refuses, "three": refuses}, *chain, run_id="s", env={"A_KEY": "k"})
+        events = await told(caller, asked)
+        assert durable(events) == ["started", "attempt_ended", "result"]
+        assert events[-1].result.failure.kind == AUTH
+        assert (await caller.run("s")).run.remarks
+
+
+async def test_if_none_is_there_the_result_is_the_adapters_own(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, _sidecars):
+        events = await told(caller, request({"one": [FAILS]}, "nobody"))
+        assert durable(events) == ["started", "result"]
+        assert events[-1].origin == event_pb2.EVENT_ORIGIN_AGENT
+
+
+async def test_nothing_follows_a_cancel(folder: Path) -> None:
+    async with among(folder, ("one", "two")) as (caller, sidecars):
+        first = [{"deaf": "g"}, {"gate": "g"}, *FAILS]  # it fails by itself while it is told to end
+        stream = Stream(caller.adapter.Execute(request({"one": [first], "two": [WORKS]}, "two")))
+        await stream.until("started")
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_FAILED
+        assert durable(await stream.rest()) == ["result"]
+        assert not sidecars["two"].requests("Execute")
+
+
+async def test_a_cancel_between_two_tries_ends_the_run_there(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        asked = request({"one": [[{"failed": "UPSTREAM_UNAVAILABLE"}], WORKS]})
+        stream = Stream(caller.adapter.Execute(asked))
+        before = await stream.until("attempt_ended")
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+        assert answer.tree_confirmed_dead
+        check_stream([*before, *await stream.rest()])
+        assert len(sidecars["one"].requests("Execute")) == 1
+
+
+async def test_what_failed_upstream_is_tried_again_visibly_and_not_for_ever(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        fails = [{"failed": "UPSTREAM_UNAVAILABLE"}]
+        events = await told(caller, request({"one": [fails, WORKS]}))
+        assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
+        (state,) = [event.state for event in events if event.HasField("state")]
+        assert (state.phase, state.retry_attempt, state.retry_cause) == (event_pb2.RUN_PHASE_RETRYING, 1, UPSTREAM)
+        assert 0.5 <= state.retry_delay.ToNanoseconds() / 1e9 <= 1
+        assert [sent.relay.first_attempt for sent in sidecars["one"].requests("Execute")] == [0, 2]
+        events = await told(caller, request({"one": [fails, fails, fails]}, run_id="s"))
+        assert durable(events) == ["started", "attempt_ended", "started", "attempt_ended", "started", "result"]
+
+
+async def test_what_failed_upstream_after_the_agent_spoke_is_not_tried_again(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, _sidecars):
+        events = await told(caller, request({"one": [["said", {"failed": "UPSTREAM_UNAVAILABLE"}]]}))
+        assert durable(events) == ["started", "text:said", "result"]
+
+
+async def test_a_failure_without_a_chain_names_who_could_take_over(folder: Path) -> None:
+    async with among(folder) as (caller, sidecars):
+        capabilities = event_pb2.Capabilities(
+            items=[
+                event_pb2.Capability(feature=feature)
+                for feature in (
+                    event_pb2.FEATURE_PROMPT,
+                    event_pb2.FEATURE_WORKSPACE,
+                    event_pb2.FEATURE_MODEL_CHOICE,
+                )
+            ]
+        )
+        for name, sidecar in sidecars.items():
+            sidecar.detections = [
+                pb.Detection(
+                    adapter=name,
+                    available=True,
+                    confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE,
+                    auth=pb.AUTH_STATE_OK,
+                    executable="/bin/sh" if name == "two" else "",
+                    capabilities=capabilities,
+                )
+            ]
+        await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
+        events = await told(caller, request({"one": [FAILS]}))
+        assert list(events[-1].result.fallback_candidates) == ["two", "three"]
+        assert list((await caller.run("r")).run.result.fallback_candidates) == ["two", "three"]
+
+
+async def test_a_login_that_failed_is_not_asked_again_and_another_one_is(folder: Path) -> None:
+    async with among(folder, ("one", "two")) as (caller, sidecars):
+        await told(caller, request({"one": [FAILS]}, env={"API_KEY": "bad"}))
+        scripts = {"one": [WORKS], "two": [WORKS]}
+        bad = request(scripts, run_id="bad", env={"API_KEY": "bad"})
+        refused = await Stream(caller.adapter.Execute(bad)).error()
+        assert refused.reason is Reason.BREAKER_OPEN
+        assert refused.retry_after_s is not None
+        assert 0 < refused.retry_after_s <= 30
+        assert "bad" not in refused.message
+        assert "the login was refused" in (await caller.entry("one")).remarks[0]
+        good = request(scripts, run_id="good", env={"API_KEY": "good"})
+        assert durable(await told(caller, good))[-1] == "result"
+        chained = request(scripts, "two", run_id="chained", env={"API_KEY": "bad"})
+        events = await told(caller, chained)
+        assert durable(events) == ["started", "text:b", "result"]
+        assert notices(events) == ["adapter_skipped"]
+        assert [sent.run_id for sent in sidecars["two"].requests("Execute")] == ["chained"]
+        bad.admission.ignore_breaker = True
+        assert durable(await told(caller, bad))[-1] == "result"
+        assert not (await caller.entry("one")).remarks, "what works closes it"
+
+
+async def test_an_adapter_that_is_full_refuses_or_lets_wait_as_the_caller_chooses(folder: Path) -> None:
+    async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
+        first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]})))
+        await first.until("started")
+        refused = await Stream(caller.adapter.Execute(request({"one": [WORKS]}, run_id="no"))).error()
+        assert refused.reason is Reason.TOO_MANY_RUNS
+        assert refused.retry_after_s
+        waits = request({"one": [WORKS]}, run_id="waits")
+        waits.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
+        second = Stream(caller.adapter.Execute(waits))
+        queued = await second.next()
+        assert queued.state.phase == event_pb2.RUN_PHASE_QUEUED
+        assert (await caller.run("waits")).run.phase == event_pb2.RUN_PHASE_QUEUED
+        sidecars["one"].open("g")
+        check_stream([queued, *await second.rest()])
+
+
+async def test_a_run_that_waits_too_long_is_refused_and_one_that_is_cancelled_never_starts(folder: Path) -> None:
+    async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
+        first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}]]})))
+        await first.until("started")
+        waits = request({"one": [WORKS]}, run_id="short")
+        waits.admission.longest_wait.CopyFrom(duration_pb2.Duration(nanos=50_000_000))
+        assert (await Stream(caller.adapter.Execute(waits)).error()).reason is Reason.TOO_MANY_RUNS
+        waits = request({"one": [WORKS]}, run_id="long")
+        waits.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
+        stream = Stream(caller.adapter.Execute(waits))
+        await stream.next()
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="long"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+        assert durable(await stream.rest()) == ["result"]
+        assert len(sidecars["one"].requests("Execute")) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"fallback": pb.Fallback(adapters=[""])}, "fallback.adapters"),
+        ({"fallback": pb.Fallback(adapters=["x"] * 17)}, "fallback.adapters"),
+        ({"fallback": pb.Fallback(on=[event_pb2.FAILURE_KIND_ADAPTER_LOST])}, "fallback.on"),
+        ({"fallback": pb.Fallback(on=[event_pb2.FAILURE_KIND_UNSPECIFIED])}, "fallback.on"),
+        ({"admission": {"longest_wait": {"seconds": -1}}}, "admission.longest_wait"),
+    ],
+)
+async def test_a_wish_that_cannot_be_is_refused(folder: Path, fields: dict[str, Any], path: str) -> None:
+    async with among(folder, ("one",)) as (caller, _sidecars):
+        error = await Stream(caller.adapter.Execute(request({"one": [WORKS]}, **fields))).error()
+        assert error.reason is Reason.INVALID_REQUEST
+        assert error.violations[0].path == path
+
+
+async def attached(caller: Caller, after: int) -> list[event_pb2.AgentEvent]:
+    """Attach as soon as the run can be followed again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await caller.attach("r", after, hold=True).rest()
+            except DragomanError as error:
+                if error.reason is not Reason.ADAPTER_UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.1)  # a router that restarts is asked again, as its clients do
+
+
+async def test_a_run_whose_router_is_killed_goes_on_in_its_second_attempt(folder: Path) -> None:
+    features = {"SIDECAR_FEATURES": "FEATURE_TOOL_START"}
+    named = [manifest(folder, name, env=features) for name in ("one", "two")]
+    second = ["b", {"gate": "g"}, {"running": True}, {"end": "SUCCEEDED"}]
+    async with program(folder, manifests=[str(path) for path in named]) as (process, caller):
+        stream = Stream(caller.adapter.Execute(request({"one": [FAILS], "two": [second]}, "two")))
+        before = await stream.until("text")
+        entry = await caller.entry("two")
+        process.kill()
+        await process.wait()
+        await stream.rest_or_error()
+    async with routing(config(folder, manifests=tuple(named))) as (_router, caller):
+        following = asyncio.ensure_future(attached(caller, before[-1].sequence))
+        await caller.until("two", router_pb2.ADAPTER_STATE_READY)
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        rest = await following
+        assert durable(rest) == ["state", "result"]
+        whole = [event for event in await caller.attach("r").rest() if event.sequence]
+        check_stream(whole)
+        assert durable(whole) == ["started", "attempt_ended", "started", "text:b", "state", "result"]
+        assert (await caller.run("r")).run.adapter == "two"
+        again = await failure(caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=9))
+        assert again.reason is Reason.RUN_FINISHED
+    await gone(entry.pid)
