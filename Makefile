@@ -15,7 +15,7 @@ PIP_INSTALL = bin/pip install --quiet --disable-pip-version-check --no-input
 # The constraints hold for the build backend too (by either name, as pip changed its mind).
 pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 
-.PHONY: help run test test-agents lint proto proto-baseline constraints bench clean
+.PHONY: help run test test-agents test-chaos lint proto proto-baseline constraints bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,13 +24,16 @@ run: $(VENV)/.runtime ## start everything and watch one run; AGENT=claude_code P
 	@$(VENV)/bin/python -m dragoman.cli.tour
 
 test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, then the contract on the oldest versions
-	$(VENV)/bin/python -m pytest -m 'not agents'
+	$(VENV)/bin/python -m pytest -m 'not agents and not chaos'
 	$(FLOOR)/bin/python -m pytest -m 'not agents' tests/protocol $(wildcard tests/contract)
 
 test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
 	scripts/install-agents
 	@if [ -z '$(AGENT)' ]; then rm -rf .agents/results; fi
 	$(VENV)/bin/python scripts/test-agents $(AGENT)
+
+test-chaos: $(VENV)/.dev ## kill clients, routers, adapters, guards, agents and connections; SEED=, KILLS=, CASE= repeats one
+	SEED='$(SEED)' KILLS='$(KILLS)' CASE='$(CASE)' $(VENV)/bin/python -m pytest -m chaos tests/chaos
 
 lint: $(VENV)/.dev ## style, types, and the contract
 	$(VENV)/bin/ruff check .

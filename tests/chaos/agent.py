@@ -1,0 +1,240 @@
+"""An agent that numbers what it says and journals it first. Run by path; it needs only the standard library.
+
+It speaks the dialect that ``CHAOS_DIALECT`` names (the ``process`` adapter's JSON lines, Claude Code's, or ACP), and
+goes to the state that ``CHAOS_STATE`` names, where it stays until a byte comes through the gate. In ``CHAOS_DIR`` are
+``journal`` and ``gate`` (a FIFO). What it says has a token ``<number:tag>`` each; the tag is a digest, so that no
+token can be taken for another.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import subprocess
+import sys
+from typing import Any
+
+SESSION = "11111111-1111-4111-8111-111111111111"
+PACE_S = 0.01
+MOST_LINES = 3000
+
+
+class Agent:
+    """What all dialects share."""
+
+    def __init__(self) -> None:
+        folder = os.environ["CHAOS_DIR"]
+        self.journal = os.open(f"{folder}/journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.gate = os.open(f"{folder}/gate", os.O_RDWR | os.O_NONBLOCK)
+        self.state = os.environ["CHAOS_STATE"]
+        self.number = 0
+
+    def note(self, **facts: Any) -> None:
+        os.write(self.journal, json.dumps(facts).encode() + b"\n")
+
+    def token(self) -> str:
+        """Journal the next output, and return its token."""
+        self.number += 1
+        run = os.environ["CHAOS_RUN"]
+        tag = hashlib.sha256(f"{run} {self.number}".encode()).hexdigest()[:8]
+        self.note(said=f"<{self.number}:{tag}>")
+        return f"<{self.number}:{tag}>"
+
+    def is_open(self, wait_s: float | None) -> bool:
+        return bool(select.select([self.gate], [], [], wait_s)[0])
+
+    def run(self) -> None:
+        self.note(born=os.getpid(), guard=os.getppid())
+        self.begin()
+        if self.state == "before":
+            self.is_open(None)
+        self.say(os.environ["CHAOS_SECRET"])
+        self.say("hello")
+        getattr(self, f"do_{self.state}")()
+        for _ in range(3):
+            self.say("and more")
+        self.end()
+        self.note(done=True)
+        self.leave()
+
+    def do_before(self) -> None:
+        """Do nothing more."""
+
+    def do_streaming(self) -> None:
+        self.note(at="streaming")
+        for _ in range(MOST_LINES):
+            self.say("x" * 100)
+            if self.is_open(PACE_S):
+                return
+
+    def do_tool(self) -> None:
+        self.call(self.token())
+        # The tool is a process of its own, in a session of its own.
+        with subprocess.Popen(["sleep", "1000"], start_new_session=True, stdin=subprocess.DEVNULL) as tool:
+            self.note(at="tool", tool=tool.pid)
+            self.is_open(None)
+            tool.kill()
+        self.result(self.token())
+
+    def do_input(self) -> None:
+        self.note(at="input")
+        self.say(f"answered {self.ask()}")
+
+    def do_finishing(self) -> None:
+        self.note(at="finishing")
+        self.is_open(None)
+
+    def send(self, **message: Any) -> None:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+    def read(self) -> dict[str, Any]:
+        line = sys.stdin.readline()
+        if not line:
+            self.note(deserted=True)
+            sys.exit(0)
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        raise NotImplementedError
+
+    def call(self, text: str) -> None:
+        raise NotImplementedError
+
+    def result(self, text: str) -> None:
+        raise NotImplementedError
+
+    def ask(self) -> str:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """End by oneself."""
+
+
+class Plain(Agent):
+    """The ``process`` adapter's JSON lines."""
+
+    def begin(self) -> None:
+        sys.stdin.read()
+
+    def say(self, text: str) -> None:
+        self.send(type="assistant", text=f"{self.token()} {text}")
+
+    def call(self, text: str) -> None:
+        self.send(type="tool_call", id="call-1", name="sleep", input={"what": text})
+
+    def result(self, text: str) -> None:
+        self.send(type="tool_result", toolUseId="call-1", content=text)
+
+    def end(self) -> None:
+        self.send(type="result", text="done", isError=False)
+
+
+class Claude(Agent):
+    """Claude Code's stream-json."""
+
+    def begin(self) -> None:
+        while self.read().get("type") != "user":
+            pass
+        self.send(type="system", subtype="init", session_id=SESSION, model="m", cwd=os.getcwd(), tools=["Bash"])  # noqa: PTH109 - a text is wanted
+
+    def say(self, text: str) -> None:
+        self._assistant({"type": "text", "text": f"{self.token()} {text}"})
+
+    def _assistant(self, block: dict[str, Any]) -> None:
+        message = {"id": f"m-{self.number}", "model": "m", "role": "assistant", "content": [block]}
+        self.send(type="assistant", message=message, session_id=SESSION)
+
+    def call(self, text: str) -> None:
+        self._assistant({"type": "tool_use", "id": "call-1", "name": "Bash", "input": {"command": text}})
+
+    def result(self, text: str) -> None:
+        block = {"type": "tool_result", "tool_use_id": "call-1", "content": text}
+        self.send(type="user", message={"role": "user", "content": [block]}, session_id=SESSION)
+
+    def ask(self) -> str:
+        asked = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "call-2"}
+        self.send(type="control_request", request_id="r-1", request=asked)
+        while (answer := self.read()).get("type") != "control_response":
+            pass
+        return str(answer["response"]["response"]["behavior"])
+
+    def end(self) -> None:
+        self.send(type="result", subtype="success", is_error=False, result="done", session_id=SESSION)
+
+
+class Acp(Agent):
+    """The Agent Client Protocol."""
+
+    def _await(self, method: str) -> dict[str, Any]:
+        while (message := self.read()).get("method") != method:
+            pass
+        return message
+
+    def _answer(self, message: dict[str, Any], result: dict[str, Any]) -> None:
+        self.send(jsonrpc="2.0", id=message["id"], result=result)
+
+    def begin(self) -> None:
+        able = {"protocolVersion": 1, "agentCapabilities": {}, "authMethods": []}
+        self._answer(self._await("initialize"), {**able, "agentInfo": {"name": "Chaos", "version": "0.1"}})
+        self._answer(self._await("session/new"), {"sessionId": SESSION})
+        self.prompt = self._await("session/prompt")
+
+    def _update(self, what: str, **fields: Any) -> None:
+        params = {"sessionId": SESSION, "update": {"sessionUpdate": what, **fields}}
+        self.send(jsonrpc="2.0", method="session/update", params=params)
+
+    def say(self, text: str) -> None:
+        self._update("agent_message_chunk", content={"type": "text", "text": f"{self.token()} {text}\n"})
+
+    def call(self, text: str) -> None:
+        given = {"kind": "execute", "status": "in_progress", "rawInput": {"command": text}}
+        self._update("tool_call", toolCallId="call-1", title="sleep", **given)
+
+    def result(self, text: str) -> None:
+        content = [{"type": "content", "content": {"type": "text", "text": text}}]
+        self._update("tool_call_update", toolCallId="call-1", status="completed", content=content)
+
+    def ask(self) -> str:
+        options = [{"optionId": "once", "kind": "allow_once", "name": "Once"}]
+        options.append({"optionId": "no", "kind": "reject_once", "name": "No"})
+        call = {"toolCallId": "call-2", "title": "Run ls", "kind": "execute", "rawInput": {"command": "ls"}}
+        params = {"sessionId": SESSION, "toolCall": call, "options": options}
+        self.send(jsonrpc="2.0", id=77, method="session/request_permission", params=params)
+        while (answer := self.read()).get("id") != 77:
+            pass
+        return json.dumps(answer.get("result", answer.get("error")))
+
+    def end(self) -> None:
+        self._answer(self.prompt, {"stopReason": "end_turn"})
+
+    def leave(self) -> None:
+        with contextlib.suppress(SystemExit):
+            while True:
+                self.read()
+
+
+DIALECTS = {"process": Plain, "claude_code": Claude, "acp": Acp}
+
+
+def main() -> None:
+    if "--version" in sys.argv:
+        print("2.1.330 (Claude Code)")
+        return
+    if "auth" in sys.argv[1:2]:
+        print('{"loggedIn": true}')
+        return
+    DIALECTS[os.environ["CHAOS_DIALECT"]]().run()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        main()

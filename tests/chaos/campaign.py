@@ -1,0 +1,152 @@
+"""Sweeps over all cells of one storage: rounds of runs, a kill for each, and the judgement of all at the end."""
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dragoman.v1 import event_pb2 as pb
+
+from tests.chaos.cases import Case, Cell, kills_of
+from tests.chaos.oracle import Evidence, Problem, judge
+from tests.chaos.trial import Trial
+from tests.chaos.world import World
+
+AT_ONCE: Final = 14
+"""How many runs at once; each has an agent, its guard and a client."""
+
+_HELD: Final = {"streaming", "tool", "input"}
+"""States in which a run stays until it is let go on."""
+
+
+@dataclass
+class Tally:
+    """What was done and how it went."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    cells: Counter[Cell] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    seconds_to_lost: list[float] = field(default_factory=list)
+
+
+class Campaign:
+    """Sweeps in one world.
+
+    Args:
+        world: the world, started.
+        tally: where everything is counted.
+    """
+
+    def __init__(self, world: World, tally: Tally) -> None:
+        self._world, self._tally = world, tally
+        self._trials: list[Trial] = []
+
+    async def sweep(self, rounds: Sequence[tuple[str, list[Case]]]) -> None:
+        """Do these rounds, then judge all runs of them with a fresh router."""
+        for victim, cases in rounds:
+            for first in range(0, len(cases), AT_ONCE):
+                await self._round(victim, cases[first : first + AT_ONCE])
+        await self._settle()
+
+    async def _round(self, victim: str, cases: list[Case]) -> None:
+        trials = [Trial(case, self._world) for case in cases]
+        self._trials += trials
+        if victim == "each":
+            await self._each(trials, _alone)
+        else:
+            await self._each([trial for trial in trials if trial.case.state != "before"], _into_state)
+            await self._kill_shared(victim, trials)
+            await self._each(trials, Trial.finish)
+        self._tally.kills[victim] += kills_of(victim, cases)
+        self._tally.cells.update(case.cell for case in cases)
+        if left := await self._world.until_no_run_is_left():
+            self._blame(trials, f"left after all runs: {left}")
+
+    async def _each(self, trials: Sequence[Trial], do: Callable[[Trial], Awaitable[None]]) -> None:
+        """Do this with all at once; what goes wrong is a problem of that one."""
+        done = await asyncio.gather(*(do(trial) for trial in trials), return_exceptions=True)
+        for trial, problem in zip(trials, done, strict=True):
+            if isinstance(problem, BaseException):
+                self._blame([trial], f"{type(problem).__name__} {problem}")
+
+    async def _kill_shared(self, victim: str, trials: list[Trial]) -> None:
+        groups: dict[str, list[Trial]] = {}
+        for trial in trials:
+            groups.setdefault(trial.case.adapter if victim.startswith("sidecar") else "", []).append(trial)
+        for adapter, group in groups.items():
+            await self._kill_one(victim, adapter, group)
+
+    async def _kill_one(self, victim: str, adapter: str, trials: list[Trial]) -> None:
+        world, dice = self._world, trials[0].case.random("shared")
+        entry = await world.entry(adapter) if adapter else None
+        for trial in trials:
+            if trial.case.state == "before":
+                await trial.start()
+            elif trial.case.state == "finishing":
+                trial.open_gate()
+        await asyncio.sleep(dice.uniform(0.0, 0.15))
+        if victim == "router":
+            await world.end(signal.SIGKILL)
+            await world.start()
+        elif victim == "database":
+            await world.hurt_database(dice.choice([0.2, 0.5, 1.0, 7.0]))
+        elif entry is not None:
+            world.kill(entry.pid if victim == "sidecar" else entry.guard_pid)
+            await self._time_to_lost(trials)
+
+    async def _time_to_lost(self, trials: list[Trial]) -> None:
+        """Measure how long it takes until those that were killed in the middle are told so."""
+        began = time.monotonic()
+        await self._each([trial for trial in trials if trial.case.state in _HELD], Trial.until_over)
+        self._tally.seconds_to_lost.append(time.monotonic() - began)
+
+    async def _settle(self) -> None:
+        """End the router, in one of two ways, and ask the next one for everything."""
+        trials, self._trials = self._trials, []
+        dice = trials[0].case.random("settle")
+        await self._world.end(dice.choice([signal.SIGKILL, signal.SIGTERM]))
+        await self._world.start()
+        for trial in trials:
+            evidence = Evidence(
+                case=trial.case,
+                journal=trial.notes(),
+                log=await trial.attach_all(),
+                readers=[reader.events for reader in trial.readers] if not trial.refusal else [],
+                refused=trial.refusal,
+                secret=trial.secret,
+            )
+            try:
+                outcome = judge(evidence)
+            except Problem as problem:
+                self._blame([trial], str(problem))
+            else:
+                name = pb.Outcome.Name(outcome).removeprefix("OUTCOME_") if outcome is not None else "refused"
+                self._tally.outcomes[f"{trial.case.victim} {name}"] += 1
+        for trial in trials:
+            if found := self._world.traces(trial.secret):
+                self._blame([trial], f"its secret is in {found}")
+
+    def _blame(self, trials: Sequence[Trial], problem: str) -> None:
+        for case in [trial.case for trial in trials][:3]:
+            self._tally.problems.append(f"{case.name} {trials[0].run_id}: {problem}\n    {case.how_to_repeat}")
+
+
+async def _into_state(trial: Trial) -> None:
+    await trial.start()
+    await trial.reach()
+
+
+async def _alone(trial: Trial) -> None:
+    """Do a case whose victim is its own."""
+    try:
+        await _into_state(trial)
+        await trial.kill()
+        if trial.case.victim != "client":
+            # What lost its keeper must be ended though it could go on.
+            await trial.until_over()
+    finally:
+        await trial.finish()

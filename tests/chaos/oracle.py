@@ -1,0 +1,168 @@
+"""What must hold of a run whatever was killed, judged by what its agent journalled. Pure.
+
+Three witnesses are compared: the agent's journal, the run log as a fresh router tells it, and what each client got.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from dragoman.testkit.streams import StreamProblem, check_stream
+from dragoman.v1 import event_pb2 as pb
+
+from tests.chaos.cases import Case
+
+_TOKEN: Final = re.compile(r"<\d+:[0-9a-f]{8}>")
+_TELLING: Final = {"text", "tool_call", "tool_result"}
+_IN_FLIGHT: Final = 1
+"""An agent that is killed may have journalled one output that it could not say any more."""
+
+SUCCEEDED, FAILED, LOST = pb.OUTCOME_SUCCEEDED, pb.OUTCOME_FAILED, pb.OUTCOME_LOST
+
+
+class Problem(AssertionError):  # noqa: N818 - it reads as what it is in a failed test
+    """The witnesses do not agree, or the run ended as it must not."""
+
+
+@dataclass
+class Evidence:
+    """What is known of one run.
+
+    Attributes:
+        case: what was done to it.
+        journal: what its agent noted; empty if none was ever started.
+        log: the events a fresh router told from the log; ``None`` if it does not know the run.
+        readers: the events of each client, over all its streams.
+        refused: how the call was refused; empty if it was not.
+        secret: what nothing may tell.
+    """
+
+    case: Case
+    journal: list[dict[str, Any]]
+    log: list[pb.AgentEvent] | None
+    readers: list[list[pb.AgentEvent]]
+    refused: str = ""
+    secret: str = ""
+    outcomes: list[str] = field(default_factory=list)
+
+
+def read_notes(path: Path) -> list[dict[str, Any]]:
+    """Return what an agent noted; a last line that was cut is left out."""
+    if not path.exists():
+        return []
+    *lines, _cut = path.read_bytes().split(b"\n")
+    return [json.loads(line) for line in lines]
+
+
+def tokens(events: Iterable[pb.AgentEvent]) -> list[str]:
+    """Return the tokens that events tell, in order; one that an event tells twice (as title and as input) once."""
+    found: list[str] = []
+    for event in events:
+        if event.WhichOneof("body") in _TELLING:
+            found += dict.fromkeys(_TOKEN.findall(str(event)))
+    return found
+
+
+def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
+    """Judge a run; return its outcome, ``None`` if it was refused.
+
+    Raises:
+        Problem: something is wrong.
+    """
+    if evidence.refused:
+        _judge_refused(evidence)
+        return None
+    if evidence.log is None:
+        raise Problem("the log does not know the run")
+    for who, events in [("the log", evidence.log), *((f"client {n}", e) for n, e in enumerate(evidence.readers))]:
+        try:
+            check_stream(events, secrets=[evidence.secret])
+        except StreamProblem as problem:
+            raise Problem(f"{who}: {problem}") from problem
+    _judge_identity(evidence.log, evidence.readers)
+    result = evidence.log[-1].result
+    _judge_gap(evidence.log, result)
+    said = [note["said"] for note in evidence.journal if "said" in note]
+    for who, events in [("the log", evidence.log), *((f"client {n}", e) for n, e in enumerate(evidence.readers))]:
+        _judge_tokens(who, tokens(events), said, result, evidence)
+    _judge_outcome(evidence.case, result, evidence.journal)
+    return result.outcome
+
+
+def _judge_refused(evidence: Evidence) -> None:
+    allowed = evidence.case.state == "before" and evidence.case.victim != "client"
+    if not allowed:
+        raise Problem(f"the call was refused: {evidence.refused}")
+    if evidence.journal:
+        raise Problem(f"the call was refused ({evidence.refused}), and the agent ran")
+    if evidence.log is not None:
+        raise Problem(f"the call was refused ({evidence.refused}), and the log has the run")
+
+
+def _durable(events: Sequence[pb.AgentEvent]) -> dict[int, bytes]:
+    return {event.sequence: event.SerializeToString(deterministic=True) for event in events if event.sequence}
+
+
+def _judge_identity(log: Sequence[pb.AgentEvent], readers: Sequence[Sequence[pb.AgentEvent]]) -> None:
+    """No sequence names two events; nobody has what the log has not, but for what its gap covers."""
+    kept = _durable(log)
+    gaps = [event.gap for event in log if event.WhichOneof("body") == "gap"]
+    missing = {number for gap in gaps for number in range(gap.from_sequence, gap.to_sequence + 1)}
+    everything = dict(kept)
+    for number, events in enumerate(readers):
+        told = _durable(events)
+        for sequence, data in told.items():
+            if everything.setdefault(sequence, data) != data:
+                raise Problem(f"client {number}: sequence {sequence} names two events")
+        if beyond := [one for one in told if one not in kept and one not in missing]:
+            raise Problem(f"client {number}: the log does not have {beyond[:5]}")
+        own = [event.gap for event in events if event.WhichOneof("body") == "gap"]
+        unseen = {one for gap in own for one in range(gap.from_sequence, gap.to_sequence + 1)}
+        if lacking := [one for one in kept if one not in told and one not in unseen]:
+            raise Problem(f"client {number} lacks {lacking[:5]} of {len(kept)}")
+        if own and not gaps:
+            raise Problem(f"client {number} has a gap that the log has not: {own}")
+
+
+def _judge_gap(log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
+    """A gap is the end of what is known: only LOST comes behind it."""
+    bodies = [event.WhichOneof("body") for event in log]
+    if "gap" in bodies and (bodies.index("gap") != len(bodies) - 2 or result.outcome != LOST):
+        raise Problem(f"a gap, and then more than LOST: {bodies[-5:]}")
+
+
+def _judge_tokens(who: str, told: list[str], said: list[str], result: pb.Result, evidence: Evidence) -> None:
+    if told != said[: len(told)]:
+        wrong = next(n for n, token in enumerate(told) if said[n : n + 1] != [token])
+        raise Problem(f"{who}: output {wrong + 1} is {told[wrong : wrong + 2]}, said was {said[wrong : wrong + 2]}")
+    untold = len(said) - len(told)
+    if result.outcome == SUCCEEDED and untold:
+        raise Problem(f"{who}: {untold} outputs of a run that succeeded are missing")
+    if evidence.case.victim == "agent" and result.outcome == FAILED and untold > _IN_FLIGHT:
+        raise Problem(f"{who}: {untold} outputs of a killed agent are missing")
+
+
+def _judge_outcome(case: Case, result: pb.Result, journal: list[dict[str, Any]]) -> None:
+    allowed = {
+        "client": {SUCCEEDED},
+        "database": {SUCCEEDED},
+        "router": {SUCCEEDED},
+        "sidecar": {LOST},
+        "sidecar_guard": {LOST},
+        "agent": {FAILED},
+        "guard": {FAILED},
+    }[case.victim]
+    if case.state == "finishing":
+        allowed = allowed | {SUCCEEDED}
+    if case.state == "before" and case.victim == "router":
+        allowed = allowed | {LOST}
+    if case.state == "before" and case.victim.startswith("sidecar"):
+        allowed = allowed | {SUCCEEDED}  # it came just after the kill
+    if result.outcome not in allowed:
+        name, failure = pb.Outcome.Name(result.outcome), result.failure
+        raise Problem(f"{name} ({pb.FailureKind.Name(failure.kind)}: {failure.message})")
+    if result.outcome == SUCCEEDED and not any("done" in note for note in journal):
+        raise Problem("SUCCEEDED, and the agent was not done")

@@ -1,0 +1,84 @@
+"""Kills everything there is in every state there is; see the package.
+
+``SEED`` makes the cases, ``KILLS`` is how many there are at least, ``CASE`` repeats one alone.
+"""
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.campaign import Campaign, Tally
+from tests.chaos.cases import ADAPTERS, EACH, STATES, STORAGES, VICTIMS, cells, makes_sense, parse_case, sweep
+from tests.chaos.world import World
+from tests.router.store.databases import new_postgres, postgres_server
+
+__all__ = ["postgres_server"]
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+
+SEED = int(os.environ.get("SEED") or random.randrange(10**6))
+KILLS = int(os.environ.get("KILLS") or 100)
+CASE = os.environ.get("CASE", "")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a path short enough for sockets."""
+    path = Path(tempfile.mkdtemp(prefix="dr-"))
+    yield path
+    if not os.environ.get("KEEP"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+async def test_no_event_is_lost_and_nothing_is_left(
+    storage: str, folder: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if CASE and not CASE.startswith(storage):
+        pytest.skip("CASE is of another storage")
+    world = World(storage, folder, new_postgres(request) if storage == "postgres" else "")
+    tally = Tally()
+    try:
+        await world.start()
+        campaign = Campaign(world, tally)
+        if CASE:
+            case = parse_case(SEED, CASE)
+            await campaign.sweep([("each" if case.victim in EACH else case.victim, [case])])
+        else:
+            number = 0
+            while tally.kills.total() < KILLS / len(STORAGES):
+                await campaign.sweep(sweep(SEED, storage, number))
+                number += 1
+        await world.end(signal.SIGTERM)
+        if left := await world.until_nothing_is_left():
+            tally.problems.append(f"left after the router's end: {left}")
+    finally:
+        world.end_all()
+        with capsys.disabled():
+            _report(storage, tally)
+    assert not tally.problems, f"{len(tally.problems)} problems, SEED={SEED}:\n" + "\n".join(tally.problems[:20])
+    assert CASE or set(tally.cells) == set(cells(storage)), "a cell was not covered"
+
+
+def _report(storage: str, tally: Tally) -> None:
+    counts = tally.cells.values()
+    print(f"\n{storage}: SEED={SEED}, {tally.kills.total()} kills of {dict(tally.kills)},")
+    print(f"  {sum(counts)} runs hit, at least {min(counts, default=0)} in each of {len(tally.cells)} cells")
+    if tally.seconds_to_lost:
+        print(f"  LOST was told {max(tally.seconds_to_lost):.2f} s after a sidecar's end at the latest")
+    print(f"  outcomes: {dict(sorted(tally.outcomes.items()))}")
+    for victim in VICTIMS:
+        for adapter in ADAPTERS:
+            row = [
+                f"{state} {tally.cells[storage, victim, adapter, state]}"
+                if makes_sense(adapter, state)
+                else f"{state} (it cannot ask)"
+                for state in STATES
+            ]
+            print(f"  {victim:14} {adapter:12} {', '.join(row)}")

@@ -1,0 +1,273 @@
+"""One run under test: its agent, its clients, and how it is brought into its state and out of it."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from dragoman.client import Client, DragomanError, RunStream, execute_request
+from dragoman.protocol.errors import Reason
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.chaos.cases import Case
+from tests.chaos.oracle import read_notes
+from tests.chaos.world import PATIENCE_S, World
+from tests.router.harness import Proxy
+
+AGENT: Final = Path(__file__).with_name("agent.py")
+_LONG_AFTER_S: Final = 90.0
+_LOOK_S: Final = 0.02
+_REACHED: Final = {"streaming": "<3:", "tool": "call-1", "finishing": "<2:"}
+"""What a client has seen by when the run is in its state."""
+_CUT: Final = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
+_ASK_AGAIN: Final = {None, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
+
+
+class Reader:
+    """One client of a run: what it gets over all its streams.
+
+    Args:
+        run_id: the run.
+        address: where it reaches the router.
+        request: what it asks for; ``None`` for one that only attaches.
+        adapter: the run's adapter.
+    """
+
+    def __init__(self, run_id: str, address: str, request: api.ExecuteRequest | None, adapter: str) -> None:
+        self.events: list[pb.AgentEvent] = []
+        self.changed = asyncio.Event()
+        self.refused: DragomanError | None = None
+        self.address = address
+        self.stream: RunStream | None = None
+        self._run_id, self._request, self._adapter = run_id, request, adapter
+        self._client: Client | None = None
+        self._is_leaving = False
+        self._was_accepted = False
+
+    async def read(self) -> None:
+        """Read to the result, with a new client as often as the old one is sent away."""
+        while True:
+            async with Client(self.address, reattach_s=_LONG_AFTER_S) as self._client:
+                self.stream = self._open(self._client)
+                try:
+                    async for event in self.stream:
+                        self.events.append(event)
+                        self.changed.set()
+                except DragomanError as error:
+                    if self._is_cut_off(error):
+                        await asyncio.sleep(0.1)  # nobody knows whether the call arrived: the same once more
+                    elif not self._is_leaving:
+                        self.refused = error
+                        self.changed.set()
+                        return
+                    self._is_leaving = False
+                else:
+                    return
+
+    def _is_cut_off(self, error: DragomanError) -> bool:
+        """Tell whether the connection broke before there was any answer, which the client leaves to its caller."""
+        is_new = self.stream is None or not self.stream.is_accepted
+        return is_new and not self._was_accepted and error.reason is None and error.code in _CUT
+
+    def _open(self, client: Client) -> RunStream:
+        self._was_accepted = self._was_accepted or (self.stream is not None and self.stream.is_accepted)
+        if self._request is not None and not self._was_accepted:
+            return client.execute(self._request)
+        after = max((event.gap.to_sequence or event.sequence for event in self.events), default=0)
+        return client.attach(
+            self._run_id, after_sequence=after, hold=self._request is not None, adapter=self._adapter
+        )
+
+    async def leave(self) -> None:
+        """Go away without a word, and come back as another client."""
+        self._is_leaving = True
+        if self._client is not None:
+            await self._client.close()
+
+    async def until(self, is_so: Callable[[pb.AgentEvent], bool]) -> None:
+        """Wait until an event is so.
+
+        Raises:
+            AssertionError: the run was over or refused before.
+        """
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(is_so(event) for event in self.events):
+                over = self.refused or (self.events and self.events[-1].HasField("result") and self.events[-1])
+                assert not over, f"over before: {over}"
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Trial:
+    """One case, at work.
+
+    Args:
+        case: the case.
+        world: where it runs.
+    """
+
+    def __init__(self, case: Case, world: World) -> None:
+        self.case, self.world = case, world
+        self.run_id = f"r-{secrets.token_hex(6)}"
+        self.secret = f"chaos-{secrets.token_hex(12)}"
+        self.folder = world.folder / self.run_id
+        self.work = self.folder / "work"
+        self.work.mkdir(parents=True)
+        os.mkfifo(self.folder / "gate")
+        self._gate = os.open(self.folder / "gate", os.O_RDWR | os.O_NONBLOCK)
+        self._proxy: Proxy | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.reader = Reader(self.run_id, world.address, self._request(), case.adapter)
+        self.readers = [self.reader]
+
+    def _request(self) -> api.ExecuteRequest:
+        case = self.case
+        command: dict[str, Any] = {"command": sys.executable, "args": ["-I", "-S", str(AGENT)]}
+        if case.adapter == "process":
+            command["output"] = "jsonl"
+        if case.adapter == "claude_code":
+            command = {"command": str(self._program())}
+        name, _, value = self.world.mark.partition("=")
+        env = {"CHAOS_DIR": str(self.folder), "CHAOS_DIALECT": case.adapter, "CHAOS_STATE": case.state}
+        env |= {"CHAOS_RUN": self.run_id, "CHAOS_SECRET": self.secret, name: value}
+        env |= {"HOME": str(self.world.folder / "home"), "PATH": os.environ["PATH"]}
+        request = execute_request(
+            case.adapter, "do it", cwd=str(self.work), config=command, env=env, run_id=self.run_id
+        )
+        request.permissions.interactive = case.state == "input"
+        return request
+
+    def _program(self) -> Path:
+        program = self.world.folder / "claude"
+        if not program.exists():
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {AGENT} "$@"\n')
+            program.chmod(0o755)
+        return program
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the client's connection breaks, rather than the client."""
+        return self.case.victim == "client" and self.case.random("how").random() < 0.5
+
+    async def start(self) -> None:
+        """Ask for the run."""
+        if self.is_cut:
+            listen = self.folder / "p.sock"
+            self._proxy = Proxy(listen, Path(self.world.address.removeprefix("unix:")))
+            await self._proxy.mend()
+            self.reader.address = f"unix:{listen}"
+        self._tasks.append(asyncio.ensure_future(self.reader.read()))
+
+    async def reach(self) -> None:
+        """Wait until the run is in its state."""
+        state = self.case.state
+        if state == "before":
+            if self.case.victim in {"agent", "guard"}:
+                await self._born()
+            return
+        if state == "input":
+            await self.reader.until(lambda event: event.HasField("input_request"))
+        else:
+            await self.reader.until(lambda event: _REACHED[state] in str(event))
+        if self.case.random("watched").random() < 0.3:
+            watcher = Reader(self.run_id, self.world.address, None, self.case.adapter)
+            self.readers.append(watcher)
+            self._tasks.append(asyncio.ensure_future(watcher.read()))
+
+    async def until_over(self) -> None:
+        """Wait until the client has the result."""
+        await self.reader.until(lambda event: event.HasField("result"))
+
+    async def _born(self) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE_S):
+            while not (notes := self.notes()):  # noqa: ASYNC110 - a file tells nobody
+                await asyncio.sleep(_LOOK_S)
+        return notes[0]
+
+    def notes(self) -> list[dict[str, Any]]:
+        """Return what the agent noted."""
+        return read_notes(self.folder / "journal")
+
+    async def kill(self) -> None:
+        """Kill the victim that the run has for itself."""
+        if self.case.state == "finishing":
+            self.open_gate()
+        if self.case.state in {"before", "finishing"}:
+            await asyncio.sleep(self.case.random("delay").uniform(0.0, 0.1))
+        if self.case.victim != "client":
+            born = await self._born()
+            self.world.kill(born["born" if self.case.victim == "agent" else "guard"])
+        elif self._proxy is not None:
+            await self._proxy.cut()
+            await asyncio.sleep(self.case.random("away").uniform(0.0, 0.5))
+            await self._proxy.mend()
+        else:
+            await self.reader.leave()
+
+    def open_gate(self) -> None:
+        """Let the agent go on."""
+        os.write(self._gate, b"g")
+
+    async def finish(self) -> None:
+        """Let the run come to its end, and read it."""
+        self.open_gate()
+        answering = asyncio.ensure_future(self._answer()) if self.case.state == "input" else None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(*self._tasks)
+        finally:
+            for task in (*self._tasks, *([answering] if answering else [])):
+                task.cancel()
+            await asyncio.gather(*self._tasks, *([answering] if answering else []), return_exceptions=True)
+            if self._proxy is not None:
+                await self._proxy.cut()
+            os.close(self._gate)
+
+    async def _answer(self) -> None:
+        """Answer what is asked, until an answer is taken or the run is over."""
+        (asked,) = {event.input_request.id for event in self.reader.events if event.HasField("input_request")}
+        option = next(
+            option.id
+            for event in self.reader.events
+            if event.HasField("input_request")
+            for option in event.input_request.options
+            if option.kind == pb.INPUT_OPTION_KIND_ALLOW_ONCE
+        )
+        answer = pb.InputAnswer(option_ids=[option])
+        async with Client(self.world.address) as client:
+            while True:
+                try:
+                    await client.respond(self.run_id, asked, answer, adapter=self.case.adapter)
+                except DragomanError as error:
+                    if error.reason not in _ASK_AGAIN:
+                        return
+                    await asyncio.sleep(0.1)  # as a person would: once more, a little later
+                else:
+                    return
+
+    @property
+    def refusal(self) -> str:
+        """How the call was refused; empty if it was not."""
+        error = self.reader.refused
+        return f"{error.reason} {error.code.name}: {error.message}" if error is not None else ""
+
+    async def attach_all(self) -> list[pb.AgentEvent] | None:
+        """Return what the log has, as the router tells it now; ``None`` if it does not know the run."""
+        async with Client(self.world.address) as client:
+            stream = client.attach(self.run_id)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    return [event async for event in stream]
+            except DragomanError as error:
+                if error.reason is Reason.RUN_NOT_FOUND:
+                    return None
+                raise
+            finally:
+                with contextlib.suppress(DragomanError):
+                    await stream.aclose()
