@@ -25,6 +25,8 @@ from dragoman.testkit.model_server import ModelServer
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2
 
+from tests.bench import log
+
 ROOT = Path(__file__).resolve().parents[2]
 PACED = {"events": 2000, "interval_s": 0.001, "bytes": 160}
 FLAT_OUT = {"events": 20000, "bytes": 80}
@@ -231,6 +233,10 @@ async def main() -> None:
             await measure_latency(direct, routed, hop)
             await measure_throughput(direct, routed, hop)
             await measure_idle(routed, hop)
+            for part in ("log", "history"):
+                (directory / part).mkdir()
+            await log.measure_events(directory / "log", direct, stream, FLAT_OUT)
+        await log.measure_history(directory / "history")
         await measure_claude(directory)
 
 
