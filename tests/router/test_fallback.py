@@ -273,6 +273,28 @@ async def test_a_run_that_waits_too_long_is_refused_and_one_that_is_cancelled_ne
         assert len(sidecars["one"].requests("Execute")) == 1
 
 
+async def test_another_agent_takes_a_task_over_only_between_runs_and_in_a_fresh_session(folder: Path) -> None:
+    async with among(folder, ("one", "two")) as (caller, sidecars):
+        scripts = {"one": [[{"set": "native"}, {"gate": "g"}, {"end": "SUCCEEDED"}]], "two": [WORKS]}
+        task: dict[str, Any] = {
+            "task_key": "t",
+            "agent": pb.Agent(id="a"),
+            "workspace": pb.Workspace(cwd=str(folder)),
+        }
+        first = Stream(caller.adapter.Execute(request(scripts, **task)))
+        await first.until("started")
+        other = request(scripts, run_id="s", **task)
+        other.adapter = "two"
+        refused = await Stream(caller.adapter.Execute(other)).error()
+        assert (refused.reason, refused.metadata["run_id"]) == (Reason.SESSION_BUSY, "r")
+        sidecars["one"].open("g")
+        await first.rest()
+        assert durable(await told(caller, other))[-1] == "result"
+        (sent,) = sidecars["two"].requests("Execute")
+        assert not sent.session.HasField("handle")
+        assert sent.workspace.cwd == str(folder)
+
+
 @pytest.mark.parametrize(
     ("fields", "path"),
     [

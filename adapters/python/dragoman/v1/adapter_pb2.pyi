@@ -1346,7 +1346,9 @@ class Fallback(google.protobuf.message.Message):
 
     @property
     def configs(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, google.protobuf.struct_pb2.Struct]:
-        """The `config` for some of these adapters, by their name in `adapters`. For the others it is the request's."""
+        """The `config` for some of these adapters, by their name in `adapters`. For the others it is the request's without
+        `command`, `model`, `extraArgs` and `args`, which mean one agent's program.
+        """
 
     def __init__(
         self,

@@ -285,6 +285,9 @@ def result(event: pb.AgentEvent, debug: bool) -> list[Line]:
         lines.append([Segment(f"  ended by {one_line(body.signal)}", Style.ERROR)])
     elif body.exit_code and body.outcome != pb.OUTCOME_SUCCEEDED:
         lines.append([Segment(f"  exit code {body.exit_code}", Style.ERROR)])
+    if body.fallback_candidates:
+        names = ", ".join(one_line(name, 60) for name in body.fallback_candidates[:8])
+        lines.append([Segment(f"  could take over: {names}", Style.STRONG)])
     if body.HasField("question"):
         lines.append([Segment(f"? {one_line(body.question.prompt, 1000)}", Style.STRONG)])
         lines.extend([Segment(f"  - {one_line(choice, 400)}", Style.STRONG)] for choice in body.question.choices)

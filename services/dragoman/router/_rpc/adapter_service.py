@@ -104,8 +104,10 @@ class AdapterServicer:
             raise host.refusal()
         session = await self._core.runs.sessions.find(request, host)
         self._core.refuse_new()
+        if (known := self._core.runs.same(request)) is None:
+            self._core.runs.refuse_switch(request, host)
         # Somebody may have been faster while adapter and session were looked for.
-        return self._core.runs.same(request) or self._core.runs.execute(request, host, session)
+        return known or self._core.runs.execute(request, host, session)
 
     async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Follow a run: one that is known here, or one that its adapter knows."""

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
@@ -62,6 +63,22 @@ class Runs:
         if run is not None and run.record.digest != self.keeping.digests.digest(request):
             raise taken(request.run_id)
         return run
+
+    def refuse_switch(self, request: adapter_pb2.ExecuteRequest, host: Host) -> None:
+        """Refuse to have two adapters at one task of one agent: they would work in one place on the same thing.
+
+        Raises:
+            DragomanError: SESSION_BUSY: another adapter's run, that is followed here, goes on with the task.
+        """
+        key = (request.agent.company_id, request.agent.id, request.task_key)
+        for run in self.live() if request.task_key else ():
+            record = run.record
+            if run.host is not host and (record.company_id, record.agent_id, record.task_key) == key:
+                raise DragomanError(
+                    Reason.SESSION_BUSY,
+                    f"run {run.run_id!r} of {record.adapter!r} works on this task; wait for it, or cancel it",
+                    {"run_id": run.run_id, "adapter": record.adapter},
+                )
 
     async def recall(self, request: adapter_pb2.ExecuteRequest) -> StoredRun | None:
         """Return what is kept of the run that this very request started, here before or elsewhere.

@@ -82,6 +82,7 @@ def _entry_lines(entry: router_pb2.AdapterEntry) -> list[list[Segment]]:
     lines = [[Segment(one_line(entry.adapter, 60), Style.STRONG), Segment(f"  {', '.join(facts)}", style)]]
     if entry.reason:
         lines.append([Segment(f"    {one_line(entry.reason, 600)}", Style.ERROR)])
+    lines.extend([Segment(f"    {one_line(remark, 600)}", Style.ERROR)] for remark in entry.remarks)
     lines.extend([Segment(f"    {line}", Style.FAINT)] for line in _abilities(described.capabilities))
     return lines
 

@@ -14,6 +14,7 @@ from dragoman.cli._patience import patience
 from dragoman.cli._screen import Screen
 from dragoman.cli._summary import EXIT_OK
 from dragoman.cli._text import one_line
+from dragoman.cli.commands._chain import chain_options, put_chain
 from dragoman.cli.commands._options import config_option, cwd_option, env_option, json_option, router_option
 from dragoman.client import Client, execute_request
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
@@ -153,6 +154,7 @@ def _permissions(wishes: Wishes) -> event_pb2.Permissions:
 @click.option("--permission-mode", default="", metavar="MODE", help="The agent's own mode, e.g. acceptEdits.")
 @click.option("--dangerously-allow-all", is_flag=True, help="Allow everything without asking. Dangerous.")
 @click.option("--label", "label_pairs", multiple=True, metavar="KEY=VALUE", help="A mark of yours. May be repeated.")
+@chain_options()
 @click.option("--run-id", default="", metavar="ID", help="Your id for the run. Default: a new one.")
 @click.option("--detach", is_flag=True, help="Print the run's id once it is under way, and leave it. Needs --router.")
 @click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
@@ -178,6 +180,10 @@ def run_command(
     permission_mode: str,
     dangerously_allow_all: bool,
     label_pairs: tuple[str, ...],
+    fallback: str,
+    fallback_on: str,
+    queue: float | None,
+    ignore_breaker: bool,
     run_id: str,
     detach: bool,
     debug: bool,
@@ -224,6 +230,7 @@ def run_command(
         settings = _values.config(config_pairs, described.config_schema_json)
         interactive = is_interactive() or detach  # what it asks waits for 'dragoman respond'
         request = request_for(replace(wishes, config=settings), described, interactive=interactive)
+        put_chain(request, fallback, fallback_on, queue, ignore_breaker=ignore_breaker)
         if detach:
             request.orphan_after.FromSeconds(int(MAX_ORPHAN_AFTER_S))
             return await _detached(client, request)

@@ -73,6 +73,13 @@ _log_level = click.option(
     envvar="DRAGOMAN_ADVERTISE",
     help="Where other routers of the same run log reach this one. Default: the first --listen.",
 )
+@click.option(
+    "--max-runs",
+    "max_runs_pairs",
+    metavar="ADAPTER=N",
+    multiple=True,
+    help="How many runs an adapter may have at once. Default: any number. May be repeated.",
+)
 @_log_format
 @_log_level
 def serve_command(
@@ -82,6 +89,7 @@ def serve_command(
     state_dir: Path | None,
     run_log: str,
     advertise: str | None,
+    max_runs_pairs: tuple[str, ...],
     log_format: Any,
     log_level: str,
 ) -> None:
@@ -98,6 +106,7 @@ def serve_command(
         state_dir=state_dir,
         run_log=run_log,
         advertise=advertise,
+        max_runs=_max_runs(max_runs_pairs),
         log_format=log_format,
         log_level=log_level,
     )
@@ -105,6 +114,16 @@ def serve_command(
         serve(config)
     except AddressError as error:
         raise ProblemError(Complaint(str(error), exit_code=EXIT_USAGE)) from error
+
+
+def _max_runs(pairs: tuple[str, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, _, number = pair.partition("=")
+        if not name or not number.isdecimal() or not int(number):
+            raise click.BadParameter(f"{pair!r} is not ADAPTER=N with N of 1 or more", param_hint="--max-runs")
+        found[name] = int(number)
+    return found
 
 
 @click.group("adapter")

@@ -1,0 +1,53 @@
+"""``dragoman run --fallback``, ``--queue`` and ``--ignore-breaker``, and ``serve --max-runs``."""
+
+import click
+import pytest
+from dragoman.cli._phrases import result
+from dragoman.cli.commands._chain import put_chain
+from dragoman.cli.commands.serve import _max_runs
+from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.cli.program import DESCRIBED, dragoman, routed
+
+
+async def test_what_is_said_about_other_adapters_reaches_the_router() -> None:
+    tell = Teller()
+    script: list[Action] = [tell.started("fake"), tell.succeeded()]
+    fake = FakeAdapter(script, answers={"Describe": DESCRIBED})
+    said = ("--fallback", "two,three", "--fallback-on", "auth_required,network", "--queue", "1.5", "--ignore-breaker")
+    async with routed(fake) as env:
+        done = await dragoman("run", "fake", "hi", *said, env=env)
+    assert done.code == 0, done.err
+    (sent,) = fake.requests("Execute")
+    kinds = [pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_NETWORK]
+    assert sent.fallback == api.Fallback(adapters=["two", "three"], on=kinds)
+    assert (sent.admission.longest_wait.ToMilliseconds(), sent.admission.ignore_breaker) == (1500, True)
+
+
+def test_what_is_not_said_is_left_out() -> None:
+    request = api.ExecuteRequest()
+    put_chain(request, "", "network", None, ignore_breaker=False)
+    assert request == api.ExecuteRequest()
+
+
+def test_a_kind_that_is_none_is_named_with_near_ones() -> None:
+    with pytest.raises(click.BadParameter, match="did you mean auth_required"):
+        put_chain(api.ExecuteRequest(), "two", "auth-requird", None, ignore_breaker=False)
+
+
+def test_who_could_take_over_is_told() -> None:
+    failure = pb.Failure(kind=pb.FAILURE_KIND_AUTH_REQUIRED, message="no login")
+    event = pb.AgentEvent(result=pb.Result(failure=failure, fallback_candidates=["two", "three"]))
+    assert "  could take over: two, three" in [line[0].text for line in result(event, False)]
+
+
+@pytest.mark.parametrize("pair", ["a", "a=", "=1", "a=0", "a=x", "a=-1"])
+def test_limits_that_are_none_are_refused(pair: str) -> None:
+    with pytest.raises(click.BadParameter):
+        _max_runs((pair,))
+
+
+def test_limits() -> None:
+    assert _max_runs(("a=1", "b=20")) == {"a": 1, "b": 20}

@@ -1,0 +1,267 @@
+"""What follows a failure, breakers and places: the rules alone."""
+
+from typing import Any
+
+import pytest
+from dragoman.protocol.order import OrderChecker
+from dragoman.router._domain.admission import Places
+from dragoman.router._domain.breaker import FIRST_S, Breakers, Key, login_parts
+from dragoman.router._domain.fallback import Course, candidates, ended, onward
+from dragoman.router._domain.runs import RunRecord
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+AUTH, UPSTREAM = pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+CRASHED, QUOTA = pb.FAILURE_KIND_PROCESS_CRASHED, pb.FAILURE_KIND_QUOTA_EXCEEDED
+EFFECTS = {"tool_call", "file_change", "input_request"}
+KEY = Key("one")
+
+
+def failed(kind: pb.FailureKind.ValueType, **fields: Any) -> pb.Result:
+    return pb.Result(outcome=pb.OUTCOME_FAILED, failure=pb.Failure(kind=kind, message="x"), **fields)
+
+
+def event(kind: str, sequence: int, attempt: int) -> pb.AgentEvent:
+    made = pb.AgentEvent(sequence=sequence, attempt=attempt, run_id="r")
+    getattr(made, kind).SetInParent()
+    if kind == "input_request":
+        made.input_request.id = str(sequence)
+    return made
+
+
+# A question is answered or dropped before its attempt ends; that is another test's.
+ATTEMPT = st.tuples(
+    st.lists(st.sampled_from(["file_change", "tool_call", "text", "notice", "log", "usage"]), max_size=4),
+    st.sampled_from([AUTH, UPSTREAM, CRASHED]),
+)
+ATTEMPTS = st.lists(ATTEMPT, min_size=1, max_size=6)
+
+
+@given(attempts=ATTEMPTS, chain=st.integers(0, 3), retries=st.integers(0, 2), after=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_whatever_attempts_do_their_stream_is_in_order_and_nothing_follows_effects(
+    attempts: list[tuple[list[str], pb.FailureKind.ValueType]], chain: int, retries: int, after: bool
+) -> None:
+    names = [f"a{number}" for number in range(chain)]
+    course = Course(api.Fallback(adapters=names, on=[AUTH, UPSTREAM], after_side_effects=after), retries)
+    record, checker, now = RunRecord("r", "one", 1, 0.0), OrderChecker(), 0.0
+    is_over = False
+    for kinds, failure in attempts:
+        assert not is_over
+        course.begin(tells_tools=True)
+        for kind in ("started", *kinds):
+            made = event(kind, record.last_sequence + 1, record.attempt + (kind == "started"))
+            assert record.take(made, made.ByteSize(), now)
+            course.note(made, kind)
+            checker.observe(made)
+        result = failed(failure)
+        made = pb.AgentEvent(sequence=record.last_sequence + 1, attempt=record.attempt, run_id="r", result=result)
+        assert record.conduct.would_take(made, "result", 10)
+        follower = None
+        if course.may_go_on(result):
+            if course.may_retry(result):
+                assert not set(kinds) & {*EFFECTS, "text"}
+                course.retry(0.5)
+                follower = ""
+            else:
+                assert after or not set(kinds) & EFFECTS
+                follower = course.next_adapter()
+                assert follower is not None
+        if follower is None:
+            record.take(made, 10, now)
+            checker.observe(made)
+            is_over = True
+            break
+        _sequence, data = record.turn(ended(result, follower, "why"), now)
+        checker.observe(pb.AgentEvent.FromString(data))
+    if not is_over:
+        _sequence, data = record.end(failed(AUTH), now)
+        checker.observe(pb.AgentEvent.FromString(data))
+    checker.finish()
+
+
+@pytest.mark.parametrize("kind", sorted(EFFECTS))
+def test_nothing_follows_effects(kind: str) -> None:
+    course = Course(api.Fallback(adapters=["b"], on=[AUTH]))
+    assert course.may_go_on(failed(AUTH))
+    course.note(event(kind, 1, 1), kind)
+    assert not course.may_go_on(failed(AUTH))
+    course.begin(tells_tools=True)
+    assert course.may_go_on(failed(AUTH))
+
+
+def test_what_nobody_saw_may_have_been_effects() -> None:
+    course = Course(api.Fallback(adapters=["b"], on=[AUTH]))
+    course.miss()
+    assert not course.may_go_on(failed(AUTH))
+    course.begin(tells_tools=True)
+    course.note(pb.AgentEvent(sequence=1), None)
+    assert not course.may_go_on(failed(AUTH)), "a kind of a later revision may be anything"
+
+
+def test_what_is_not_to_be_tried_again_soon_is_not() -> None:
+    result = failed(UPSTREAM)
+    course = Course(api.Fallback(), 1)
+    assert course.may_go_on(result)
+    result.failure.retry_not_before.FromSeconds(10**9)
+    assert not course.may_go_on(result)
+
+
+@given(chance=st.floats(0, 1, exclude_max=True))
+def test_waits_grow_and_are_spread(chance: float) -> None:
+    course = Course(api.Fallback(), 9)
+    waits = [course.retry(chance) for _ in range(6)]
+    assert waits == sorted(waits)
+    assert 0.5 <= waits[0] <= 1
+    assert waits[-1] <= 20
+
+
+def test_the_next_request_is_the_same_task_in_the_same_place() -> None:
+    request = api.ExecuteRequest(run_id="r", adapter="one", prompt="p", model="m", env={"K": "v"})
+    request.agent.adapter_config.update({"command": "/x", "timeoutSec": 5})
+    request.session.fresh = True
+    chain = api.Fallback(adapters=["b", "c"])
+    chain.configs["c"].update({"model": "own"})
+    following = onward(request, "b", "bee", "/work", chain)
+    assert (following.adapter, following.prompt, following.model, following.run_id) == ("bee", "p", "", "r")
+    assert dict(following.config) == {"timeoutSec": 5}
+    assert (following.workspace.cwd, dict(following.env)) == ("/work", {"K": "v"})
+    assert not following.HasField("session")
+    assert dict(onward(request, "c", "c", "", chain).config) == {"model": "own"}
+
+
+def test_candidates_are_agents_that_are_logged_in_and_then_models() -> None:
+    def found(adapter: str, auth: api.AuthState.ValueType, *, agent: bool = True, **fields: Any) -> api.Detection:
+        features = [pb.FEATURE_PROMPT, *([] if agent else [pb.FEATURE_WORKSPACE, pb.FEATURE_MODEL_CHOICE])]
+        items = [pb.Capability(feature=feature) for feature in fields.pop("features", features)]
+        return api.Detection(
+            adapter=adapter,
+            available=fields.pop("available", True),
+            auth=auth,
+            executable="/x" if agent else "",
+            capabilities=pb.Capabilities(items=items),
+        )
+
+    known = [
+        found("model", api.AUTH_STATE_OK, agent=False),
+        found("unsure", api.AUTH_STATE_UNKNOWN),
+        found("good", api.AUTH_STATE_OK),
+        found("failed", api.AUTH_STATE_OK),
+        found("out", api.AUTH_STATE_MISSING),
+        found("gone", api.AUTH_STATE_OK, available=False),
+        found("command", api.AUTH_STATE_NOT_NEEDED, agent=False, features=[pb.FEATURE_PROMPT]),
+    ]
+    assert candidates(known, "failed") == ["good", "unsure", "model"]
+
+
+def test_a_breaker_lets_one_through_when_its_time_is_over_and_doubles_if_that_fails() -> None:
+    breakers = Breakers()
+    assert breakers.note(KEY, "r", failed(AUTH), 0, did_work=False)
+    opened = breakers.admit(KEY, "s", 1)
+    assert opened is not None
+    assert opened.wait_s == FIRST_S - 1
+    assert breakers.admit(Key("two"), "s", 1) is None
+    assert breakers.admit(Key("one", b"other"), "s", 1) is None
+    assert breakers.admit(KEY, "probe", FIRST_S) is None
+    assert breakers.admit(KEY, "other", FIRST_S) is not None, "one at a time"
+    breakers.release(KEY, "probe")
+    assert breakers.admit(KEY, "next", FIRST_S) is None
+    assert breakers.note(KEY, "next", failed(AUTH), FIRST_S, did_work=False)
+    opened = breakers.admit(KEY, "s", FIRST_S)
+    assert opened is not None
+    assert opened.wait_s == 2 * FIRST_S
+    assert breakers.admit(KEY, "s", 3 * FIRST_S) is None
+    assert breakers.note(KEY, "s", pb.Result(outcome=pb.OUTCOME_SUCCEEDED), 3 * FIRST_S, did_work=True)
+    assert breakers.admit(KEY, "t", 3 * FIRST_S) is None
+    assert not breakers.opened("one", 0)
+
+
+def test_a_quota_keeps_runs_away_until_the_time_that_was_told() -> None:
+    breakers, result = Breakers(), failed(QUOTA)
+    result.failure.retry_not_before.FromSeconds(5000)
+    breakers.note(KEY, "r", result, 1000, did_work=False)
+    opened = breakers.admit(KEY, "s", 1000)
+    assert opened is not None
+    assert opened.wait_s == 4000
+
+
+def test_crashes_count_in_a_row_before_any_work_and_not_when_somebody_killed_it() -> None:
+    breakers = Breakers(crashes=2)
+    killed = failed(CRASHED, signal="SIGKILL")
+    for result, did_work, opens in [
+        (failed(CRASHED), False, False),
+        (failed(CRASHED), True, False),
+        (failed(CRASHED), False, False),
+        (killed, False, False),
+        (failed(CRASHED), False, True),
+    ]:
+        assert breakers.note(KEY, "r", result, 0, did_work=did_work) is opens
+    never = Breakers(crashes=0)
+    assert not any(never.note(KEY, "r", failed(CRASHED), 0, did_work=False) for _ in range(20))
+
+
+def test_a_login_seen_to_be_good_closes_only_the_machines_own() -> None:
+    breakers = Breakers()
+    other = Key("one", b"x")
+    for key in (KEY, other):
+        breakers.note(key, "r", failed(AUTH), 0, did_work=False)
+    assert breakers.reset("one")
+    assert not breakers.reset("one")
+    assert breakers.admit(KEY, "s", 1) is None
+    assert breakers.admit(other, "s", 1) is not None
+
+
+def test_a_login_is_what_chooses_the_account() -> None:
+    request = api.ExecuteRequest(env={"PATH": "/bin", "DRAGOMAN_API_KEY": "callers"}, auth_token="t")
+    assert login_parts(request) == []
+    request.env["X_API_KEY"] = "k"
+    request.config.update({"env": {"HOME": "/h"}, "command": "/c"})
+    assert login_parts(request) == ["HOME=/h", "X_API_KEY=k", "command /c"]
+
+
+class PlacesMachine(RuleBasedStateMachine):
+    """Runs come, wait and go in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = Places({"a": 2, "alias": 1})
+        self.tickets: list[Any] = []
+        self.granted: list[int] = []
+        self.number = 0
+
+    @rule()
+    def come(self) -> None:
+        self.number += 1
+        number = self.number
+        limit = self.places.limit("a")
+        self.tickets.append((number, self.places.take("a", limit, lambda: self.granted.append(number))))
+
+    @rule(place=st.integers(0, 20))
+    def go(self, place: int) -> None:
+        if self.tickets:
+            _number, ticket = self.tickets.pop(place % len(self.tickets))
+            self.places.leave(ticket)
+            self.places.leave(ticket)  # twice is once
+
+    @invariant()
+    def never_more_than_there_are_and_none_waits_in_vain(self) -> None:
+        have = [number for number, ticket in self.tickets if ticket.has_place]
+        assert self.places.taken("a") == len(have) == min(2, len(self.tickets))
+        assert self.places.waiting("a") == len(self.tickets) - len(have)
+
+    @invariant()
+    def first_come_first_served(self) -> None:
+        assert self.granted == sorted(self.granted)
+
+
+TestPlaces = PlacesMachine.TestCase
+TestPlaces.settings = settings(max_examples=50, deadline=None)
+
+
+def test_limits_are_found_by_alias_too() -> None:
+    places = Places({"a": 2, "alias": 1})
+    assert places.limit("x") is None
+    assert places.limit("a", frozenset({"a", "alias"})) == 1
