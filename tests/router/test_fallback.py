@@ -239,6 +239,16 @@ async def test_a_login_that_failed_is_not_asked_again_and_another_one_is(folder:
         assert not (await caller.entry("one")).remarks, "what works closes it"
 
 
+async def test_a_login_that_was_mended_is_seen_when_it_is_looked_for(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        await told(caller, request({"one": [FAILS]}))
+        asked = request({"one": [WORKS]}, run_id="s")
+        assert (await Stream(caller.adapter.Execute(asked)).error()).reason is Reason.BREAKER_OPEN
+        sidecars["one"].detections[0].auth = pb.AUTH_STATE_OK
+        await caller.adapter.Detect(pb.DetectRequest(adapter="one", refresh=True), timeout=PATIENCE_S)
+        assert durable(await told(caller, asked))[-1] == "result"
+
+
 async def test_an_adapter_that_is_full_refuses_or_lets_wait_as_the_caller_chooses(folder: Path) -> None:
     async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
         first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]})))

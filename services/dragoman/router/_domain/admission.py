@@ -77,9 +77,8 @@ class Places:
             return
         ticket.has_place = False
         self._taken[ticket.adapter] -= 1
-        limit = ticket.limit
         # A run that was taken over has a place although there was none: then nobody takes its.
-        if waiting and (limit is None or self.taken(ticket.adapter) < limit):
+        if waiting and (waiting[0].limit is None or self.taken(ticket.adapter) < waiting[0].limit):
             self._grant(waiting.popleft())
 
     def _grant(self, ticket: Ticket) -> None:

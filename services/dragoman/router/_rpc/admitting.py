@@ -90,6 +90,14 @@ class Admitting:
         finally:
             self._note(key, run)
 
+    async def keep(self, run: Run, work: Awaitable[None]) -> None:
+        """Count a run that another router admitted while ``work`` goes on; it has a place even if there is none."""
+        ticket = self._places.take(run.record.adapter, None, lambda: None)
+        try:
+            await work
+        finally:
+            self._places.leave(ticket)
+
     @contextlib.asynccontextmanager
     async def _room(self, run: Run, wait_s: float) -> AsyncIterator[None]:
         record = run.host.record

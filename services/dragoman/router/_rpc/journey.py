@@ -106,6 +106,13 @@ class Journey:
         run = self._run
         assert run.held_back is not None
         result = run.held_back[0].result
+        may_turn = await run.may_turn()
+        if self._is_done:
+            return None
+        if not may_turn:
+            run.remark("fallback_refused", "The run log cannot be written; so no other attempt follows.")
+            run.release()
+            return None
         if self._course.may_retry(result):
             return await self._again(request, result)
         host = await self._successor()

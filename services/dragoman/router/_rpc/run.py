@@ -12,6 +12,7 @@ from dragoman.protocol.wire import MalformedEventError, peek, split
 from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._domain.fallback import Course, ended, wants_candidates
 from dragoman.router._domain.reservation import STEP
+from dragoman.router._domain.run_states import RunState, Step, after
 from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, between, lost, never_started
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.endpoint import Endpoint
@@ -60,6 +61,8 @@ class Run:
         """Set once the adapter has the run."""
         self.over = asyncio.Event()
         """Set once there is a result, or it was refused."""
+        self.state = RunState.WAITING
+        """Where the router stands with it; see ``_domain.run_states``."""
         self.catches_up = False
         """Whether it was begun by others; then ``replayed`` says when all is here that came before."""
         self.replayed = asyncio.Event()
@@ -113,6 +116,14 @@ class Run:
     def holders(self, holders: Holders) -> None:
         self._holders = holders
 
+    def step(self, step: Step) -> None:
+        """Go from one state to the next; a step that cannot be taken is a fault of ours, and told in the log."""
+        following = after(self.state, step)
+        if following is None:
+            self.log.error("impossible step of a run", state=self.state.value, step=step.name)
+        else:
+            self.state = following
+
     def keep(self, writer: Writer, logged: LoggedRun) -> None:
         """Have its events kept from now on."""
         self._writer, self._logged = writer, logged
@@ -145,6 +156,8 @@ class Run:
 
     def pin(self, endpoint: Endpoint) -> None:
         """Say which process has it from now on."""
+        if self.endpoint is not endpoint:
+            self.step(Step.PINNED)
         self.endpoint = endpoint
         self.is_turning = False
         self.record.instance_id = endpoint.instance_id
@@ -176,6 +189,7 @@ class Run:
             self._take_ephemeral(event, data)
         elif self._holds_back(event, len(data)):
             self.held_back = event, data
+            self.step(Step.FAILED)
         else:
             self._take_durable(event, data)
 
@@ -192,6 +206,7 @@ class Run:
         self._note(event, kind)
         self._append(data, event.sequence)
         if self.record.result is not None:
+            self.step(Step.ENDED)
             self._end(self.record.result)
 
     def _note(self, event: pb.AgentEvent, kind: str | None) -> None:
@@ -217,7 +232,14 @@ class Run:
         """Let the result that was held back be the run's."""
         assert self.held_back is not None
         (event, data), self.held_back = self.held_back, None
-        self._take_durable(event, data)
+        if not self.over.is_set():
+            self._take_durable(event, data)
+
+    async def may_turn(self) -> bool:
+        """Tell whether another attempt may follow: only while the log can be written, which must know of it first."""
+        if self._writer is None or self._logged is None:
+            return True
+        return await self._writer.flushed(self._logged, _MOVED_S)
 
     async def turn(self, next_adapter: str, reason: str) -> None:
         """End the attempt whose result was held back, as another one follows.
@@ -236,6 +258,7 @@ class Run:
             return
         self.fanout.append(data, sequence)
         self.failed, self.held_back, self.endpoint = failed, None, None
+        self.step(Step.ANOTHER)
         self.accepted.clear()
         self.log.info("attempt ended", sequence=sequence, failure=pb.FailureKind.Name(failed.failure.kind))
 
@@ -318,20 +341,22 @@ class Run:
         if self.endpoint is not None:
             return
         if self.failed is None:
-            self._end_by_word(never_started("The run was cancelled before its adapter was ready."))
+            told = never_started("The run was cancelled before its adapter was ready.")
         else:
-            self._end_by_word(between(self.failed, "The run was cancelled between two attempts."))
+            told = between(self.failed, "The run was cancelled between two attempts.")
+        self._end_by_word(told, Step.STOPPED)
 
     def end_as(self, failed: pb.Result) -> None:
         """End it as its last attempt ended, as none follows after all."""
         result = pb.Result()
         result.CopyFrom(failed)
-        self._end_by_word(result)
+        self._end_by_word(result, Step.ENDED)
 
     def refuse(self, error: DragomanError) -> None:
         """End it without a result: the call was wrong, or there is no adapter. The id may be used again."""
         if not self.over.is_set():
             self.refusal = error
+            self.step(Step.REFUSED)
             self.log.info("run refused", reason=error.reason.value if error.reason else error.code.name)
             self._close()
 
@@ -341,11 +366,13 @@ class Run:
             self.log.warning("run taken by another router")
             self.streams_end.set()
             self.is_given_up = True
+            self.step(Step.TAKEN)
             self._writer = self._logged = None
 
-    def _end_by_word(self, result: pb.Result) -> None:
+    def _end_by_word(self, result: pb.Result, step: Step = Step.LOST) -> None:
         if self.over.is_set():
             return
+        self.step(step)
         sequence, data = self.record.end(result, self._clock.time())
         self._append(data, sequence, skipped=pb.GAP_REASON_NOT_DURABLE)
         self._end(result)

@@ -10,6 +10,7 @@ from dragoman.protocol.holding import Holders
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
 from dragoman.router._domain.requests import orphan_after_s
+from dragoman.router._domain.run_states import RunState
 from dragoman.router._domain.runs import Retention, RunRecord
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.admitting import Admitting
@@ -148,6 +149,7 @@ class Runs:
         if summary.HasField("session_key"):
             run.session = self.sessions.follow_on(record, summary.session_key, run.remark)
         self._keep(run, stored.orphan_after, stored)
+        run.state = RunState.ADRIFT
         run.catches_up = True
         # Whoever held it may come back, as after a stream that the server ended.
         run.holders.acquire()
@@ -157,7 +159,8 @@ class Runs:
 
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
-        self._scene.tasks.start(Pump(run, self._scene, hold=True).follow_on(), f"run {run.run_id}")
+        work = Pump(run, self._scene, hold=True).follow_on()
+        self._scene.tasks.start(self._admitting.keep(run, work), f"run {run.run_id}")
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         logged = self.keeping.follow(
