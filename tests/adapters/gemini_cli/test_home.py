@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dragoman.adapters.gemini_cli import adapter
 from dragoman.adapters.gemini_cli.home import keep_session, make_home, merged, read_settings
 from dragoman.adapters.gemini_cli.login import find_login
 from dragoman.adapters.gemini_cli.plan import INSTRUCTIONS_FILE, SETTINGS_FILE
@@ -152,3 +153,18 @@ def test_logins(tmp_path: Path, settings: str, stored: Any, env: dict[str, str],
     found = find_login({"HOME": str(tmp_path), **env})
     assert (found.state, found.method) == (state, method)
     assert found.subscription == (method == "oauth-personal")
+
+
+async def test_to_look_for_it_leaves_nothing_in_the_users_home(tmp_path: Path) -> None:
+    """Gemini CLI begins a register of projects whenever it finds none, even if it only tells its version."""
+    program = tmp_path / "bin" / "gemini"
+    program.parent.mkdir()
+    register = '"${GEMINI_CLI_HOME:-$HOME}/.gemini"'
+    program.write_text(f"#!/bin/sh\nmkdir -p {register} && : > {register}/projects.json.tmp && echo 0.61.0\n")
+    program.chmod(0o755)
+    user = tmp_path / "user"
+    (user / ".gemini").mkdir(parents=True)
+    env = {"PATH": f"{program.parent}:/usr/bin:/bin", "HOME": str(user), "GEMINI_CLI_HOME": str(user)}
+    found = await adapter().detect(api.DetectRequest(env=env))
+    assert found.version == "0.61.0"
+    assert list((user / ".gemini").iterdir()) == []

@@ -10,7 +10,14 @@ from typing import ClassVar, Final
 
 from dragoman.adapters.gemini_cli.acp import WAYS, GeminiAcpParser
 from dragoman.adapters.gemini_cli.classify import LOGIN_HINT, failure_of_error, failure_of_exit, with_status
-from dragoman.adapters.gemini_cli.home import CONFIG_DIR, SKILL_LAYOUT, keep_session, make_home, user_home
+from dragoman.adapters.gemini_cli.home import (
+    CONFIG_DIR,
+    HOME_VARIABLE,
+    SKILL_LAYOUT,
+    keep_session,
+    make_home,
+    user_home,
+)
 from dragoman.adapters.gemini_cli.kept import better_usage, kept_usage, session_lines
 from dragoman.adapters.gemini_cli.login import find_login
 from dragoman.adapters.gemini_cli.parse import StreamParser
@@ -75,6 +82,8 @@ class GeminiCliAdapter(AcpAdapter):
     strip: ClassVar[Collection[str]] = NESTING
     config_dir_name: ClassVar[str] = CONFIG_DIR
     skills_dir_name: ClassVar[str] = "skills"
+    # In a home without a register of projects, each `--version` leaves two files of a register behind.
+    tidy_variables: ClassVar[tuple[str, ...]] = (HOME_VARIABLE,)
     api_key_variables: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     login_hint: ClassVar[str] = LOGIN_HINT
     install_hint: ClassVar[str] = "Install it with `npm install -g @google/gemini-cli`."
