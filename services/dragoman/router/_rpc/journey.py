@@ -53,7 +53,7 @@ class Journey:
             while following is not None:
                 request = following
                 error = await self._attempt(pump, request)
-                following = None if self._is_done else await self._next(request, error)
+                following = None if self._is_done() else await self._next(request, error)
         except DragomanError as error:
             self._run.refuse(error)
         except Exception:
@@ -61,7 +61,6 @@ class Journey:
             self._run.fail()
             raise
 
-    @property
     def _is_done(self) -> bool:
         return self._run.over.is_set() or self._run.is_given_up
 
@@ -69,7 +68,7 @@ class Journey:
         self._course.begin(tells_tools=True)
         try:
             async with self._admitting.place(self._run, request, self._wishes):
-                return None if self._is_done else await pump.execute(request.SerializeToString())
+                return None if self._is_done() else await pump.execute(request.SerializeToString())
         except DragomanError as error:
             return error
 
@@ -107,7 +106,7 @@ class Journey:
         assert run.held_back is not None
         result = run.held_back[0].result
         may_turn = await run.may_turn()
-        if self._is_done:
+        if self._is_done():
             return None
         if not may_turn:
             run.remark("fallback_refused", "The run log cannot be written; so no other attempt follows.")
@@ -116,7 +115,7 @@ class Journey:
         if self._course.may_retry(result):
             return await self._again(request, result)
         host = await self._successor()
-        if self._is_done:
+        if self._is_done():
             return None
         if host is None or run.cancelling.is_set():
             run.release()
@@ -150,11 +149,11 @@ class Journey:
         """Tell whether nothing is to follow; a run that is between two attempts then ends as cancelled."""
         if self._run.cancelling.is_set():
             self._run.stop_waiting()
-        return self._is_done
+        return self._is_done()
 
     async def _successor(self) -> Host | None:
         """Return the next adapter's place; who is not there is told and passed over."""
-        while not self._is_done and (name := self._course.next_adapter()) is not None:
+        while not self._is_done() and (name := self._course.next_adapter()) is not None:
             try:
                 host = await self._admitting.find(name)
                 if host.record.is_refused:
