@@ -99,7 +99,10 @@ class AcpOptions:
     config_values: Mapping[str, str] = field(default_factory=dict)
     """Values of the session's config options, by option id or category."""
     slash_commands: bool = False
-    """Whether a prompt that begins with a slash is meant as the agent's command. False: it gets a blank before."""
+    """Whether a prompt that begins with a slash is meant as the agent's command.
+
+    False: an unseen character goes before it.
+    """
 
     # Reading.
     usage: UsageMeaning = "turn"

@@ -10,6 +10,8 @@ from dragoman.v1 import adapter_pb2
 
 PROTOCOL_VERSION: Final = 1
 """The version that is spoken."""
+_UNSEEN: Final = "\u200b"
+"""A character that is nothing to people, and no blank to agents: some strip blanks before they look for a slash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,6 @@ def full_prompt(
 ) -> str:
     """Return the prompt with what the agent has no better way for in front of it."""
     front = [part for part in (system_prompt, instructions) if part]
-    if not front and prompt.startswith("/") and not slash_commands:
-        return f" {prompt}"  # else it would run as a command of the agent's own
+    if not front and prompt.lstrip().startswith("/") and not slash_commands:
+        return _UNSEEN + prompt  # else it would run as a command of the agent's own
     return "\n\n".join([*front, prompt])
