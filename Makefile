@@ -33,7 +33,7 @@ test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the rea
 	$(VENV)/bin/python scripts/test-agents $(AGENT)
 
 test-chaos: $(VENV)/.dev ## kill clients, routers, adapters, guards, agents and connections; SEED=, KILLS=, CASE= repeats one
-	SEED='$(SEED)' KILLS='$(KILLS)' CASE='$(CASE)' $(VENV)/bin/python -m pytest -m chaos tests/chaos
+	SEED='$(SEED)' KILLS='$(KILLS)' CASE='$(CASE)' $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m chaos tests/chaos
 
 lint: $(VENV)/.dev ## style, types, and the contract
 	$(VENV)/bin/ruff check .

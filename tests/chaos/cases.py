@@ -11,7 +11,7 @@ STATES: Final = ("before", "streaming", "tool", "input", "finishing")
 EACH: Final = ("client", "agent", "guard")
 """Victims that one run has for itself."""
 SHARED: Final = ("router", "sidecar", "sidecar_guard", "database")
-"""Victims that many runs share: one kill hits all of them."""
+"""Victims that many runs share: each is killed once for each adapter, which hits all its runs."""
 VICTIMS: Final = (*EACH, *SHARED)
 
 Cell = tuple[str, str, str, str]
@@ -47,9 +47,13 @@ class Case:
     def how_to_repeat(self) -> str:
         return f"make test-chaos SEED={self.seed} CASE={self.name}"
 
-    def random(self, what: str) -> random.Random:
+    def dice(self, what: str) -> random.Random:
         """Return the dice for one decision; the same for the same case, whatever else runs."""
         return random.Random(f"{self.seed} {self.name} {what}")
+
+    def shared_dice(self, what: str) -> random.Random:
+        """Return the dice for a decision that is made for all cases which one kill hits."""
+        return random.Random(f"{self.seed} {self.storage} {self.victim} {self.adapter} {self.number} {what}")
 
 
 def parse_case(seed: int, name: str) -> Case:
@@ -87,7 +91,5 @@ def sweep(seed: int, storage: str, number: int) -> list[tuple[str, list[Case]]]:
 
 
 def kills_of(victim: str, cases: Sequence[Case]) -> int:
-    """Return how many kills a round is: one for each run, for each adapter, or for all."""
-    if victim == "each":
-        return len(cases)
-    return len({case.adapter for case in cases}) if victim.startswith("sidecar") else 1
+    """Return how many kills a round is: one for each run, or for each adapter."""
+    return len(cases) if victim == "each" else len({case.adapter for case in cases})

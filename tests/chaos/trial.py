@@ -153,7 +153,7 @@ class Trial:
     @property
     def is_cut(self) -> bool:
         """Whether the client's connection breaks, rather than the client."""
-        return self.case.victim == "client" and self.case.random("how").random() < 0.5
+        return self.case.victim == "client" and self.case.dice("how").random() < 0.5
 
     async def start(self) -> None:
         """Ask for the run."""
@@ -175,10 +175,15 @@ class Trial:
             await self.reader.until(lambda event: event.HasField("input_request"))
         else:
             await self.reader.until(lambda event: _REACHED[state] in str(event))
-        if self.case.random("watched").random() < 0.3:
+        if self.case.dice("watched").random() < 0.3:
             watcher = Reader(self.run_id, self.world.address, None, self.case.adapter)
             self.readers.append(watcher)
             self._tasks.append(asyncio.ensure_future(watcher.read()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client has the result."""
+        return any(event.HasField("result") for event in self.reader.events)
 
     async def until_over(self) -> None:
         """Wait until the client has the result."""
@@ -199,13 +204,13 @@ class Trial:
         if self.case.state == "finishing":
             self.open_gate()
         if self.case.state in {"before", "finishing"}:
-            await asyncio.sleep(self.case.random("delay").uniform(0.0, 0.1))
+            await asyncio.sleep(self.case.dice("delay").uniform(0.0, 0.1))
         if self.case.victim != "client":
             born = await self._born()
             self.world.kill(born["born" if self.case.victim == "agent" else "guard"])
         elif self._proxy is not None:
             await self._proxy.cut()
-            await asyncio.sleep(self.case.random("away").uniform(0.0, 0.5))
+            await asyncio.sleep(self.case.dice("away").uniform(0.0, 0.5))
             await self._proxy.mend()
         else:
             await self.reader.leave()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import signal
 import sqlite3
@@ -26,6 +27,8 @@ ORPHAN_AFTER_S: Final = 10.0
 """How long an adapter outlives its router, which comes back sooner if it was killed."""
 GONE_S: Final = 25.0
 """How long processes may outlive the run or the router that they belong to."""
+SECRET: Final = re.compile(rb"chaos-[0-9a-f]{24}|" + b"chaos-".hex().encode())
+"""Any run's secret; as PostgreSQL tells bytes, its beginning."""
 ROOT: Final = Path(__file__).parents[2]
 
 
@@ -132,23 +135,20 @@ class World:
         for pid in carriers(self.mark.encode()):
             self.kill(pid)
 
-    def traces(self, secret: str) -> list[str]:
-        """Return where a secret is found: files of the router, its log, its database."""
-        wanted = secret.encode()
-        files = [path for path in (*self.state_dir.rglob("*"), self.output) if path.is_file()]
-        found = [str(path.relative_to(self.folder)) for path in files if wanted in path.read_bytes()]
-        return found + (self._traces_in_postgres(secret) if self.run_log else [])
+    def traces(self) -> list[str]:
+        """Return where any run's secret is found: in any file of this world, or in its database."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        found = [str(path.relative_to(self.folder)) for path in files if SECRET.search(path.read_bytes())]
+        return found + (self._traces_in_postgres() if self.run_log else [])
 
-    def _traces_in_postgres(self, secret: str) -> list[str]:
-        found = []
+    def _traces_in_postgres(self) -> list[str]:
         with psycopg.connect(self.run_log) as connection:
-            for table in ("runs", "events", "sessions", "settings"):
-                query = f"SELECT count(*) FROM {table} t WHERE t::text LIKE %s OR t::text LIKE %s"
-                likes = (f"%{secret}%", f"%{secret.encode().hex()}%")
-                row = connection.execute(query, likes).fetchone()
-                if row is not None and row[0]:
-                    found.append(table)
-        return found
+            return [
+                table
+                for table in ("runs", "events", "sessions", "settings")
+                for (row,) in connection.execute(f"SELECT t::text FROM {table} t")
+                if SECRET.search(row.encode())
+            ]
 
 
 def _environment(pid: int) -> bytes:

@@ -1,0 +1,153 @@
+"""The oracle sees what is wrong: each kind of loss, doubling and invention, on a run that is otherwise good."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dragoman.v1 import event_pb2 as pb
+
+from tests.chaos.cases import STORAGES, cells, parse_case, sweep
+from tests.chaos.oracle import Evidence, Problem, judge, tokens
+
+SAID = [f"<{number}:0123456{number}>" for number in range(1, 5)]
+SECRET = "chaos-secret"
+
+
+def event(sequence: int, **body: object) -> pb.AgentEvent:
+    made = pb.AgentEvent(sequence=sequence, run_id="r", attempt=1, origin=pb.EVENT_ORIGIN_AGENT)
+    made.MergeFrom(pb.AgentEvent(**body))  # type: ignore[arg-type]  # one body, named by its field
+    return made
+
+
+def text(sequence: int, said: str) -> pb.AgentEvent:
+    return event(sequence, text=pb.Text(item_id=f"i-{sequence}", whole=f"{said} hello"))
+
+
+def good(case: str = "sqlite/client/process/streaming/0") -> Evidence:
+    """Return a run that nothing is wrong with."""
+    events = [event(1, started=pb.Started()), *(text(number + 2, said) for number, said in enumerate(SAID))]
+    events.append(event(6, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)))
+    journal: list[dict[str, Any]] = [{"born": 1}, *({"said": said} for said in SAID), {"done": True}]
+    return Evidence(parse_case(1, case), journal, events, [copy.deepcopy(events)], secret=SECRET)
+
+
+def lost(log: list[pb.AgentEvent], after: int) -> list[pb.AgentEvent]:
+    """Return the log of a run that was lost behind a gap."""
+    gap = pb.AgentEvent(run_id="r", gap=pb.Gap(from_sequence=after + 1, to_sequence=100))
+    failure = pb.Failure(kind=pb.FAILURE_KIND_ADAPTER_LOST, message="gone")
+    return [*log[:after], gap, event(101, result=pb.Result(outcome=pb.OUTCOME_LOST, failure=failure))]
+
+
+def test_a_good_run_is_good() -> None:
+    assert judge(good()) == pb.OUTCOME_SUCCEEDED
+
+
+def test_a_gap_before_lost_is_explicit() -> None:
+    evidence = good("sqlite/sidecar/process/streaming/0")
+    assert evidence.log is not None
+    reader = lost(evidence.log, 4)
+    evidence.log = lost(evidence.log, 3)
+    evidence.readers = [reader]
+    assert judge(evidence) == pb.OUTCOME_LOST
+
+
+def drop_from_log(evidence: Evidence) -> None:
+    assert evidence.log is not None
+    del evidence.log[3]
+
+
+def drop_everywhere(evidence: Evidence) -> None:
+    """As if the parser had lost it: dense, and the same for all."""
+    for events in [evidence.log or [], *evidence.readers]:
+        del events[3]
+        for sequence, one in enumerate(events, 1):
+            one.sequence = sequence
+
+
+def tell_twice(evidence: Evidence) -> None:
+    for events in [evidence.log or [], *evidence.readers]:
+        events[3].text.whole = events[2].text.whole
+
+
+def rename(evidence: Evidence) -> None:
+    evidence.readers[0][2].text.whole += "!"
+
+
+def lose_the_end(evidence: Evidence) -> None:
+    del evidence.readers[0][-1]
+
+
+def end_twice(evidence: Evidence) -> None:
+    evidence.readers[0].append(event(7, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)))
+
+
+def tell_the_secret(evidence: Evidence) -> None:
+    for events in [evidence.log or [], *evidence.readers]:
+        events[2].text.whole += SECRET
+
+
+def invent(evidence: Evidence) -> None:
+    evidence.journal.pop(2)
+
+
+def succeed_too_early(evidence: Evidence) -> None:
+    evidence.journal.pop()
+
+
+def hide_behind_a_gap(evidence: Evidence) -> None:
+    gap = pb.AgentEvent(run_id="r", gap=pb.Gap(from_sequence=3, to_sequence=4))
+    evidence.readers[0][2:4] = [gap]
+
+
+def forget(evidence: Evidence) -> None:
+    evidence.log = None
+
+
+def refuse(evidence: Evidence) -> None:
+    evidence.refused = "UNAVAILABLE"
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        *(drop_from_log, drop_everywhere, tell_twice, rename, lose_the_end, end_twice, tell_the_secret),
+        *(invent, succeed_too_early, hide_behind_a_gap, forget, refuse),
+    ],
+)
+def test_what_is_wrong_is_seen(tamper: Callable[[Evidence], None]) -> None:
+    evidence = good()
+    tamper(evidence)
+    with pytest.raises(Problem):
+        judge(evidence)
+
+
+@pytest.mark.parametrize("victim", ["sidecar", "agent", "guard"])
+def test_a_run_that_outlived_its_victim_is_wrong(victim: str) -> None:
+    with pytest.raises(Problem, match="SUCCEEDED"):
+        judge(good(f"sqlite/{victim}/process/streaming/0"))
+
+
+def test_a_killed_agent_may_have_one_output_in_flight() -> None:
+    evidence = good("sqlite/agent/process/streaming/0")
+    failure = pb.Failure(kind=pb.FAILURE_KIND_PROCESS_CRASHED, message="gone")
+    for events in [evidence.log or [], *evidence.readers]:
+        del events[-2:]
+        events.append(event(5, result=pb.Result(outcome=pb.OUTCOME_FAILED, failure=failure)))
+    assert judge(evidence) == pb.OUTCOME_FAILED
+    evidence.journal.insert(5, {"said": "<5:01234567>"})
+    with pytest.raises(Problem, match="2 outputs"):
+        judge(evidence)
+
+
+def test_a_token_that_an_event_tells_twice_counts_once() -> None:
+    call = pb.ToolCall(id="c", name=SAID[0], input_json=f'{{"what": "{SAID[0]}"}}')
+    assert tokens([event(1, tool_call=call), text(2, SAID[1])]) == SAID[:2]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_sweep_has_every_cell_once_and_is_the_seeds(storage: str) -> None:
+    cases = [case for _, group in sweep(7, storage, 0) for case in group]
+    assert sorted(case.cell for case in cases) == sorted(cells(storage))
+    assert sweep(7, storage, 0) == sweep(7, storage, 0) != sweep(8, storage, 0)
+    assert all(parse_case(7, case.name) == case for case in cases)
