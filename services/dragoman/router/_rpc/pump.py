@@ -19,6 +19,7 @@ import grpc
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.router._domain.conduct import ProtocolViolationError
+from dragoman.router._domain.run_states import RunState, Step
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.link import StreamCall, explained, first_of, is_cut, never_connected, too_large
 from dragoman.router._rpc.run import Run
@@ -97,6 +98,8 @@ class Pump:
             DragomanError: there is no adapter, or the id is taken.
         """
         self._begins_at, self._refused = self._run.record.last_sequence + 1, None
+        if self._run.state in {RunState.FOLLOWED, RunState.BROKEN}:
+            self._run.step(Step.ANOTHER)  # the adapter before did not take it
         async with self._run.host.use() as endpoint:
             self._run.pin(endpoint)
             # Where it is to be found is known by now, and nobody has heard of it yet.
@@ -161,6 +164,8 @@ class Pump:
                 run.distrust(error)
                 self._scene.tasks.start(_call_off(run, endpoint), f"call off {run.run_id}")
             except _BrokenError as broken:
+                if run.state is RunState.FOLLOWED:
+                    run.step(Step.BROKE)
                 if await self._mend(endpoint, method, broken, patience):
                     # An Execute that was perhaps received is not sent again: Attach tells whether it was.
                     method = "Attach" if broken.was_sent or method == "Attach" else method
@@ -223,6 +228,8 @@ class Pump:
             with endpoint.when_gone(lambda: loop.call_later(_LAST_WORDS_S, call.cancel)):
                 message = await self._first(call, patience)
                 patience.restore()
+                if self._run.state is RunState.BROKEN:
+                    self._run.step(Step.MENDED)
                 await self._read(call, message)
         except TimeoutError:
             raise _BrokenError(None) from None
