@@ -5,7 +5,8 @@ refuses a key: OpenClaw then does not ask it again for a minute or more, whoever
 """
 
 from collections.abc import AsyncIterator
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Final
 
 import psutil
 import pytest
@@ -136,6 +137,57 @@ class TestOpenClaw(SharedStage, AgentSuite):
         react = when(is_kind("started"), lambda stream: stream.cancel(grace_s=1))
         seen = await bench.run("MOCK_TEXT", react=react, env=env)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
+
+
+LOCAL: Final = {"transport": "local"}
+
+
+class TestWithoutAGateway(SharedStage):
+    """``transport: local``: a program for each run, in a state directory that no gateway has."""
+
+    recipe: ClassVar[Recipe] = RECIPE
+
+    @pytest.fixture
+    def bench(self, stage: Stage, tmp_path: Path) -> Bench:
+        return Bench(stage, tmp_path)
+
+    async def test_text_and_a_system_prompt(self, bench: Bench) -> None:
+        prompt = "MOCK_ECHO " + "Grüße " * 34_000
+        seen = await bench.run(prompt, config=LOCAL, system_prompt="You are the plover.", permissions=ALLOWED)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert seen.result.summary == seen.text
+        assert seen.result.usage.tokens.output > 0
+        assert seen.result.usage.cost.currency == "USD"
+        assert "You are the plover." in bench.told().system
+        assert prompt.strip() in bench.all_told()
+        assert gateways() == []
+
+    async def test_a_write_that_is_allowed(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=a.txt", config=LOCAL, permissions=ALLOWED, leaves=["a.txt"])
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+
+    async def test_a_write_that_is_not(self, bench: Bench) -> None:
+        seen = await bench.run("MOCK_WRITE path=a.txt", config=LOCAL, permissions=ASKED)  # nobody is
+        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
+        assert seen.of("tool_call")[0].name == "write"
+        assert "tools_withheld" in seen.notices
+
+    @pytest.mark.timeout(600)
+    async def test_a_session_goes_on_and_an_unknown_one_is_told(self, bench: Bench) -> None:
+        first = await bench.run("MOCK_TEXT word=plover", config=LOCAL)
+        handle = first.result.session.handle
+        seen = await bench.run("MOCK_RECALL", session=resuming(handle), config=LOCAL)
+        assert "word=plover" in seen.text
+        assert seen.result.session.handle.native_id == handle.native_id
+        handle.native_id = RECIPE.unknown_session
+        lost = await bench.run("MOCK_RECALL", session=resuming(handle), config=LOCAL)
+        assert "word=unknown" in lost.text
+        assert lost.result.session.handle.native_id != RECIPE.unknown_session
+
+    async def test_a_refused_key(self, bench: Bench) -> None:  # the last, as OpenClaw then asks no more
+        seen = await bench.run("MOCK_401", config=LOCAL)
+        assert seen.result.outcome == pb.OUTCOME_FAILED
+        assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
 
 
 def every(option: str):  # type: ignore[no-untyped-def]  # what `answering` returns

@@ -42,6 +42,11 @@ def test_placeholders(template: str, filled: str) -> None:
     assert fill_text(template, TALK) == filled
 
 
+def test_a_working_directory_with_words_about_it() -> None:
+    talk = Conversation(prompt="", system="Working directory: /home/two words/x (tools and deliverables).\nMore")
+    assert fill_text("{cwd}/a", talk) == "/home/two words/x/a"
+
+
 def test_filled_text_is_not_filled_again() -> None:
     talk = Conversation(prompt="MOCK_X path={model}", model="m-1")
     assert fill_text("{arg:path}", talk) == "{model}"

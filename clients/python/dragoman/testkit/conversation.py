@@ -201,7 +201,9 @@ def _matched(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 _CWD = re.compile(
-    r"(?:working directory: *|working in the directory: *|<cwd>)(\S[^\n<]*?) *(?:\n|</cwd>|$)", re.IGNORECASE
+    r"(?:working directory: *|working in the directory: *|<cwd>)(\S[^\n<]*?)"
+    r"(?: \(tools and deliverables\)\.)? *(?:\n|</cwd>|$)",
+    re.IGNORECASE,
 )
 
 #: name -> how to find it; the second argument is what follows the colon in the placeholder.

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import ClassVar, Final
 
 import psutil
-from dragoman.adapters.openclaw import plan, relay
+from dragoman.adapters.openclaw import local, plan, relay
 from dragoman.adapters.openclaw.classify import LOGIN_HINT, failure_of
 from dragoman.adapters.openclaw.gateway import Gateway, Gateways
 from dragoman.adapters.openclaw.parse import OpenClawParser
@@ -56,6 +56,8 @@ class OpenClawAdapter(CommandLineAdapter):
     """Runs OpenClaw by way of a gateway that stays warm."""
 
     executables: ClassVar[tuple[str, ...]] = ("openclaw",)
+    linger_s: ClassVar[float] = 30.0
+    """Without a gateway it still tidies its memory when it has said all."""
     native_protocol: ClassVar[str] = "openclaw-gateway-4"
     inherit: ClassVar[Collection[str]] = INHERITED
     config_dir_name: ClassVar[str] = STATE_DIR
@@ -84,15 +86,17 @@ class OpenClawAdapter(CommandLineAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Say how to run OpenClaw."""
-        return plan.plan_run(job)
+        return local.plan_local(job) if local.is_local(job.config) else plan.plan_run(job)
 
     def parser(self, job: Job) -> Parser:
-        """Return what understands the gateway."""
-        return OpenClawParser(job)
+        """Return what understands the gateway, or the program without one."""
+        return local.LocalParser(job) if local.is_local(job.config) else OpenClawParser(job)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Say what it means that the relay had to give up; what OpenClaw says of itself stands."""
         if evidence.report.terminal is not None or not evidence.stderr_tail.strip():
+            return None
+        if isinstance(evidence.report, local.LocalReport):
             return None
         said = failure_of(evidence.stderr_tail.strip(), {})
         if said.kind != pb.FAILURE_KIND_PROCESS_CRASHED:
@@ -114,6 +118,8 @@ class OpenClawAdapter(CommandLineAdapter):
             wrong.append(FieldViolation("prompt", "must not be blank"))
         if settings.permissions.native_mode not in {"", *MODES}:
             wrong.append(FieldViolation("permissions.native_mode", f"must be one of {', '.join(MODES)}"))
+        if local.is_local(settings.config):
+            wrong += _not_local(request, settings)
         if wrong:
             raise invalid_fields(wrong)
 
@@ -126,6 +132,8 @@ class OpenClawAdapter(CommandLineAdapter):
         if not job.executable.startswith("/"):
             message = f"{job.executable} was not found. {self.install_hint}"
             raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="command_not_found"))
+        if local.is_local(job.config):
+            return await local.prepare(job, env)
         setting = await asyncio.to_thread(read_setting, job.executable, env)
         gateway = await self._gateways.take(setting)
         self._taken[job.run_id] = gateway
@@ -159,6 +167,21 @@ class OpenClawAdapter(CommandLineAdapter):
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
         """List the models that the user's configuration names."""
         return await read_models(self, request)
+
+
+def _not_local(request: adapter_pb2.ExecuteRequest, settings: Settings) -> list[FieldViolation]:
+    """Return what cannot be had without a gateway."""
+    asked = settings.permissions
+    wrong = []
+    if asked.native_mode:
+        wrong.append(FieldViolation("permissions.native_mode", "is not to be had with transport: local"))
+    allows = asked.default_decision == pb.PERMISSION_DECISION_ALLOW
+    if (asked.rules or allows) and not asked.auto_approve:
+        message = "cannot be kept with transport: local, where nothing can be asked; set permissions.auto_approve"
+        wrong.append(FieldViolation("permissions", message))
+    if request.session.fork:
+        wrong.append(FieldViolation("session.fork", "is not to be had with transport: local"))
+    return wrong
 
 
 async def _stop(gateway: Gateway, job: Job) -> bool:

@@ -158,22 +158,11 @@ class OpenClawParser:
 
     def _ended(self, result: Fields, payload: Fields) -> Iterable[Output]:
         meta = read.inner(result, "meta")
-        agent = read.inner(meta, "agentMeta")
-        report = self.report
-        report.usage = run_usage(agent)
-        report.model = read.text(agent, "model") or report.model
-        report.provider = read.text(agent, "provider") or report.provider
-        report.turns = read.count(agent, "assistantTurns")
-        report.raw_json = compact({"payloads": result.get("payloads"), "meta": {**meta, "systemPromptReport": None}})
-        payloads = read.objects(result, "payloads")
-        texts = [read.text(item, "text") for item in payloads if item.get("isError") is not True]
-        report.summary = read.text(meta, "finalAssistantVisibleText") or "\n\n".join(texts)
-        error = read.inner(meta, "error")
-        failed = [read.text(item, "text") for item in payloads if item.get("isError") is True]
-        if error or read.text(payload, "status") != "ok":
-            said = (read.text(error, "message"), *failed, read.text(payload, "summary"), read.text(error, "kind"))
-            return self._fail(failure_of(next((words for words in said if words), ""), self._observed))
-        report.terminal = Terminal(succeeded=True, subtype=read.text(meta, "stopReason"))
+        learn(self.report, result)
+        if read.inner(meta, "error") or read.text(payload, "status") != "ok":
+            message = next(refusals(result, read.text(payload, "summary")), "")
+            return self._fail(failure_of(message, self._observed))
+        self.report.terminal = Terminal(succeeded=True, subtype=read.text(meta, "stopReason"))
         return [*self._close_item(), CloseInput()]
 
     def _fail(self, failure: FailureInfo, *, interrupted: bool = False) -> Iterable[Output]:
@@ -324,6 +313,29 @@ class OpenClawParser:
             return plan.request(f"answer-{approval_id}", "exec.approval.resolve", dict(params))
 
         return [Ask(request, encode)]
+
+
+def learn(report: Report, result: Fields) -> None:
+    """Note what a run's result says of it, but for whether it went well."""
+    meta = read.inner(result, "meta")
+    agent = read.inner(meta, "agentMeta")
+    report.usage = run_usage(agent)
+    report.model = read.text(agent, "model") or report.model
+    report.provider = read.text(agent, "provider") or report.provider
+    report.turns = read.count(agent, "assistantTurns")
+    report.raw_json = compact({"payloads": result.get("payloads"), "meta": {**meta, "systemPromptReport": None}})
+    payloads = read.objects(result, "payloads")
+    texts = [read.text(item, "text") for item in payloads if item.get("isError") is not True]
+    report.summary = read.text(meta, "finalAssistantVisibleText") or "\n\n".join(texts)
+
+
+def refusals(result: Fields, summary: str = "") -> Iterator[str]:
+    """Yield what a result that failed says of why, the most telling first; nothing that is empty."""
+    error = read.inner(read.inner(result, "meta"), "error")
+    payloads = read.objects(result, "payloads")
+    failed = [read.text(item, "text") for item in payloads if item.get("isError") is True]
+    said = (read.text(error, "message"), *failed, summary, read.text(error, "kind"))
+    return (words for words in said if words)
 
 
 def _permission(request_id: str, name: str, tool_input: Fields, about: pb.InputSubject) -> pb.InputRequest:

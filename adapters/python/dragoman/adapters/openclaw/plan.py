@@ -77,11 +77,11 @@ def turn(job: Job) -> bytes:
     """Return the request that has the agent work."""
     params: dict[str, JsonValue] = {
         "sessionKey": session_key(job),
-        "message": _message(job),
+        "message": message(job),
         "idempotencyKey": run_key(job),
         "deliver": False,  # to a messenger
     }
-    system = "\n\n".join(_system(job))
+    system = system_text(job)
     if system:
         params["extraSystemPrompt"] = system
     thinking = as_string(job.config.get("thinking"), "")
@@ -114,9 +114,14 @@ def _choices(job: Job) -> dict[str, JsonValue]:
     return made
 
 
-def _message(job: Job) -> str:
+def message(job: Job) -> str:
     """Return the prompt; one that begins with a slash gets a blank before it, lest it be taken for an order."""
     return f" {job.prompt}" if job.prompt.startswith("/") else job.prompt
+
+
+def system_text(job: Job) -> str:
+    """Return what goes behind OpenClaw's own system prompt; may be empty."""
+    return "\n\n".join(_system(job))
 
 
 def _system(job: Job) -> Iterator[str]:

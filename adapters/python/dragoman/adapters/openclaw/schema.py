@@ -17,6 +17,13 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
         "default": "main",
         "description": "The agent of openclaw.json that works.",
     },
+    "transport": {
+        "type": "string",
+        "enum": ["gateway", "local"],
+        "default": "gateway",
+        "description": "gateway: a warm gateway, with deltas and questions. local: a program for each run"
+        " (`openclaw agent --local`), whole text only; nobody is asked.",
+    },
     "thinking": {
         "type": "string",
         "enum": ["", "off", "minimal", "low", "medium", "high", "xhigh", "adaptive"],

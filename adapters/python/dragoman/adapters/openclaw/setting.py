@@ -88,7 +88,7 @@ def read_setting(executable: str, env: Mapping[str, str]) -> Setting:
 
 def own_config(setting: Setting, port: int, folder: Path) -> dict[str, JsonValue]:
     """Return the configuration of a gateway of ours: the user's, which stays as it is, with what has to differ."""
-    made: dict[str, JsonValue] = {
+    return {
         "gateway": {
             "mode": "local",
             "port": port,
@@ -97,10 +97,38 @@ def own_config(setting: Setting, port: int, folder: Path) -> dict[str, JsonValue
             "tls": {"enabled": False},
             "controlUi": {"enabled": False},
         },
+        **_common_config(setting, folder),
+    }
+
+
+def local_config(setting: Setting, folder: Path, cwd: str) -> dict[str, JsonValue]:
+    """Return the configuration of one run without a gateway: the user's, with what has to differ."""
+    made = _common_config(setting, folder, local=True)
+    if cwd:
+        made["agents"] = {"defaults": {"cwd": cwd}}
+    return made
+
+
+def local_environment(setting: Setting, config: Path) -> dict[str, str]:
+    """Return the variables of one run without a gateway, with ``config`` as its configuration."""
+    return {
+        **_FIXED,
+        STATE_VARIABLE: str(setting.state_dir),
+        CONFIG_VARIABLE: str(config),
+        "OPENCLAW_INCLUDE_ROOTS": str(setting.config.resolve().parent),
+    }
+
+
+def _common_config(setting: Setting, folder: Path, *, local: bool = False) -> dict[str, JsonValue]:
+    entry: dict[str, JsonValue] = {"enabled": True, "config": {"runs": str(folder / RUNS)}}
+    if local:
+        entry["config"] = {"runs": str(folder / RUNS), "local": True}
+        entry["hooks"] = {"allowConversationAccess": True}  # to add to the system prompt
+    made: dict[str, JsonValue] = {
         "plugins": {
             "enabled": True,
             "load": {"paths": [str(folder / PLUGIN)]},
-            "entries": {"dragoman": {"enabled": True, "config": {"runs": str(folder / RUNS)}}},
+            "entries": {"dragoman": entry},
         },
         "logging": {"file": str(folder / "openclaw.log")},
         "update": {"checkOnStart": False},
