@@ -248,6 +248,18 @@ async def test_the_same_request_joins_its_run_and_another_is_refused() -> None:
         assert len(adapter.runs) == 1
 
 
+async def test_a_router_begins_the_next_attempt_of_a_run_that_is_over_here() -> None:
+    async with serving(Scripted()) as sidecar:
+        first = await sidecar.execute(api.ExecuteRequest(run_id="r"))
+        last = first[-1].sequence
+        relay = api.Relay(first_sequence=last + 1, first_attempt=2)
+        following = api.ExecuteRequest(run_id="r", relay=relay)
+        again = [event async for event in sidecar.stub.Execute(following)]
+        assert [event.sequence for event in again] == list(range(last + 1, last + 1 + len(first)))
+        assert {event.attempt for event in again} == {2}
+        assert [event async for event in sidecar.stub.Execute(following)] == again, "the same attempt is the same run"
+
+
 async def test_a_session_has_one_run_at_a_time() -> None:
     def resuming(session: str) -> api.ExecuteRequest:
         handle = pb.SessionHandle(native_id=session)
