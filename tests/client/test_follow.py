@@ -14,7 +14,10 @@ def reasoned(reason: Reason) -> DragomanError:
     return DragomanError(reason, "said so")
 
 
-FOLLOWED_REASONS = {Reason.SLOW_CONSUMER, Reason.DRAINING, Reason.ADAPTER_UNAVAILABLE, Reason.INTERNAL}
+FOLLOWED_REASONS = {
+    *(Reason.SLOW_CONSUMER, Reason.DRAINING, Reason.INTERNAL),
+    *(Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE),
+}
 FOLLOWED_CODES = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.INTERNAL,

@@ -131,3 +131,15 @@ async def test_an_adapter_with_many_runs_is_taken_over_once(folder: Path) -> Non
             assert (await attached(caller, f"r-{number}", 2))[-1].result.outcome == event_pb2.OUTCOME_LOST
         # One death counts once: eight would be waited for.
         assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+
+
+async def test_an_answer_waits_for_a_run_that_is_just_being_taken_over(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        stream = caller.execute("fake", "a", {"ask": "q"}, {"end": "SUCCEEDED"}, run_id="r")
+        before = await stream.until("input_request")
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="q"), timeout=PATIENCE_S)
+        assert told(await attached(caller, "r", before[-1].sequence))[-1] == "result"

@@ -8,6 +8,7 @@ what ended the stream                        what is done
 ===========================================  =======================================================
 SLOW_CONSUMER, DRAINING, INTERNAL            Attach after the last sequence
 ADAPTER_UNAVAILABLE                          Attach, as the router may reach the adapter again
+RUN_LOG_UNAVAILABLE                          Attach, as the router may reach its run log again
 no reason, but a status that hops make       Attach; Execute again if the run was not accepted yet
 OK without a result                          Attach
 any other reason or status                   raised: it is about the call
@@ -23,7 +24,12 @@ from collections.abc import Callable
 import grpc
 from dragoman.protocol.errors import DragomanError, Reason
 
-_OF_THE_STREAM = frozenset({Reason.SLOW_CONSUMER, Reason.DRAINING, Reason.ADAPTER_UNAVAILABLE, Reason.INTERNAL})
+_OF_THE_STREAM = frozenset(
+    {
+        *(Reason.SLOW_CONSUMER, Reason.DRAINING, Reason.INTERNAL),
+        *(Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE),
+    }
+)
 # RST_STREAM, GOAWAY, a dead connection, a proxy's time limit: what hops say without a reason of ours.
 _OF_A_HOP = frozenset(
     {

@@ -137,6 +137,12 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
     Raises:
         DragomanError: the adapter's status, or RUN_FINISHED.
     """
+    # A run that is just being taken over may have asked long ago; who answers it waits until it is found again.
+    await first_of(
+        asyncio.ensure_future(run.accepted.wait()),
+        asyncio.ensure_future(run.over.wait()),
+        timeout_s=_ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S),
+    )
     if run.over.is_set():
         raise finished(run.run_id)
     if run.endpoint is None or not run.accepted.is_set():

@@ -55,7 +55,14 @@ class PostgresDatabase:
             raise StoreError(message, is_lasting=True) from error
         self._errors = (psycopg.Error, TimeoutError, OSError)
         pool = AsyncConnectionPool(
-            self._url, min_size=1, max_size=_MOST_CONNECTIONS, open=False, timeout=self.connect_s, name="run-log"
+            self._url,
+            min_size=1,
+            max_size=_MOST_CONNECTIONS,
+            open=False,
+            # One that the server has closed meanwhile is replaced before it is used, not found out by a call.
+            check=AsyncConnectionPool.check_connection,
+            timeout=self.connect_s,
+            name="run-log",
         )
         try:
             await pool.open(wait=True, timeout=self.connect_s)
