@@ -222,36 +222,35 @@ class Trial:
     async def finish(self) -> None:
         """Let the run come to its end, and read it."""
         self.open_gate()
-        answering = asyncio.ensure_future(self._answer()) if self.case.state == "input" else None
+        if self.case.state == "input":
+            self._tasks.append(asyncio.ensure_future(self._answer()))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(*self._tasks)
         finally:
-            for task in (*self._tasks, *([answering] if answering else [])):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, *([answering] if answering else []), return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._proxy is not None:
                 await self._proxy.cut()
             os.close(self._gate)
 
     async def _answer(self) -> None:
         """Answer what is asked, until an answer is taken or the run is over."""
-        (asked,) = {event.input_request.id for event in self.reader.events if event.HasField("input_request")}
-        option = next(
-            option.id
-            for event in self.reader.events
-            if event.HasField("input_request")
-            for option in event.input_request.options
-            if option.kind == pb.INPUT_OPTION_KIND_ALLOW_ONCE
-        )
+        asked = next((event.input_request for event in self.reader.events if event.HasField("input_request")), None)
+        if asked is None:
+            return  # it never came so far, which has been told
+        option = next(option.id for option in asked.options if option.kind == pb.INPUT_OPTION_KIND_ALLOW_ONCE)
         answer = pb.InputAnswer(option_ids=[option])
         async with Client(self.world.address) as client:
             while True:
                 try:
-                    await client.respond(self.run_id, asked, answer, adapter=self.case.adapter)
+                    await client.respond(self.run_id, asked.id, answer, adapter=self.case.adapter)
                 except DragomanError as error:
-                    if error.reason not in _ASK_AGAIN:
+                    if error.reason is Reason.RUN_FINISHED:
                         return
+                    if error.reason not in _ASK_AGAIN:
+                        raise
                     await asyncio.sleep(0.1)  # as a person would: once more, a little later
                 else:
                     return
