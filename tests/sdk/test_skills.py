@@ -47,7 +47,7 @@ def test_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "-x", "a/b", "a\\b", "a b", "é", "a\n", "a\0", "a" * 129])
 def test_no_names(name: str) -> None:
     assert not is_skill_name(name)
-    with pytest.raises(SkillError):
+    with pytest.raises(SkillError, match=r"at most 128 .* the first a letter or a digit"):
         plan_skill_directory([inline(name)], LAYOUT)
 
 

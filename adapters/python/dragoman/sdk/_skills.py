@@ -266,7 +266,8 @@ def _write(target: Path, content: bytes) -> None:
 
 def _check_name(name: str) -> None:
     if not is_skill_name(name):
-        raise SkillError(f"{name[:80]!r} cannot be the name of a skill: letters, digits, '.', '_' and '-' only")
+        rule = "at most 128 letters, digits, '.', '_' and '-', the first a letter or a digit"
+        raise SkillError(f"{name[:80]!r} cannot be the name of a skill: {rule}")
 
 
 def _check_has_document(skill: SkillSource) -> None:
