@@ -6,6 +6,10 @@ import pytest
 from dragoman.router._domain.run_states import Step, after
 from dragoman.router._rpc.run import Run
 
+from tests.router.store.databases import postgres_server
+
+__all__ = ["postgres_server"]
+
 
 @pytest.fixture(autouse=True)
 def no_impossible_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:

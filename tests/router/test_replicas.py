@@ -14,10 +14,8 @@ from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
-from tests.router.store.databases import new_postgres, postgres_server
+from tests.router.store.databases import new_postgres
 from tests.router.test_processes import program
-
-__all__ = ["postgres_server"]
 
 
 @dataclass

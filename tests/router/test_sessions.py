@@ -19,10 +19,10 @@ from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
-from tests.router.store.databases import database, new_postgres, postgres_server, store
+from tests.router.store.databases import database, new_postgres, store
 from tests.router.test_processes import program
 
-__all__ = ["database", "postgres_server", "store"]
+__all__ = ["database", "store"]
 
 REFUSED = event_pb2.SESSION_DISPOSITION_RESUME_REFUSED
 END = {"end": "SUCCEEDED"}
