@@ -165,6 +165,17 @@ async def test_an_adapter_without_a_directory_gets_none() -> None:
     assert not fake.requests("Execute")[0].HasField("workspace")
 
 
+async def test_a_conversation_of_another_adapter_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "session.json"
+    kept = '{"adapter": "other", "nativeId": "n-1"}'
+    path.write_text(kept)
+    async with routed(fake_of()) as env:
+        done = await dragoman("run", "fake", "--session", str(path), env=env)
+    assert done.code == 2
+    assert "keeps a conversation of other" in done.err
+    assert path.read_text() == kept
+
+
 async def test_the_session_is_kept_and_gone_on_with_and_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "session.json"
     handle = pb.SessionHandle(adapter="fake", native_id="s-1")

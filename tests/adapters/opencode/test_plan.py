@@ -214,3 +214,11 @@ def test_what_is_refused(tmp_path: Path, config: dict[str, Any], fields: dict[st
 )
 def test_session_ids(session_id: str, is_one: bool) -> None:
     assert adapter().is_session_id(session_id) == is_one
+
+
+@pytest.mark.parametrize("mode", ["Plan", "plann", "PLAN", "Build"])
+def test_a_mistyped_agent_is_no_agent_with_all_tools(tmp_path: Path, mode: str) -> None:
+    made = request(tmp_path, permissions=pb.Permissions(native_mode=mode))
+    with pytest.raises(DragomanError) as caught:
+        adapter().accept(made)
+    assert caught.value.violations[0].path == "permissions.native_mode"

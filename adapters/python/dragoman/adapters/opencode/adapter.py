@@ -16,6 +16,7 @@ from dragoman.adapters.opencode.login import find_login
 from dragoman.adapters.opencode.tools import file_changes, tool_name
 from dragoman.adapters.opencode.usage import database, read_usage, with_context
 from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.identity import near_names
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -244,6 +245,11 @@ def _is_lost(error: RpcError) -> bool:
 
 
 def _wrong_fields(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+    mode = request.permissions.native_mode
+    near = near_names(mode, content.OWN_AGENTS) if mode and mode not in content.OWN_AGENTS else []
+    if near:
+        # opencode would make up an agent of that name, with all of its tools.
+        yield FieldViolation("permissions.native_mode", f"is no agent of opencode; did you mean {near[0]}?")
     if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
         yield FieldViolation("prompt", "must not be blank")
     if settings.model and not _MODEL.fullmatch(settings.model):

@@ -19,6 +19,8 @@ HOSTED: Final = "opencode"
 """The provider of the hosted models of opencode's maker. With no model chosen, opencode would take one of them."""
 DEFAULT_AGENT: Final = "build"
 _PLAN_AGENT: Final = "plan"
+OWN_AGENTS: Final = (DEFAULT_AGENT, _PLAN_AGENT)
+"""The agents of opencode's own that a run may have."""
 _NESTED: Final = ("general", "explore")
 """opencode's own agents that its ``task`` tool starts."""
 

@@ -227,6 +227,8 @@ def run_command(
     async def work(client: Client) -> int:
         async with patience(f"waiting for the adapter '{one_line(adapter)}' to start…", after_s=_STARTING_S):
             described = await client.describe(adapter)
+        if session_file is not None and wishes.session is not None:
+            _refuse_foreign(wishes.session, described, session_file)
         settings = _values.config(config_pairs, described.config_schema_json)
         interactive = is_interactive() or detach  # what it asks waits for 'dragoman respond'
         request = request_for(replace(wishes, config=settings), described, interactive=interactive)
@@ -244,6 +246,13 @@ def run_command(
             return await drive.run()
 
     return run_connected(router, work, debug=debug)
+
+
+def _refuse_foreign(handle: event_pb2.SessionHandle, described: pb.DescribeResponse, file: Path) -> None:
+    """Refuse a conversation of another adapter: a new one would take its place in the file."""
+    if handle.adapter and handle.adapter not in {described.adapter, *described.aliases}:
+        told = f"{file} keeps a conversation of {handle.adapter}; name another file, or remove it"
+        raise click.BadParameter(told, param_hint="--session")
 
 
 async def _detached(client: Client, request: pb.ExecuteRequest) -> int:
