@@ -31,6 +31,9 @@ OPENCODE = Recipe(
     unset=INHERITED,
     lacks=["refusal_message", "usage_when_cancelled"],
     tested=api.TEST_STATUS_PASS,
+    cannot={
+        "test_a_cut_that_passes_leaves_one_answer": "it goes on in the same part, and does not tell",
+    },
     idle_s=12,
     wall_s=8,
     failures={
