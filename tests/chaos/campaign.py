@@ -105,11 +105,13 @@ class Campaign:
     async def _time_to_lost(self, trials: list[Trial]) -> None:
         """Measure how long it takes until those that were killed in the middle are told so."""
         began = time.monotonic()
-        await self._each([trial for trial in trials if trial.case.state in _HELD], Trial.until_over)
+        held = [trial for trial in trials if trial.case.state in _HELD]
+        await self._each(held, Trial.until_over)
         took = time.monotonic() - began
         self._tally.seconds_to_lost.append(took)
         if took > LOST_WITHIN_S:
             self._blame(trials, f"LOST was told after {took:.1f} s")
+        await self._each(held, Trial.until_gone)
 
     async def _settle(self) -> None:
         """End the router, in one of two ways, and ask the next one for everything."""
@@ -154,5 +156,6 @@ async def _alone(trial: Trial) -> None:
         if trial.case.victim != "client":
             # What lost its keeper must be ended though it could go on.
             await trial.until_over()
+            await trial.until_gone()
     finally:
         await trial.finish()

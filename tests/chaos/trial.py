@@ -16,7 +16,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.chaos.cases import Case
-from tests.chaos.oracle import read_notes
+from tests.chaos.oracle import Problem, read_notes
 from tests.chaos.world import PATIENCE_S, World
 from tests.router.harness import Proxy
 
@@ -188,6 +188,15 @@ class Trial:
     async def until_over(self) -> None:
         """Wait until the client has the result."""
         await self.reader.until(lambda event: event.HasField("result"))
+
+    async def until_gone(self) -> None:
+        """Wait until nothing of the agent is there, which nobody has let go on.
+
+        Raises:
+            Problem: something does not go away.
+        """
+        if left := await self.world.until_run_is_gone(self.run_id):
+            raise Problem(f"the run is over, and not gone: {left}")
 
     async def _born(self) -> dict[str, Any]:
         async with asyncio.timeout(PATIENCE_S):

@@ -122,6 +122,10 @@ class World:
         prefix = f"{MARKER}=".encode()
         return [pid for pid in carriers(self.mark.encode()) if prefix in _environment(pid)]
 
+    async def until_run_is_gone(self, run_id: str) -> list[str]:
+        """Wait until no process of a run's agent is there; return those that do not go away."""
+        return await _until_gone(lambda: carriers(f"CHAOS_RUN={run_id}".encode()))
+
     async def until_no_run_is_left(self) -> list[str]:
         """Wait until no process carries a run's marker; return those that do not go away."""
         return await _until_gone(self.marked)
