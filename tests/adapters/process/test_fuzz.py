@@ -124,8 +124,12 @@ def _fill(draw: st.DrawFn, message: Message, field: Any, depth: int) -> None:
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
         entries = getattr(message, field.name)
+        value = kind.fields_by_name["value"]
         for key in draw(st.lists(TEXTS, max_size=2)):
-            is_bytes = kind.fields_by_name["value"].type == FieldDescriptor.TYPE_BYTES
+            if value.message_type is not None:
+                entries[key].CopyFrom(draw(structs()))
+                continue
+            is_bytes = value.type == FieldDescriptor.TYPE_BYTES
             entries[key] = draw(TEXTS).encode() if is_bytes else draw(TEXTS)
     elif kind is not None:
         made = draw(_submessages(kind, depth))
