@@ -152,9 +152,7 @@ class TestTools:
         assert sorted(made) == [0, 1]
         assert len({call_id for call_id, _, _ in made.values()}) == 2
 
-    async def test_results_of_one_turn_are_one_round_in_the_order_of_the_calls(
-        self, server: ModelServer
-    ) -> None:
+    async def test_results_of_one_turn_are_one_round_in_the_order_of_the_calls(self, server: ModelServer) -> None:
         made = calls(await ask(server, user("MOCK_PARALLEL")))
         first, second = made[0][0], made[1][0]
         heard = await ask(

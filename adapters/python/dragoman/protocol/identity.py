@@ -50,7 +50,8 @@ class RequestDigests:
     """Tells whether two requests are the same, keeping neither.
 
     Same means equal after clearing what does not change the run: the hop's fields, the token, batching,
-    ``orphan_after``, ``admission`` and labels. The digest is keyed, so that a memory dump does not allow guessing secrets.
+    ``orphan_after``, ``admission`` and labels. The digest is keyed, so that a memory dump does not allow guessing
+    secrets.
 
     Args:
         key: digests of one key can be compared; a new one by default.
