@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
+from dragoman.router._store.postgres import PostgresDatabase
+from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
@@ -118,3 +120,19 @@ async def test_a_router_that_is_killed_moves_nothing_twice(folder: Path, run_log
         await other.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
         assert kinds(await follower.rest()) == ["text:b", "result"]
         assert kinds(await other.attach("r").rest()) == ["started", "text:a", "text:b", "result"]
+
+
+async def test_a_run_that_another_router_has_taken_is_told_there(two: Two, folder: Path, run_log: str) -> None:
+    stream = two.mine.execute("fake", "a", {"gate": "g"}, "b", {"gate": "h"}, run_id="r")
+    await stream.until("text")
+    await two.mine.router.ListRuns(router_pb2.ListRunsRequest())
+    database = PostgresDatabase(run_log) if run_log else SqliteDatabase(folder / "s" / "runs.db")
+    await database.open()
+    await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 9e12 WHERE run_id = 'r'", {})])
+    await database.close()
+    await two.mine.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+    await stream.rest_or_error()
+    async with asyncio.timeout(PATIENCE_S):
+        # Nobody tells when; it is no longer this router's to tell: whoever asks is sent to the one that has it.
+        while (await two.mine.attach("r").rest_or_error()) is not Reason.ADAPTER_UNAVAILABLE:  # noqa: ASYNC110 - as said
+            await asyncio.sleep(0.05)

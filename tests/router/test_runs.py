@@ -538,3 +538,17 @@ async def test_methods_that_are_not_served_say_so(folder: Path) -> None:
 
 def test_the_configuration_is_complete_without_a_word() -> None:
     assert RouterConfig().listen == ("127.0.0.1:7777",)
+
+
+async def test_a_label_that_repeats_a_variable_is_masked_where_it_is_kept(folder: Path) -> None:
+    async with beside(folder) as (caller, _sidecar):
+        fields: dict[str, Any] = {"labels": {"note": "my-Secret-77"}, "env": {"API_KEY": "my-Secret-77"}}
+        await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r", **fields).rest()
+        assert dict((await caller.run("r")).run.labels) == {"note": "[redacted]"}
+    assert b"my-Secret-77" not in b"".join(path.read_bytes() for path in (folder / "s").glob("runs.db*"))
+
+
+async def test_a_zero_byte_is_refused_where_it_would_be_kept(folder: Path) -> None:
+    async with beside(folder) as (caller, _sidecar):
+        error = await caller.execute("fake", task_key="a\0b").error()
+        assert (error.reason, error.violations[0].path) == (Reason.INVALID_REQUEST, "task_key")

@@ -72,6 +72,24 @@ async def test_writing_again_what_was_perhaps_written_changes_nothing(store: Sto
     assert await store.events("r", 0) == [batch]
 
 
+async def test_what_came_while_nobody_knew_whether_it_was_written_is_kept_too(store: Store) -> None:
+    await store.begin(a_run())
+    await store.write([StoredEvents("r", 1, 3, b"first three")], [a_run(logged=3)])
+    await store.write([StoredEvents("r", 1, 5, b"all five")], [a_run(logged=5)])
+    assert await store.events("r", 0) == [StoredEvents("r", 1, 5, b"all five")]
+
+
+async def test_a_run_that_was_perhaps_begun_is_begun_again_by_its_owner(store: Store) -> None:
+    assert await store.begin(a_run())
+    assert await store.begin(a_run())
+    assert not await store.begin(a_run(owner="two"))
+
+
+async def test_nobody_takes_over_what_is_its_own(store: Store) -> None:
+    await store.begin(a_run(lease_until=1.0))
+    assert await store.claim("one", now=50.0, lease_until=99.0) == []
+
+
 async def test_a_run_of_another_owner_is_not_written_over(store: Store) -> None:
     await store.begin(a_run())
     (taken,) = await store.claim("two", now=51.0, lease_until=99.0)

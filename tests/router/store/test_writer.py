@@ -115,7 +115,7 @@ async def test_events_are_written_together(desk: Desk) -> None:
 
 
 async def test_an_id_that_is_taken_is_told(desk: Desk) -> None:
-    assert await desk.writer.begin(desk.run())
+    assert await desk.writer.begin(desk.run(owner="two"))
     assert not await desk.writer.begin(desk.run())
 
 
@@ -175,6 +175,19 @@ async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(desk: Desk) ->
     assert kept[:20] == [None] * 20
     assert kept[20:] == [b"x" * 100] * 10
     assert "log_gap" in desk.told
+
+
+async def test_a_run_that_no_database_can_keep_keeps_no_other_from_being_written(desk: Desk) -> None:
+    odd, run = desk.run("odd"), desk.run()
+    for one in (odd, run):
+        await desk.writer.begin(one)
+    desk.writer.append(odd, 2**63, b"e")
+    desk.writer.append(run, 1, b"e")
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"e"]
+    assert desk.told == ["log_gap"]
+    desk.writer.append(odd, 2**63 + 1, b"x" * 5000)
+    assert odd.waiting_bytes == 0
 
 
 async def test_events_that_come_while_others_are_written_are_not_forgotten(desk: Desk) -> None:

@@ -21,6 +21,8 @@ from dragoman.v1 import event_pb2 as pb
 READ = frozenset({"started", "state", "input_request", "input_resolved", "result"})
 """Durable kinds that the router decides by."""
 
+_LAST_SEQUENCE = 2**62
+"""Databases count to 2**63 - 1, and marks are written ahead."""
 _LARGEST_EVENT = MAX_EVENT_BYTES + 64 * 1024
 """The contract's limit, and room for the envelope of an adapter that counted its text alone."""
 
@@ -61,6 +63,8 @@ class Conduct:
             ProtocolViolationError: it is not allowed here.
         """
         sequence = event.sequence
+        if sequence > _LAST_SEQUENCE:
+            raise ProtocolViolationError(f"sequence {sequence} is beyond what can be counted")
         if sequence <= self.heard:
             raise ProtocolViolationError(f"sequence {sequence} came after {self.heard} in one stream")
         self._check_envelope(event, kind, size)
@@ -106,7 +110,7 @@ class Conduct:
             ProtocolViolationError: it leaves events out that it does not name.
         """
         first, last = gap.from_sequence, gap.to_sequence
-        if last < first or first > self.last_sequence + 1:
+        if last < first or first > self.last_sequence + 1 or last > _LAST_SEQUENCE:
             raise ProtocolViolationError(f"a gap from {first} to {last} came after {self.last_sequence}")
         self.heard = max(self.heard, last)
         if last <= self.last_sequence:

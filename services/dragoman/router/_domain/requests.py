@@ -25,6 +25,8 @@ def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
         return Objection("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}", is_unsupported=False)
     if request.HasField("relay"):
         return Objection("relay", "is set by routers towards adapters, not by callers", is_unsupported=False)
+    if (path := _zero_byte(request)) is not None:
+        return Objection(path, "must not contain a zero byte", is_unsupported=False)
     if request.HasField("orphan_after") and request.orphan_after.ToNanoseconds() < 0:
         return Objection("orphan_after", "must not be negative", is_unsupported=False)
     if (problem := fallback_problem(request.fallback) or admission_problem(request)) is not None:
@@ -64,3 +66,28 @@ def orphan_after_s(request: adapter_pb2.ExecuteRequest) -> float:
     if not request.HasField("orphan_after"):
         return 0.0
     return min(request.orphan_after.ToNanoseconds() / 1e9, MAX_ORPHAN_AFTER_S)
+
+
+def _zero_byte(request: adapter_pb2.ExecuteRequest) -> str | None:
+    """Return the path of a text that the router keeps and that no database can."""
+    kept = {
+        "task_key": request.task_key,
+        "agent.id": request.agent.id,
+        "agent.company_id": request.agent.company_id,
+        **{f"labels.{name[:40]}": f"{name}{value}" for name, value in request.labels.items()},
+    }
+    return next((path for path, text in kept.items() if "\0" in text), None)
+
+
+_SHORTEST_SECRET = 6
+"""Characters. Shorter values of variables are no secrets, and stand in other words by chance."""
+
+
+def safe_labels(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
+    """Return the labels, as they are kept and listed: a value that repeats a variable or the token is masked."""
+    given = {request.auth_token, *request.env.values()}
+    secrets = [text for text in given if len(text) >= _SHORTEST_SECRET]
+    return {
+        name: "[redacted]" if any(secret in value for secret in secrets) else value
+        for name, value in request.labels.items()
+    }

@@ -28,7 +28,7 @@ _MOVED_S = 5.0
 _log = structlog.get_logger("dragoman.router")
 
 
-def _nothing() -> None:
+def _nothing(*_of: object) -> None:
     """Do nothing."""
 
 
@@ -42,6 +42,9 @@ class Run:
         on_over: called once it is over.
         first_sequence: of the first event that will come.
     """
+
+    _writer: Writer | None = None
+    _logged: LoggedRun | None = None
 
     def __init__(
         self,
@@ -69,6 +72,10 @@ class Run:
         """Set once what the adapter had kept of it is here."""
         self.streams_end = asyncio.Event()
         """Set when its readers' streams are to end before it does, as the router stops."""
+        self.work: asyncio.Task[None] | None = None
+        """What follows it; cancelled when another router takes it."""
+        self.given_up: Callable[[Run], None] = _nothing
+        """Called when another router has taken it."""
         self.held: Callable[[], None] = _nothing
         """Called when somebody begins to hold it."""
         self.session: RunSession | None = None
@@ -96,8 +103,6 @@ class Run:
         """The status that it ended with instead of a result."""
         self._clock = clock
         self._on_over = on_over
-        self._writer: Writer | None = None
-        self._logged: LoggedRun | None = None
         self._holders: Holders | None = None
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
 
@@ -366,6 +371,10 @@ class Run:
             self.log.warning("run taken by another router")
             self.streams_end.set()
             self.is_given_up = True
+            self.holders.close()
+            if self.work is not None:
+                self.work.cancel()
+            self.given_up(self)
             self.step(Step.TAKEN)
             self._writer = self._logged = None
 

@@ -9,7 +9,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
-from dragoman.router._domain.requests import orphan_after_s
+from dragoman.router._domain.requests import orphan_after_s, safe_labels
 from dragoman.router._domain.run_states import RunState
 from dragoman.router._domain.runs import Retention, RunRecord
 from dragoman.router._domain.stored import StoredRun
@@ -108,7 +108,7 @@ class Runs:
         record = self._record(request.run_id, host)
         record.digest = self.keeping.digests.digest(request)
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
-        record.task_key, record.labels = request.task_key, dict(request.labels)
+        record.task_key, record.labels = request.task_key, safe_labels(request)
         run = Run(record, host, self._scene.clock, self._over)
         journey = self._admitting.journey(run, request)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
@@ -160,13 +160,15 @@ class Runs:
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
         work = Pump(run, self._scene, hold=True).follow_on()
-        self._scene.tasks.start(self._admitting.keep(run, work), f"run {run.run_id}")
+        run.work = self._scene.tasks.start(self._admitting.keep(run, work), f"run {run.run_id}")
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         logged = self.keeping.follow(
             run.record, lambda: _place(run), orphan_after, run.remark, run.give_up, stored=stored
         )
         run.keep(self.keeping.writer, logged)
+        # From now on it is found through the log, at the router that has it.
+        run.given_up = lambda given: self._forget(given.run_id, given.record.number)
 
     def _record(self, run_id: str, host: Host) -> RunRecord:
         return RunRecord(
@@ -178,7 +180,7 @@ class Runs:
 
     def _begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
         self._runs[run.run_id] = run
-        self._scene.tasks.start(work, f"run {run.run_id}")
+        run.work = self._scene.tasks.start(work, f"run {run.run_id}")
 
     def _over(self, run: Run) -> None:
         if run.refusal is not None:

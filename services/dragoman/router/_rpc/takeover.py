@@ -58,6 +58,8 @@ class Takeover:
 
     async def _look(self) -> None:
         keeping = self._core.keeping
+        if self._core.is_draining:
+            return  # what it took it would only end
         for owner in await keeping.store.owners():
             if self._core.scene.processes.is_gone(owner):  # then its lease need not be waited for
                 await keeping.store.release(owner)

@@ -43,6 +43,8 @@ class PostgresDatabase:
         self.connect_s = CONNECT_S
         """Seconds that a connection may take."""
         self._errors: tuple[type[Exception], ...] = ()
+        self._wrong: tuple[type[Exception], ...] = ()
+        """Those that trying again does not mend."""
         self._pool: AsyncConnectionPool[AsyncConnection[Any]] | None = None
 
     async def open(self) -> None:
@@ -54,6 +56,7 @@ class PostgresDatabase:
             message = "PostgreSQL needs the extra: pip install 'dragoman[postgres]'"
             raise StoreError(message, is_lasting=True) from error
         self._errors = (psycopg.Error, TimeoutError, OSError)
+        self._wrong = (psycopg.DataError, psycopg.ProgrammingError)
         pool = AsyncConnectionPool(
             self._url,
             min_size=1,
@@ -109,4 +112,4 @@ class PostgresDatabase:
     def _explained(self, error: Exception) -> StoreError:
         # The driver's own words name hosts and tables, never a password.
         said = str(error).strip().split("\n", 1)[0] or type(error).__name__
-        return StoreError(f"the run log's server: {said}")
+        return StoreError(f"the run log's server: {said}", is_lasting=isinstance(error, self._wrong))

@@ -44,13 +44,19 @@ class Store:
     # Runs.
 
     async def begin(self, run: StoredRun) -> bool:
-        """Keep a new run; False if there is one with its id."""
+        """Keep a new run; False if there is one with its id, of another owner.
+
+        One of the same owner is the run itself: it was kept by a transaction of which nobody heard.
+        """
         names = (*_RUN.replace("bytes", "size").split(", "), "agent_id", "company_id", "task_key", "outcome")
         columns = f"{_RUN}, agent_id, company_id, task_key, outcome"
         marks = ", ".join(f":{name}" for name in names)
         sql = f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO NOTHING"  # noqa: S608 - constants
         (inserted,) = await self._database.execute([(sql, _values(run))])
-        return inserted > 0
+        if inserted:
+            return True
+        rows = await self._database.fetch("SELECT owner FROM runs WHERE run_id = :run_id", {"run_id": run.run_id})
+        return bool(rows) and rows[0][0] == run.owner
 
     async def run(self, run_id: str) -> StoredRun | None:
         """Return a run; ``None`` if it is not kept."""
@@ -114,10 +120,10 @@ class Store:
         await self._database.execute([(sql, {"lease": lease_until, "owner": owner})])
 
     async def claim(self, owner: str, now: float, lease_until: float) -> list[StoredRun]:
-        """Take over live runs whose owner's lease has run out, and return them."""
+        """Take over live runs of others whose lease has run out, and return them."""
         rows = await self._database.fetch(
             "UPDATE runs SET owner = :owner, lease_until = :lease"  # noqa: S608 - constants
-            f" WHERE finished_at IS NULL AND lease_until < :now RETURNING {_RUN}",
+            f" WHERE finished_at IS NULL AND lease_until < :now AND owner <> :owner RETURNING {_RUN}",
             {"owner": owner, "lease": lease_until, "now": now},
         )
         return [_run(row) for row in rows]
@@ -273,11 +279,12 @@ def _values(run: StoredRun) -> dict[str, Value]:
 
 
 def _addition(events: StoredEvents, owner: str) -> Statement:
-    # A transaction of which nobody heard may have been done; then it is done again, to no effect.
+    # A transaction of which nobody heard may have been done; then it is done again, and more may have come meanwhile.
     sql = (
         "INSERT INTO events (run_id, first, last, data) SELECT :run_id, :first, :last, CAST(:data AS blob)"
         " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner)"
-        " ON CONFLICT (run_id, first) DO NOTHING"
+        " ON CONFLICT (run_id, first) DO UPDATE SET last = excluded.last, data = excluded.data"
+        " WHERE excluded.last > events.last"
     )
     values: dict[str, Value] = {"run_id": events.run_id, "first": events.first, "last": events.last}
     return sql, {**values, "data": events.data, "owner": owner}

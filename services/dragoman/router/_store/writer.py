@@ -8,7 +8,7 @@ let go, which the log tells as a gap, never in silence.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -126,6 +126,8 @@ class Writer:
 
     def append(self, run: LoggedRun, sequence: int, data: bytes) -> None:
         """Take the run's next event; sequences that are left out are known to be lost."""
+        if self._runs.get(run.stored.run_id) is not run:
+            return  # another router has it, or it cannot be kept
         run.waiting.append((sequence, data))
         run.waiting_bytes += len(data)
         run.last = sequence
@@ -187,14 +189,43 @@ class Writer:
             try:
                 await self._write()
             except StoreError as error:
+                if error.is_lasting:
+                    await self._set_aside()
                 pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
                 self._fails(error)
                 if self._closing:
                     return
                 await asyncio.sleep(pause_s)
+            except Exception as error:  # noqa: BLE001 - one run must not keep all others from being written
+                _log.error("run log not written", failure=type(error).__name__)
+                await self._set_aside()
             else:
                 pause_s = 0.0
                 self._works()
+
+    async def _set_aside(self) -> None:
+        """Write the runs one by one, and keep those no longer that cannot be written for a reason of their own."""
+        for run in list(self._runs.values()):
+            if not run.is_begun and not run.is_late:
+                continue
+            try:
+                await self._write([run])
+            except StoreError as error:
+                if not error.is_lasting:
+                    return
+                self._abandon(run)
+            except Exception:  # noqa: BLE001 - as above
+                self._abandon(run)
+
+    def _abandon(self, run: LoggedRun) -> None:
+        _log.error("run no longer kept: it cannot be written", run_id=run.stored.run_id)
+        self._runs.pop(run.stored.run_id, None)
+        self._waiting_bytes -= run.waiting_bytes
+        run.waiting.clear()
+        run.waiting_bytes = 0
+        run.is_begun = run.is_changed = run.is_late = False
+        if not run.is_over:
+            run.remark("log_gap", "The run log cannot keep this run; what follows is told, and not kept.")
 
     async def close(self) -> None:
         """Write what waits, once; what cannot be written then is lost."""
@@ -211,12 +242,13 @@ class Writer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), GATHER_S)
 
-    async def _write(self) -> None:
-        for run in [run for run in self._runs.values() if run.is_late]:
+    async def _write(self, some: Sequence[LoggedRun] | None = None) -> None:
+        wanted = list(self._runs.values()) if some is None else some
+        for run in [run for run in wanted if run.is_late]:
             if not await self._begin(run):
                 self._give_up(run)
             run.is_late = False
-        taken = [run for run in self._runs.values() if run.is_begun and (run.is_changed or run.waiting)]
+        taken = [run for run in wanted if run.is_begun and (run.is_changed or run.waiting)]
         rows = {run.stored.run_id: _rows(run) for run in taken}
         after = {run.stored.run_id: self._after(run, rows[run.stored.run_id]) for run in taken}
         counts = {run.stored.run_id: (len(run.waiting), run.last) for run in taken}
