@@ -535,7 +535,9 @@ class AgentSuite:
         tested = await bench.client.test_environment(
             bench.adapter, config=bench.config, env=bench.env, cwd=str(bench.workspace)
         )
-        assert tested.status == self.recipe.tested
+        # A program that says its version too late on a busy machine is a warning of its own.
+        is_slow = any(check.code.endswith("_timeout") for check in tested.checks)
+        assert tested.status == self.recipe.tested or (is_slow and tested.status == api.TEST_STATUS_WARN)
         assert bench.requests == []
         assert sorted(bench.isolation.home.rglob("*")) == before
         assert bench.changed(bench.workspace) == []

@@ -14,6 +14,7 @@ from dragoman.adapters.openclaw import adapter
 from dragoman.adapters.openclaw.adapter import TESTED_VERSION
 from dragoman.adapters.openclaw.setting import INHERITED
 from dragoman.testkit.families.openclaw import MODEL, OPENCLAW
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import Bench, Failing, Recipe, Stage, answering, when
@@ -38,8 +39,9 @@ RECIPE = Recipe(
     },
     cannot={"test_a_prompt_of_300_kb": "it adds the time, and a line about itself; see the test of its own"},
     lacks=["usage_when_cancelled"],
+    tested=api.TEST_STATUS_PASS,  # the key is in its configuration
     idle_s=20,
-    wall_s=12,
+    wall_s=4,
     grace_s=20,
     own_files=[".npm"],
     unset=INHERITED,

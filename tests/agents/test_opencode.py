@@ -35,7 +35,7 @@ OPENCODE = Recipe(
         "test_a_cut_that_passes_leaves_one_answer": "it goes on in the same part, and does not tell",
     },
     idle_s=12,
-    wall_s=8,
+    wall_s=5,
     failures={
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "acp_error_-32603"),
         "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "acp_error_-32603"),
