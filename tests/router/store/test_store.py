@@ -113,6 +113,14 @@ async def test_only_an_expired_lease_is_taken_over(store: Store) -> None:
     assert [run.run_id for run in await store.claim("next", now=60.0, lease_until=99.0)] == ["live"]
 
 
+async def test_who_takes_a_run_over_has_one_sequence_that_nobody_told_of(store: Store) -> None:
+    await store.begin(a_run(reserved=10_000, lease_until=1.0))
+    (taken,) = await store.claim("two", now=50.0, lease_until=99.0)
+    assert taken.reserved == (await kept(store)).reserved == 10_001
+    (again,) = await store.claim("three", now=100.0, lease_until=150.0)
+    assert again.reserved == 10_002, "what two told of under its own is not told again by three"
+
+
 async def test_runs_are_listed_newest_first_in_pages(store: Store) -> None:
     for number in range(7):
         await store.begin(a_run(f"r{number}", accepted_at=float(number // 2)))

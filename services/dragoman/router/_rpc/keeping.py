@@ -160,7 +160,8 @@ class Keeping:
         summary = stored.state.run
         record.agent_id, record.company_id, record.task_key = summary.agent_id, summary.company_id, summary.task_key
         record.labels, record.instance_id = dict(summary.labels), summary.instance_id
-        record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved)
+        # The mark is the claim's own; what was told ends before it.
+        record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1)
         result = lost(event_pb2.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message)
         sequence, data = record.end(result, self._clock.time())
         logged = self.follow(record, dict, stored.orphan_after, _nothing, _nothing, stored)

@@ -2,26 +2,33 @@
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Iterator
-from typing import Any
+import json
+from collections.abc import Iterator
+from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
 from dragoman.router._domain.requests import orphan_after_s, safe_labels
-from dragoman.router._domain.run_states import RunState
+from dragoman.router._domain.run_states import RunState, Step
 from dragoman.router._domain.runs import Retention, RunRecord
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.admitting import Admitting
 from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.journey import Journey
 from dragoman.router._rpc.keeping import Keeping
-from dragoman.router._rpc.pump import Pump, taken
+from dragoman.router._rpc.peers import elsewhere
+from dragoman.router._rpc.pump import Pump
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene
 from dragoman.router._rpc.sessions import Found, Sessions
 from dragoman.router._rpc.steering import end_orphan
 from dragoman.v1 import adapter_pb2
+
+_ENDING_S: Final = 1.0
+"""How long a run of another router may take from its end, as others were told, until that is written down."""
+_LOOK_S: Final = 0.1
 
 
 class Runs:
@@ -75,11 +82,29 @@ class Runs:
         for run in self.live() if request.task_key else ():
             record = run.record
             if run.host is not host and (record.company_id, record.agent_id, record.task_key) == key:
-                raise DragomanError(
-                    Reason.SESSION_BUSY,
-                    f"run {run.run_id!r} of {record.adapter!r} works on this task; wait for it, or cancel it",
-                    {"run_id": run.run_id, "adapter": record.adapter},
-                )
+                raise _busy(run.run_id, record.adapter)
+
+    async def _refuse_switch_elsewhere(self, record: RunRecord) -> None:
+        """Do the same for runs of other routers; asked once this run is written down, so that one of two sees it.
+
+        Raises:
+            DragomanError: SESSION_BUSY.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _ENDING_S
+        while record.task_key and (other := await self._elsewhere(record)) is not None:
+            if loop.time() > until:
+                raise _busy(other.run_id, other.adapter)
+            await asyncio.sleep(_LOOK_S)  # it may be over, and its router just about to write so
+
+    async def _elsewhere(self, record: RunRecord) -> StoredRun | None:
+        """Return another adapter's run of the same task that another router follows."""
+        try:
+            found = await self.keeping.at_task(record.company_id, record.agent_id, record.task_key)
+        except DragomanError:
+            return None  # a log that fails keeps no run from starting
+        others = (run for run in found if run.adapter != record.adapter and run.owner != self.keeping.owner)
+        return next(others, None)
 
     async def recall(self, request: adapter_pb2.ExecuteRequest) -> StoredRun | None:
         """Return what is kept of the run that this very request started, here before or elsewhere.
@@ -110,17 +135,46 @@ class Runs:
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
         run = Run(record, host, self._scene.clock, self._over)
-        journey = self._admitting.journey(run, request)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
-        run.session = self.sessions.follow(record, session, run.remark)
-        session.tell(request)
+        self._runs[run.run_id] = run
         self._keep(run, orphan_after_s(request))
+        self._set_out(run, request, host, session)
+        return run
+
+    def begin_again(self, run: Run, request: adapter_pb2.ExecuteRequest, host: Host, session: Found) -> None:
+        """Start a run that was taken over before any adapter had it, now that its request has come again."""
+        run.awaits_request = run.catches_up = False
+        run.record.reserved = 0  # nothing was ever told of it
+        run.step(Step.ASKED)
+        self._set_out(run, request, host, session)
+        run.replayed.set()
+
+    def _set_out(self, run: Run, request: adapter_pb2.ExecuteRequest, host: Host, session: Found) -> None:
+        journey = self._admitting.journey(run, request)
+        run.session = self.sessions.follow(run.record, session, run.remark)
+        session.tell(request)
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
         request.adapter = host.record.type
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
-        self._begin(run, journey.go(Pump(run, self._scene, hold=True), request))
-        run.log.info("run accepted")
-        return run
+        run.work = self._scene.tasks.start(self._go(run, journey, request), f"run {run.run_id}")
+
+    async def _go(self, run: Run, journey: Journey, request: adapter_pb2.ExecuteRequest) -> None:
+        """Write down that there is a run, before anybody hears of it; then bring it to its end."""
+        try:
+            if not await run.recorded():
+                run.is_elsewhere = True
+                run.refuse(elsewhere(run.run_id))
+                return
+            await self._refuse_switch_elsewhere(run.record)
+            run.log.info("run accepted")
+            run.kept.set()
+            await journey.go(Pump(run, self._scene, hold=True), request)
+        except DragomanError as error:
+            run.refuse(error)
+        except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
+            run.fail()
+            raise
 
     def adopt(self, run_id: str, host: Host, *, hold: bool) -> Run:
         """Take up a run that an adapter may know and this router does not."""
@@ -131,7 +185,8 @@ class Runs:
         # it there is all there is to do.
         run.holders = Holders(0.0, lambda: pump.set_hold(False))
         run.held = lambda: pump.set_hold(True)
-        self._begin(run, pump.attach())
+        self._runs[run.run_id] = run
+        run.work = self._scene.tasks.start(pump.attach(), f"run {run_id}")
         run.log.info("run asked for")
         return run
 
@@ -143,7 +198,7 @@ class Runs:
         record.agent_id, record.company_id = summary.agent_id, summary.company_id
         record.task_key, record.labels = summary.task_key, dict(summary.labels)
         record.phase, record.instance_id = summary.phase, summary.instance_id
-        record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved)
+        record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1)  # that one is the claim's
         run = Run(record, host, self._scene.clock, self._over, first_sequence=stored.logged + 1)
         run.holders = Holders(stored.orphan_after, lambda: end_orphan(run, self._scene))
         if summary.HasField("session_key"):
@@ -151,6 +206,8 @@ class Runs:
         self._keep(run, stored.orphan_after, stored)
         run.state = RunState.ADRIFT
         run.catches_up = True
+        run.kept.set()
+        run.awaits_request = not json.loads(stored.place).keys() & {"address", "between"}
         # Whoever held it may come back, as after a stream that the server ended.
         run.holders.acquire()
         run.holders.release(by_server=True)
@@ -178,10 +235,6 @@ class Runs:
             accepted_at=self._scene.clock.time(),
         )
 
-    def _begin(self, run: Run, work: Coroutine[Any, Any, None]) -> None:
-        self._runs[run.run_id] = run
-        run.work = self._scene.tasks.start(work, f"run {run.run_id}")
-
     def _over(self, run: Run) -> None:
         if run.refusal is not None:
             self._forget(run.run_id, run.record.number)
@@ -198,6 +251,23 @@ class Runs:
         run = self._runs.get(run_id)
         if run is not None and run.record.number == number:
             del self._runs[run_id]
+
+
+def taken(run_id: str) -> DragomanError:
+    """Return the error for an id that another request has."""
+    return DragomanError(
+        Reason.RUN_ID_REUSED,
+        f"run {run_id!r} exists with another request; choose another id",
+        {"run_id": run_id},
+    )
+
+
+def _busy(run_id: str, adapter: str) -> DragomanError:
+    return DragomanError(
+        Reason.SESSION_BUSY,
+        f"run {run_id!r} of {adapter!r} works on this task; wait for it, or cancel it",
+        {"run_id": run_id, "adapter": adapter},
+    )
 
 
 def _place(run: Run) -> dict[str, str]:

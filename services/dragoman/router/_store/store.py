@@ -120,9 +120,13 @@ class Store:
         await self._database.execute([(sql, {"lease": lease_until, "owner": owner})])
 
     async def claim(self, owner: str, now: float, lease_until: float) -> list[StoredRun]:
-        """Take over live runs of others whose lease has run out, and return them."""
+        """Take over live runs of others whose lease has run out, and return them as they are from now on.
+
+        Each one's ``reserved`` is by one more than the owner before could tell of: that one sequence is the new
+        owner's at once, for the end of a run that is lost.
+        """
         rows = await self._database.fetch(
-            "UPDATE runs SET owner = :owner, lease_until = :lease"  # noqa: S608 - constants
+            "UPDATE runs SET owner = :owner, lease_until = :lease, reserved = reserved + 1"  # noqa: S608 - constants
             f" WHERE finished_at IS NULL AND lease_until < :now AND owner <> :owner RETURNING {_RUN}",
             {"owner": owner, "lease": lease_until, "now": now},
         )
