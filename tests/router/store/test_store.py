@@ -152,6 +152,17 @@ async def test_runs_are_found_by_what_is_asked(store: Store) -> None:
     assert await found(task_key="none") == []
 
 
+async def test_live_runs_of_one_task_are_found_whoever_follows_them(store: Store) -> None:
+    for run in (a_run("here"), a_run("there", owner="two"), ended("over", 3.0)):
+        await store.begin(run)
+    for field in ("company_id", "agent_id", "task_key"):
+        other = a_run(field)
+        setattr(other.state.run, field, "another")
+        await store.begin(other)
+    assert {run.run_id for run in await store.at_task("c", "a", "t")} == {"here", "there"}
+    assert await store.at_task("c", "a", "none") == []
+
+
 async def test_a_label_is_looked_for_beyond_the_first_page(store: Store) -> None:
     rare = a_run("rare", accepted_at=0.0)
     rare.state.run.labels["x"] = "y"

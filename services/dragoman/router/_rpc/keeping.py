@@ -135,6 +135,17 @@ class Keeping:
         except StoreError as error:
             raise unavailable(error) from error
 
+    async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
+        """Return the live runs of one agent at one task, here and elsewhere; see ``Store.at_task``.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        try:
+            return await self.store.at_task(company_id, agent_id, task_key)
+        except StoreError as error:
+            raise unavailable(error) from error
+
     async def list_runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
         """Return runs, newest first; see ``Store.runs``.
 

@@ -11,6 +11,10 @@ _RUN: Final = (
     "run_id, accepted_at, finished_at, adapter, digest, state, reserved, logged, bytes, owner, lease_until,"
     " place, orphan_after"
 )
+_AT_TASK: Final = (
+    f"SELECT {_RUN} FROM runs WHERE company_id = :company_id AND agent_id = :agent_id AND task_key = :task_key"  # noqa: S608 - constants
+    " AND finished_at IS NULL"
+)
 _PAGE_ROWS: Final = 64
 """Rows of events that are read at once; a row holds at most what one batch of the writer does."""
 _FORGOTTEN_AT_ONCE: Final = 200
@@ -80,6 +84,11 @@ class Store:
                 break
             before = (rows[-1].accepted_at, rows[-1].run_id)
         return found[:size]
+
+    async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
+        """Return the live runs of one agent at one task, whoever follows them; in no order."""
+        values = {"company_id": company_id, "agent_id": agent_id, "task_key": task_key}
+        return [_run(row) for row in await self._database.fetch(_AT_TASK, values)]
 
     async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
         """Keep events, and what is known of their runs, at once.

@@ -1,0 +1,85 @@
+"""What is asked of a long log is found by an index: nothing is read through or sorted for it."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+import pytest
+from dragoman.router._domain.stored import RunQuery
+from dragoman.router._store.database import Database, Row, Statement, Value
+from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router._store.store import Store
+
+_HISTORY = """
+INSERT INTO runs (run_id, accepted_at, finished_at, adapter, agent_id, company_id, task_key, outcome, digest, state,
+    reserved, logged, bytes, owner, lease_until, place, orphan_after)
+WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 4000)
+SELECT 'r' || n, n, CASE WHEN n % 40 = 0 THEN NULL ELSE n + 1 END, 'process', 'a' || n % 3, 'c', 't' || n % 40,
+    CASE WHEN n % 40 = 0 THEN 0 ELSE 1 END, NULL, CAST('' AS blob), 10000, 5, 100, 'one', 0, '{}', 0
+FROM numbers
+"""
+_LAST = (2000.0, "r2000")
+_Asking = Callable[[Store], Awaitable[object]]
+
+
+class Explained:
+    """A database that first says how it would do what it is asked."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.plans: list[str] = []
+
+    async def open(self) -> None:
+        await self.database.open()
+
+    async def close(self) -> None:
+        await self.database.close()
+
+    async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
+        await self._explain(sql, values)
+        return await self.database.fetch(sql, values)
+
+    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+        for sql, values in statements:
+            await self._explain(sql, values)
+        return await self.database.execute(statements)
+
+    async def _explain(self, sql: str, values: Mapping[str, Value]) -> None:
+        how = "EXPLAIN QUERY PLAN" if isinstance(self.database, SqliteDatabase) else "EXPLAIN"
+        rows = await self.database.fetch(f"{how} {sql}", values)
+        self.plans.append("\n".join(str(row[-1]) for row in rows))
+
+
+@pytest.fixture
+async def explained(database: Database) -> AsyncIterator[Explained]:
+    """A log with much history and few live runs; PostgreSQL knows that, as it looks by itself."""
+    await database.open()
+    await database.execute([(_HISTORY, {})])
+    if not isinstance(database, SqliteDatabase):
+        await database.execute([("ANALYZE", {})])
+    yield Explained(database)
+    await database.close()
+
+
+def listing(before: tuple[float, str] | None = None, **wanted: object) -> _Asking:
+    query = RunQuery(**wanted)  # type: ignore[arg-type]  # fields of many types
+    return lambda store: store.runs(query, before=before, size=20)
+
+
+@pytest.mark.parametrize(
+    ("ask", "index"),
+    [
+        pytest.param(lambda store: store.at_task("c", "a1", "t0"), "runs_live_by_task", id="live-at-a-task"),
+        pytest.param(listing(live_only=True), "runs_live_by_time", id="live"),
+        pytest.param(listing(_LAST, live_only=True), "runs_live_by_time", id="live-next-page"),
+        pytest.param(listing(task_key="t0"), "runs_by_task", id="of-a-task"),
+        pytest.param(listing(_LAST, task_key="t0"), "runs_by_task", id="of-a-task-next-page"),
+        pytest.param(listing(), "runs_by_time", id="all"),
+        pytest.param(listing(_LAST), "runs_by_time", id="all-next-page"),
+    ],
+)
+async def test_it_is_found_by_an_index(explained: Explained, ask: _Asking, index: str) -> None:
+    await ask(Store(explained))
+    (plan,) = explained.plans
+    assert re.search(rf"\b{index}\b", plan), plan
+    assert not re.search(r"Seq Scan|TEMP B-TREE|\bSCAN runs$", plan), plan
+    assert "Sort" not in plan, plan
