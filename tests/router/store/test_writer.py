@@ -216,6 +216,37 @@ async def test_a_run_that_another_router_took_is_given_up(desk: Desk) -> None:
     assert await desk.kept() == []
 
 
+async def test_nobody_waits_for_a_run_that_another_router_took(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.store.open_gate.clear()
+    desk.writer.append(run, STEP + 1, b"late")
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    told = asyncio.ensure_future(desk.writer.reserved(run, STEP + 1))
+    written = asyncio.ensure_future(desk.writer.flushed(run, DEADLINE_S))
+    await desk.store.claim("two", now=99.0, lease_until=200.0)
+    desk.store.open_gate.set()
+    await asyncio.wait_for(told, DEADLINE_S)
+    assert desk.lost == ["r"], "who waited to tell it knows that it is another's"
+    assert not await asyncio.wait_for(written, DEADLINE_S / 2)
+    await asyncio.wait_for(desk.writer.reserved(run, 9 * STEP), DEADLINE_S)
+    assert not await asyncio.wait_for(desk.writer.flushed(run, DEADLINE_S), DEADLINE_S / 2)
+
+
+async def test_nobody_waits_for_a_run_that_cannot_be_kept(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.store.open_gate.clear()
+    desk.writer.append(run, 2**63, b"e")
+    told = asyncio.ensure_future(desk.writer.reserved(run, 2**63))
+    written = asyncio.ensure_future(desk.writer.flushed(run, DEADLINE_S))
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    desk.store.open_gate.set()
+    await asyncio.wait_for(told, DEADLINE_S)
+    assert not await asyncio.wait_for(written, DEADLINE_S / 2)
+    assert desk.told == ["log_gap"]
+
+
 async def test_a_run_that_is_over_is_written_to_its_end(desk: Desk) -> None:
     run = desk.run()
     await desk.writer.begin(run)

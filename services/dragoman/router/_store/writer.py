@@ -49,6 +49,8 @@ class LoggedRun:
     is_late: bool = False
     """Whether it is still to be told to the store, which failed when it began."""
     is_over: bool = False
+    is_gone: bool = False
+    """Whether no more of it is written: another router has it, or it cannot be kept."""
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     waiting_bytes: int = 0
     dropped: int = 0
@@ -150,17 +152,25 @@ class Writer:
         self.changed(run)
 
     async def reserved(self, run: LoggedRun, sequence: int) -> None:
-        """Wait until a sequence may be told to others."""
-        if run.told_up_to is None or sequence <= run.told_up_to:
+        """Wait until a sequence may be told to others, or no more is written of the run: see ``is_gone``."""
+
+        def reached() -> bool:
+            return run.is_gone or run.told_up_to is None or sequence <= run.told_up_to
+
+        if reached():
             return
         self._hurry.set()
         self.changed(run)
         async with self._written:
-            await self._written.wait_for(lambda: run.told_up_to is None or sequence <= run.told_up_to)
+            await self._written.wait_for(reached)
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
-        """Wait until all of a run is written; False if it was not within ``timeout_s`` seconds."""
-        return await self._until(lambda: not run.is_changed and not run.waiting and not self._is_writing, timeout_s)
+        """Wait until all of a run is written; False if it was not within ``timeout_s`` seconds, or never will be."""
+
+        def reached() -> bool:
+            return run.is_gone or (not run.is_changed and not run.waiting and not self._is_writing)
+
+        return await self._until(reached, timeout_s) and not run.is_gone
 
     async def flushed_all(self, timeout_s: float) -> bool:
         """Wait until all that has happened is written; False if it was not within ``timeout_s`` seconds."""
@@ -213,19 +223,16 @@ class Writer:
             except StoreError as error:
                 if not error.is_lasting:
                     return
-                self._abandon(run)
+                await self._abandon(run)
             except Exception:  # noqa: BLE001 - as above
-                self._abandon(run)
+                await self._abandon(run)
 
-    def _abandon(self, run: LoggedRun) -> None:
+    async def _abandon(self, run: LoggedRun) -> None:
         _log.error("run no longer kept: it cannot be written", run_id=run.stored.run_id)
-        self._runs.pop(run.stored.run_id, None)
-        self._waiting_bytes -= run.waiting_bytes
-        run.waiting.clear()
-        run.waiting_bytes = 0
-        run.is_begun = run.is_changed = run.is_late = False
+        self._let_go(run)
         if not run.is_over:
             run.remark("log_gap", "The run log cannot keep this run; what follows is told, and not kept.")
+        await self._wake()
 
     async def close(self) -> None:
         """Write what waits, once; what cannot be written then is lost."""
@@ -246,7 +253,7 @@ class Writer:
         wanted = list(self._runs.values()) if some is None else some
         for run in [run for run in wanted if run.is_late]:
             if not await self._begin(run):
-                self._give_up(run)
+                await self._give_up(run)
             run.is_late = False
         taken = [run for run in wanted if run.is_begun and (run.is_changed or run.waiting)]
         rows = {run.stored.run_id: _rows(run) for run in taken}
@@ -267,9 +274,12 @@ class Writer:
             run.stored = after[run.stored.run_id]
             self._forget(run, counts[run.stored.run_id][1])
             if run.stored.run_id in lost:
-                self._give_up(run)
-            elif run.is_over and not run.waiting and not run.is_changed:
+                await self._give_up(run)
+            elif run.is_over and not run.waiting and not run.is_changed and self._runs.get(run.stored.run_id) is run:
                 del self._runs[run.stored.run_id]
+        await self._wake()
+
+    async def _wake(self) -> None:
         async with self._written:
             self._written.notify_all()
 
@@ -281,7 +291,7 @@ class Writer:
             run.is_begun = False
             raise
         if not is_new:
-            self._runs.pop(run.stored.run_id, None)
+            self._let_go(run)
         return is_new
 
     def _next(self, run: LoggedRun) -> StoredRun:
@@ -312,13 +322,19 @@ class Writer:
         run.waiting_bytes -= len(data)
         self._waiting_bytes -= len(data)
 
-    def _give_up(self, run: LoggedRun) -> None:
+    def _let_go(self, run: LoggedRun) -> None:
         self._waiting_bytes -= run.waiting_bytes
         run.waiting.clear()
         run.waiting_bytes = 0
-        self._runs.pop(run.stored.run_id, None)
+        run.is_gone = True
+        if self._runs.get(run.stored.run_id) is run:
+            del self._runs[run.stored.run_id]
+
+    async def _give_up(self, run: LoggedRun) -> None:
+        self._let_go(run)
         if not run.is_over:
             run.lost()
+        await self._wake()  # now that it is known there, nobody tells what was waited for
 
     def _fails(self, error: StoreError) -> None:
         if not self._failing:
