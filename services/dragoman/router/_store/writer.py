@@ -51,6 +51,8 @@ class LoggedRun:
     is_over: bool = False
     is_gone: bool = False
     """Whether no more of it is written: another router has it, or it cannot be kept."""
+    is_taken: bool = False
+    """Whether another router has it."""
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     waiting_bytes: int = 0
     dropped: int = 0
@@ -165,12 +167,15 @@ class Writer:
             await self._written.wait_for(reached)
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
-        """Wait until all of a run is written; False if it was not within ``timeout_s`` seconds, or never will be."""
+        """Wait until nothing of a run waits to be written; False if something still does after ``timeout_s`` seconds.
+
+        Of a run that cannot be kept nothing waits. One that another router has is never written: False at once.
+        """
 
         def reached() -> bool:
             return run.is_gone or (not run.is_changed and not run.waiting and not self._is_writing)
 
-        return await self._until(reached, timeout_s) and not run.is_gone
+        return await self._until(reached, timeout_s) and not run.is_taken
 
     async def flushed_all(self, timeout_s: float) -> bool:
         """Wait until all that has happened is written; False if it was not within ``timeout_s`` seconds."""
@@ -292,6 +297,7 @@ class Writer:
             raise
         if not is_new:
             self._let_go(run)
+            run.is_taken = True
         return is_new
 
     def _next(self, run: LoggedRun) -> StoredRun:
@@ -332,6 +338,7 @@ class Writer:
 
     async def _give_up(self, run: LoggedRun) -> None:
         self._let_go(run)
+        run.is_taken = True
         if not run.is_over:
             run.lost()
         await self._wake()  # now that it is known there, nobody tells what was waited for
