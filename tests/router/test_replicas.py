@@ -13,6 +13,7 @@ from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
+from google.protobuf import duration_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
@@ -136,3 +137,85 @@ async def test_a_run_that_another_router_has_taken_is_told_there(two: Two, folde
         # Nobody tells when; it is no longer this router's to tell: whoever asks is sent to the one that has it.
         while (await two.mine.attach("r").rest_or_error()) is not Reason.ADAPTER_UNAVAILABLE:  # noqa: ASYNC110 - as said
             await asyncio.sleep(0.05)
+
+
+PATIENT = pb.Admission(longest_wait=duration_pb2.Duration(seconds=60))
+TASK: dict[str, Any] = {"task_key": "t", "agent": pb.Agent(id="a", company_id="c")}
+
+
+@contextlib.asynccontextmanager
+async def crowded(folder: Path, run_log: str, *sidecars: Sidecar) -> AsyncIterator[tuple[Caller, Caller]]:
+    """Two routers that reach the same adapters, each of which has one place at the first."""
+    addresses = tuple(f"unix:{folder}/{sidecar.type}.sock" for sidecar in sidecars)
+    async with contextlib.AsyncExitStack() as held:
+        for sidecar, address in zip(sidecars, addresses, strict=True):
+            await held.enter_async_context(serving(sidecar, address))
+        common: dict[str, Any] = {"addresses": addresses, "run_log": run_log}
+        places = {sidecar.type: 1 for sidecar in sidecars}
+        _, mine = await held.enter_async_context(routing(config(folder, max_runs=places, **common)))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), **common)
+        _, other = await held.enter_async_context(routing(there))
+        for sidecar in sidecars:
+            await mine.until(sidecar.type, router_pb2.ADAPTER_STATE_READY)
+            await other.until(sidecar.type, router_pb2.ADAPTER_STATE_READY)
+        yield mine, other
+
+
+async def test_a_run_that_waits_for_a_place_is_known_at_any_router(folder: Path, run_log: str) -> None:
+    sidecar = Sidecar()
+    async with crowded(folder, run_log, sidecar) as (mine, other):
+        await mine.execute("fake", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="first").until("started")
+        steps = ("a", {"end": "SUCCEEDED"})
+        waits = mine.execute("fake", *steps, run_id="r", admission=PATIENT)
+        assert (await waits.next()).state.phase == event_pb2.RUN_PHASE_QUEUED
+        for router in (mine, other):
+            listed = await router.router.ListRuns(router_pb2.ListRunsRequest(live_only=True), timeout=PATIENCE_S)
+            assert [run.run_id for run in listed.runs] == ["r", "first"]
+            assert (await router.run("r")).run.phase == event_pb2.RUN_PHASE_QUEUED
+        joined = other.execute("fake", *steps, run_id="r", admission=PATIENT)
+        assert await joined.run_id() == "r"
+        refused = await other.execute("fake", "else", run_id="r").error()
+        assert refused.reason is Reason.RUN_ID_REUSED
+        sidecar.open("g")
+        assert kinds(await joined.rest())[-3:] == ["started", "text:a", "result"]
+        assert kinds(await waits.rest())[-1] == "result"
+        assert len(sidecar.requests("Execute")) == 2
+
+
+async def test_a_run_that_waits_is_cancelled_at_another_router(folder: Path, run_log: str) -> None:
+    sidecar = Sidecar()
+    async with crowded(folder, run_log, sidecar) as (mine, other):
+        await mine.execute("fake", {"gate": "g"}, run_id="first").until("started")
+        waits = mine.execute("fake", "a", run_id="r", admission=PATIENT)
+        await waits.next()
+        answer = await other.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+        assert (await waits.rest())[-1].result.subtype == "not_started"
+        assert len(sidecar.requests("Execute")) == 1
+
+
+async def test_the_same_request_at_two_routers_at_once_is_one_run(folder: Path, run_log: str) -> None:
+    sidecar = Sidecar()
+    async with crowded(folder, run_log, sidecar) as callers:
+        steps = ("a", {"end": "SUCCEEDED"})
+        for number in range(10):
+            streams = [caller.execute("fake", *steps, run_id=f"r-{number}") for caller in callers]
+            for events in await asyncio.gather(*(stream.rest() for stream in streams)):
+                told = [event for event in events if event.sequence]
+                assert kinds(told) == ["started", "text:a", "result"]
+        assert len(sidecar.requests("Execute")) == 10
+
+
+async def test_two_adapters_do_not_work_at_one_task_through_two_routers(folder: Path, run_log: str) -> None:
+    one, two_ = Sidecar("one"), Sidecar("two")
+    async with crowded(folder, run_log, one, two_) as (mine, other):
+        first = mine.execute("one", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r", **TASK)
+        await first.until("started")
+        refused = await other.execute("two", {"end": "SUCCEEDED"}, run_id="s", **TASK).error()
+        assert (refused.reason, refused.metadata["run_id"]) == (Reason.SESSION_BUSY, "r")
+        assert not two_.requests("Execute")
+        assert (await failure(other.run("s"))).reason is Reason.RUN_NOT_FOUND
+        one.open("g")
+        assert kinds(await first.rest())[-1] == "result"
+        # Its end was told just now, perhaps before it was written.
+        assert kinds(await other.execute("two", {"end": "SUCCEEDED"}, run_id="s", **TASK).rest())[-1] == "result"

@@ -1,6 +1,7 @@
 """Stored sessions, through a router and a scripted adapter, on both kinds of log."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from dragoman.router._store.store import Store
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
+from tests.router.harness import PATIENCE_S, Caller, Stream, config, failure, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 from tests.router.store.databases import database, new_postgres, store
 from tests.router.test_processes import program
@@ -297,10 +298,10 @@ async def test_a_log_that_fails_keeps_no_run_from_its_end(folder: Path, monkeypa
 
 
 async def test_a_session_is_stored_for_the_adapter_that_left_it(store: Store) -> None:
-    def message(change: event_pb2.SessionChange.ValueType, native_id: str = "") -> bytes:
+    def message(change: event_pb2.SessionChange.ValueType, native_id: str = "") -> event_pb2.AgentEvent:
         handle = event_pb2.SessionHandle(native_id=native_id) if native_id else None
         result = event_pb2.Result(session=event_pb2.SessionUpdate(change=change, handle=handle))
-        return event_pb2.AgentEvent(result=result).SerializeToString()
+        return event_pb2.AgentEvent(result=result)
 
     remarks: list[tuple[str, str]] = []
     first = SessionId("c", "a", "fake", "t")
@@ -314,9 +315,33 @@ async def test_a_session_is_stored_for_the_adapter_that_left_it(store: Store) ->
     assert other is not None
     assert (other.handle.native_id, other.adapter) == ("o1", "other")
     await session.hear(message(event_pb2.SESSION_CHANGE_CLEAR))
-    await session.hear(b"\xff")
     assert [one.handle.native_id for one in await store.sessions({}, before=None, size=9)] == ["s1"]
     assert remarks == []
+
+
+async def test_a_run_that_is_tried_again_counts_once(folder: Path) -> None:
+    failed = [{"set": "s1"}, {"used": 7}, {"failed": "UPSTREAM_UNAVAILABLE"}]
+    worked = [{"set": "s1"}, {"used": 5}, {"says": "done"}, END]
+    async with scene_in(folder) as scene:
+        agent = pb.Agent(id="a", company_id="c")
+        asked = pb.ExecuteRequest(adapter="fake", task_key="t", agent=agent, workspace=pb.Workspace(cwd="/w"))
+        asked.prompt = json.dumps({"fake": [failed, worked]})
+        events = await Stream(scene.caller.adapter.Execute(asked)).rest()
+        assert kinds(events).count("attempt_ended") == 1
+        (session,) = await scene.sessions()
+        assert (session.handle.native_id, session.runs, session.input_tokens) == ("s1", 1, 5)
+        assert session.last_summary == "done"
+
+
+async def test_a_session_that_a_failed_attempt_forgot_is_forgotten(folder: Path) -> None:
+    failed = [{"clear": True}, {"failed": "UPSTREAM_UNAVAILABLE"}]
+    async with scene_in(folder) as scene:
+        await scene.run({"set": "s1"})
+        agent = pb.Agent(id="a", company_id="c")
+        asked = pb.ExecuteRequest(adapter="fake", task_key="t", agent=agent, workspace=pb.Workspace(cwd="/w"))
+        asked.prompt = json.dumps({"fake": [failed, [END]]})
+        await Stream(scene.caller.adapter.Execute(asked)).rest()
+        assert await scene.sessions() == []
 
 
 async def test_the_same_request_again_is_the_same_run(scene: Scene) -> None:

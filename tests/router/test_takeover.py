@@ -10,8 +10,9 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.reservation import STEP
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
+from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, kinds, manifest, routing
+from tests.router.harness import PATIENCE_S, Caller, Stream, config, failure, gone, kinds, manifest, routing
 from tests.router.test_processes import program
 
 
@@ -143,3 +144,59 @@ async def test_an_answer_waits_for_a_run_that_is_just_being_taken_over(folder: P
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="q"), timeout=PATIENCE_S)
         assert told(await attached(caller, "r", before[-1].sequence))[-1] == "result"
+
+
+async def waiting(caller: Caller, *steps: Any) -> None:
+    """Have one run at the adapter, and another that waits for its place."""
+    await caller.execute("fake", {"gate": "g"}, run_id="first").until("started")
+    assert (await execute_waiting(caller, *steps).next()).state.phase == event_pb2.RUN_PHASE_QUEUED
+
+
+def execute_waiting(caller: Caller, *steps: Any) -> Stream:
+    wait = pb.Admission(longest_wait=duration_pb2.Duration(seconds=60))
+    return caller.execute("fake", *steps, run_id="r", admission=wait)
+
+
+async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_again(folder: Path) -> None:
+    named, steps = manifest(folder, "fake"), ("a", {"end": "SUCCEEDED"})
+    async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
+        await waiting(caller, *steps)
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(live_only=True), timeout=PATIENCE_S)
+        assert {run.run_id for run in listed.runs} == {"r", "first"}
+        follower = caller.attach("r")
+        again = [event for event in await execute_waiting(caller, *steps).rest() if event.sequence]
+        assert kinds(again) == ["started", "text:a", "result"]
+        assert [event.sequence for event in again] == [1, 2, 3]
+        assert told(await follower.rest()) == kinds(again)
+        assert (await caller.execute("fake", "else", run_id="r").error()).reason is Reason.RUN_ID_REUSED
+
+
+async def test_a_run_that_no_adapter_had_is_lost_if_nobody_asks_for_it_again(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
+        await waiting(caller)
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,), reattach_s=0.2)) as (_router, caller):
+        (gap, result) = [
+            event for event in await attached(caller, "r", 0) if event.WhichOneof("body") != "replay_done"
+        ]
+        assert gap.gap.reason == event_pb2.GAP_REASON_NOT_DURABLE
+        assert result.result.outcome == event_pb2.OUTCOME_LOST
+        assert "had not got the run yet" in result.result.failure.message
+        # It is over under this id; nobody can be sure that nothing was begun.
+        assert (await execute_waiting(caller).rest())[-1] == result
+
+
+async def test_a_run_that_no_adapter_had_is_cancelled_while_it_is_adrift(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
+        await waiting(caller)
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_CANCELLED

@@ -42,6 +42,7 @@ class Step(enum.Enum):
     STOPPED = "it is cancelled before its adapter has it"
     REFUSED = "the adapter does not take it"
     TAKEN = "another router takes it"
+    ASKED = "its request comes again, as no adapter had it"
 
 
 _S, _T = RunState, Step
@@ -80,6 +81,7 @@ TABLE: Final[dict[RunState, dict[Step, RunState]]] = {
     },
     _S.ADRIFT: {
         _T.PINNED: _S.FOLLOWED,
+        _T.ASKED: _S.WAITING,
         _T.LOST: _S.ENDED,
         _T.STOPPED: _S.ENDED,
         _T.TAKEN: _S.ELSEWHERE,

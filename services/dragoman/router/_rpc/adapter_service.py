@@ -87,27 +87,47 @@ class AdapterServicer:
         self._core.refuse_new()
         request = read(pb.ExecuteRequest, data)
         refuse(execute_objection(request))
-        known = self._core.runs.same(request)
-        if known is None and (stored := await self._core.runs.recall(request)) is not None:
-            await self._stored(stored, context, pb.AttachRequest(run_id=stored.run_id, hold=True))
-            return
-        run = known or await self._accept(request)
-        bind(adapter=run.record.adapter, run_id=run.run_id)
-        # Held before the first await: a run whose caller is gone already must be an orphan, not a stray.
-        with Holding(run):
-            await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
-            await stream_run(self._core, run, context, joined=known is not None)
+        while not await self._executed(request, context):
+            # Another router was faster to accept this very request, so it is found there. What was accepted here
+            # was written anew for its adapter.
+            request = read(pb.ExecuteRequest, data)
 
-    async def _accept(self, request: pb.ExecuteRequest) -> Run:
+    async def _executed(self, request: pb.ExecuteRequest, context: Context) -> bool:
+        """Accept a run, or find it, and stream it; False if another router had accepted it meanwhile."""
+        run = self._core.runs.same(request)
+        if run is None and (stored := await self._core.runs.recall(request)) is not None:
+            await self._stored(stored, context, pb.AttachRequest(run_id=stored.run_id, hold=True))
+            return True
+        is_new = run is None
+        if run is None or run.awaits_request:
+            run, is_new = await self._accept(request)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
+        # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
+        with Holding(run):
+            await run.kept.wait()
+            if run.is_elsewhere:
+                return False
+            if run.refusal is not None:
+                raise run.refusal
+            await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
+            await stream_run(self._core, run, context, joined=not is_new)
+        return True
+
+    async def _accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
+        """Return the run that a request starts, and whether it is new to those who follow it."""
         host = await self._core.host(request.adapter)
         if host.record.is_refused:
             raise host.refusal()
         session = await self._core.runs.sessions.find(request, host)
         self._core.refuse_new()
-        if (known := self._core.runs.same(request)) is None:
+        known = self._core.runs.same(request)
+        if known is None:
             self._core.runs.refuse_switch(request, host)
+            return self._core.runs.execute(request, host, session), True
         # Somebody may have been faster while adapter and session were looked for.
-        return known or self._core.runs.execute(request, host, session)
+        if known.awaits_request:
+            self._core.runs.begin_again(known, request, host, session)
+        return known, False
 
     async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Follow a run: one that is known here, or one that its adapter knows."""

@@ -47,19 +47,15 @@ class Journey:
         Args:
             pump: follows it.
             request: what the first adapter gets.
+
+        Raises:
+            DragomanError: nobody takes it.
         """
-        try:
-            following: adapter_pb2.ExecuteRequest | None = request
-            while following is not None:
-                request = following
-                error = await self._attempt(pump, request)
-                following = None if self._is_done() else await self._next(request, error)
-        except DragomanError as error:
-            self._run.refuse(error)
-        except Exception:
-            # Logged by who started this task; but nothing may leave a run without an end.
-            self._run.fail()
-            raise
+        following: adapter_pb2.ExecuteRequest | None = request
+        while following is not None:
+            request = following
+            error = await self._attempt(pump, request)
+            following = None if self._is_done() else await self._next(request, error)
 
     def _is_done(self) -> bool:
         return self._run.over.is_set() or self._run.is_given_up
@@ -110,7 +106,7 @@ class Journey:
             return None
         if not may_turn:
             run.remark("fallback_refused", "The run log cannot be written; so no other attempt follows.")
-            run.release()
+            await run.release()
             return None
         if self._course.may_retry(result):
             return await self._again(request, result)
@@ -118,7 +114,7 @@ class Journey:
         if self._is_done():
             return None
         if host is None or run.cancelling.is_set():
-            run.release()
+            await run.release()
             return None
         kind = pb.FailureKind.Name(result.failure.kind).removeprefix("FAILURE_KIND_")
         await run.turn(host.record.type, f"{kind}: the run falls back to {host.record.type!r}.")

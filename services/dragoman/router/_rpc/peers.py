@@ -38,7 +38,7 @@ class Peers:
         try:
             return await link.answer(method, request, timeout_s=left, metadata=((HOP, "1"),))
         except DragomanError as error:
-            raise elsewhere(stored) if is_cut(error) else error from error
+            raise elsewhere(stored.run_id) if is_cut(error) else error from error
 
     async def stream(
         self, stored: StoredRun, request: bytes, context: Context, *, ended_early: asyncio.Event
@@ -56,10 +56,10 @@ class Peers:
                 raise draining()
             await passing
         except TimeoutError as error:
-            raise elsewhere(stored) from error
+            raise elsewhere(stored.run_id) from error
         except grpc.aio.AioRpcError as error:
             told = explained(error)
-            raise elsewhere(stored) if is_cut(told) else told from error
+            raise elsewhere(stored.run_id) if is_cut(told) else told from error
         finally:
             call.cancel()
             passing.cancel()
@@ -76,7 +76,7 @@ class Peers:
     def _link(self, stored: StoredRun, context: Context) -> Link:
         address = json.loads(stored.place).get("router", "")
         if not address or came_from_a_router(context):
-            raise elsewhere(stored)
+            raise elsewhere(stored.run_id)
         return self._links.setdefault(address, self._links.get(address) or Link(address))
 
 
@@ -85,6 +85,6 @@ def came_from_a_router(context: Context) -> bool:
     return any(key == HOP for key, _value in context.invocation_metadata() or ())
 
 
-def elsewhere(stored: StoredRun) -> DragomanError:
+def elsewhere(run_id: str) -> DragomanError:
     """Return the error for a run that another router follows, or will once the lease of the one that did is over."""
-    return unavailable(f"run {stored.run_id!r} is followed by another router that cannot be reached; try again")
+    return unavailable(f"run {run_id!r} is followed by another router that cannot be reached; try again")

@@ -45,15 +45,6 @@ _FINAL = {
 """What an adapter answers to an Attach that will not succeed later either, and what that means."""
 
 
-def taken(run_id: str) -> DragomanError:
-    """Return the error for an id that another request has."""
-    return DragomanError(
-        Reason.RUN_ID_REUSED,
-        f"run {run_id!r} exists with another request; choose another id",
-        {"run_id": run_id},
-    )
-
-
 class _BrokenError(Exception):
     """The stream ended before the run."""
 
@@ -89,22 +80,21 @@ class Pump:
         self._refused: DragomanError | None = None
 
     async def execute(self, request: bytes) -> DragomanError | None:
-        """Write down that there is a run and where, start it at its adapter, and follow it until that one is done.
+        """Write down where the run is, start it at its adapter, and follow it until that one is done.
 
         Returns:
             Why the adapter did not take it; ``None`` if it did.
 
         Raises:
-            DragomanError: there is no adapter, or the id is taken.
+            DragomanError: there is no adapter.
         """
         self._begins_at, self._refused = self._run.record.last_sequence + 1, None
         if self._run.state in {RunState.FOLLOWED, RunState.BROKEN}:
             self._run.step(Step.ANOTHER)  # the adapter before did not take it
         async with self._run.host.use() as endpoint:
             self._run.pin(endpoint)
-            # Where it is to be found is known by now, and nobody has heard of it yet.
-            if not await self._run.recorded():
-                raise taken(self._run.run_id)
+            # Before it may begin there: who takes the run over must not take it for one that never began.
+            await self._run.placed()
             await self._counted(endpoint, "Execute", request)
         return self._refused
 
@@ -257,8 +247,7 @@ class Pump:
     async def _read(self, call: StreamCall, message: Any) -> None:
         run = self._run
         while message is not grpc.aio.EOF:
-            await run.may_tell(message)
-            run.take(message)
+            await run.take(message)
             if run.over.is_set() or run.held_back is not None:
                 await _let_end(call)
                 return

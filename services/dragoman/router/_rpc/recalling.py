@@ -1,11 +1,14 @@
 """Reading a run from the log, and going on from memory where it lives."""
 
 import asyncio
+from collections.abc import Callable
 
 from dragoman.protocol.fanout import Fanout, Reader
 from dragoman.protocol.wire import peek
 from dragoman.router._domain.stored import StoredEvents
+from dragoman.router._rpc.keeping import unavailable
 from dragoman.router._store.batches import unpack
+from dragoman.router._store.database import StoreError
 from dragoman.router._store.store import Store
 from dragoman.v1 import event_pb2 as pb
 
@@ -19,7 +22,8 @@ class LogReader:
         after_sequence: the last sequence the reader has.
         fanout: the run's events in memory. ``None`` if it is over and only the log has it.
         replay_done: mark where the replay ends, unless the run is over.
-        copies: see ``Fanout.reader``.
+        copies: returns what ``Fanout.reader`` is to send at that mark. Asked only when it is reached, as what waits
+            for an answer now may have one by then.
     """
 
     def __init__(
@@ -30,7 +34,7 @@ class LogReader:
         *,
         fanout: Fanout | None = None,
         replay_done: bool = False,
-        copies: list[bytes] | None = None,
+        copies: Callable[[], list[bytes]] = list,
     ) -> None:
         self.last_sequence = after_sequence
         """The last sequence handed out."""
@@ -44,7 +48,11 @@ class LogReader:
         self._live: Reader | None = None
 
     async def read(self) -> list[bytes]:
-        """Return the next events; see ``EventReader``."""
+        """Return the next events; see ``EventReader``.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
         if self._live is None:
             events = await self._from_log()
             if events or self._fanout is None:
@@ -62,11 +70,14 @@ class LogReader:
     async def _from_log(self) -> list[bytes]:
         if self._fanout is not None and self._fanout.first_kept <= self.last_sequence + 1:
             return []
-        rows = await self._store.events(self._run_id, self.last_sequence)
+        try:
+            rows = await self._store.events(self._run_id, self.last_sequence)
+        except StoreError as error:
+            raise unavailable(error) from error
         return [event for row in rows for event in self._events(row)]
 
     def _go_live(self, fanout: Fanout) -> Reader:
-        live = fanout.reader(self.last_sequence, replay_done=self._replay_done, copies=self._copies)
+        live = fanout.reader(self.last_sequence, replay_done=self._replay_done, copies=self._copies())
         live.dropped = self.dropped  # who watches for that has this one
         return live
 

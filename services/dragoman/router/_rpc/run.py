@@ -1,17 +1,15 @@
 """One run in the router: its events, who reads them, who holds it, and how it is ended."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.fanout import Fanout
 from dragoman.protocol.holding import Holders
-from dragoman.protocol.wire import MalformedEventError, peek, split
+from dragoman.protocol.wire import split
 from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._domain.fallback import Course, ended, wants_candidates
-from dragoman.router._domain.reservation import STEP
 from dragoman.router._domain.run_states import RunState, Step, after
 from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, between, lost, never_started
 from dragoman.router._ports import Clock
@@ -23,7 +21,9 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
 
 _MOVED_S = 5.0
-"""How long a run waits until it is written down that it goes to another adapter."""
+"""How long a run waits until it is seen that the log can be written, before it goes to another adapter."""
+_PLACED_S = 2.0
+"""How long a run waits until it is written down which process gets it."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -43,6 +43,20 @@ class Run:
         first_sequence: of the first event that will come.
     """
 
+    is_elsewhere: bool = False
+    """Whether another router had a run of this id before."""
+    awaits_request: bool = False
+    """Whether the router that accepted it is gone, and no adapter ever had it: its request has to come again."""
+    catches_up: bool = False
+    """Whether it was begun by others; then ``replayed`` says when all is here that came before."""
+    cwd: str = ""
+    """Where the agent works, as far as it was told."""
+    is_turning: bool = False
+    """Whether it is between two attempts, at no adapter."""
+    is_given_up: bool = False
+    """Whether another router has taken it."""
+    refusal: DragomanError | None = None
+    """The status that it ended with instead of a result."""
     _writer: Writer | None = None
     _logged: LoggedRun | None = None
 
@@ -60,14 +74,14 @@ class Run:
         self.fanout = Fanout(record.run_id, first_sequence=first_sequence)
         self.endpoint: Endpoint | None = None
         """The process it is pinned to; ``None`` until there is one."""
+        self.kept = asyncio.Event()
+        """Set once it is written down that there is this run, or it is known that there is not."""
         self.accepted = asyncio.Event()
         """Set once the adapter has the run."""
         self.over = asyncio.Event()
         """Set once there is a result, or it was refused."""
         self.state = RunState.WAITING
         """Where the router stands with it; see ``_domain.run_states``."""
-        self.catches_up = False
-        """Whether it was begun by others; then ``replayed`` says when all is here that came before."""
         self.replayed = asyncio.Event()
         """Set once what the adapter had kept of it is here."""
         self.streams_end = asyncio.Event()
@@ -90,17 +104,9 @@ class Run:
         """The result of an attempt that another one may follow."""
         self.failed: pb.Result | None = None
         """How the last attempt ended that was followed by another."""
-        self.cwd = ""
-        """Where the agent works, as far as it was told."""
-        self.is_turning = False
-        """Whether it is between two attempts, at no adapter."""
-        self.is_given_up = False
-        """Whether another router has taken it."""
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
         self._early: list[bytes] = []
-        self.refusal: DragomanError | None = None
-        """The status that it ended with instead of a result."""
         self._clock = clock
         self._on_over = on_over
         self._holders: Holders | None = None
@@ -134,25 +140,17 @@ class Run:
         self._writer, self._logged = writer, logged
 
     async def recorded(self) -> bool:
-        """Wait until it is written down that there is this run, and where; False if its id is taken."""
-        if self._writer is None or self._logged is None:
-            return True
-        if self._logged.is_begun:
-            self._writer.changed(self._logged)
-            await self._writer.flushed(self._logged, _MOVED_S)
+        """Wait until it is written down that there is this run; False if another router has one of its id."""
+        if self._writer is None or self._logged is None or self._logged.is_begun:
             return True
         return await self._writer.begin(self._logged)
 
-    async def may_tell(self, message: bytes) -> None:
-        """Wait until what the adapter sent may be told to others: its sequences, and what it says of the session."""
-        if self.session is not None:
-            await self.session.hear(message)
-        logged = self._logged
-        if self._writer is None or logged is None or logged.told_up_to is None:
-            return
-        if self.record.last_sequence + STEP // 4 > logged.told_up_to:
-            with contextlib.suppress(MalformedEventError):  # ``take`` says so
-                await self._writer.reserved(logged, peek(message).sequence)
+    async def placed(self) -> None:
+        """Wait until it is written down which process gets it, or until it is known that the log fails."""
+        if self._writer is not None and self._logged is not None:
+            self._writer.changed(self._logged)
+            if not self._writer.failing:
+                await self._writer.flushed(self._logged, _PLACED_S)
 
     async def written(self, timeout_s: float) -> None:
         """Wait until all that was told so far is written down, but no longer than that."""
@@ -168,31 +166,31 @@ class Run:
         self.record.instance_id = endpoint.instance_id
         self.log = self.log.bind(instance=endpoint.instance_id)
 
-    def take(self, message: bytes) -> None:
-        """Take what the adapter sent.
+    async def take(self, message: bytes) -> None:
+        """Take what the adapter sent, once it may be told to others.
 
         Raises:
             ProtocolViolationError: it is not what the contract allows.
         """
-        try:
-            event = pb.AgentEvent.FromString(message)
-        except DecodeError as error:
-            raise ProtocolViolationError("what came is no event") from error
-        if event.HasField("batch"):
-            # Not asked for, and right all the same.
-            for data in split(message):
-                self._take_one(pb.AgentEvent.FromString(data), data)
-        else:
-            self._take_one(event, message)
+        for event, data in _events(message):
+            # Decided once: it may be cancelled while this waits, and what was not heard here is heard when released.
+            holds_back = self._holds_back(event, len(data))
+            if self.session is not None and not holds_back:
+                await self.session.hear(event)
+            if self._writer is not None and self._logged is not None:
+                await self._writer.reserved(self._logged, event.sequence)
+            if self.over.is_set() or self.is_given_up:
+                return  # meanwhile
+            self._take_one(event, data, holds_back=holds_back)
 
-    def _take_one(self, event: pb.AgentEvent, data: bytes) -> None:
+    def _take_one(self, event: pb.AgentEvent, data: bytes, *, holds_back: bool) -> None:
         if self.record.is_over:
             raise ProtocolViolationError("an event came after the result")
         if self.held_back is not None:
             raise ProtocolViolationError("an event came after the result")
         if not event.sequence:
             self._take_ephemeral(event, data)
-        elif self._holds_back(event, len(data)):
+        elif holds_back:
             self.held_back = event, data
             self.step(Step.FAILED)
         else:
@@ -226,18 +224,22 @@ class Run:
 
     def _holds_back(self, event: pb.AgentEvent, size: int) -> bool:
         return (
-            self.course is not None
-            and event.HasField("result")
+            event.HasField("result")
+            and bool(event.sequence)
+            and self.course is not None
             and not self.cancelling.is_set()
             and self.course.may_go_on(event.result)
             and self.record.conduct.would_take(event, "result", size)
         )
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """Let the result that was held back be the run's."""
         assert self.held_back is not None
-        (event, data), self.held_back = self.held_back, None
-        if not self.over.is_set():
+        event, data = self.held_back
+        if self.session is not None:
+            await self.session.hear(event)
+        self.held_back = None
+        if not self.over.is_set() and not self.is_given_up:
             self._take_durable(event, data)
 
     async def may_turn(self) -> bool:
@@ -250,22 +252,29 @@ class Run:
         """End the attempt whose result was held back, as another one follows.
 
         It is written down before it is told: a router that takes the run over must not hear the adapter's result
-        under the same sequence.
+        under the same sequence. Should the log fail just then, the run waits for it, unless it is cancelled.
         """
         assert self.held_back is not None
         failed = self.held_back[0].result
+        told = ended(failed, next_adapter, reason)
+        if self.session is not None:
+            await self.session.hear(pb.AgentEvent(attempt_ended=told))
         self.is_turning = True
-        sequence, data = self.record.turn(ended(failed, next_adapter, reason), self._clock.time())
+        sequence, data = self.record.turn(told, self._clock.time())
         if self._writer is not None and self._logged is not None:
             self._writer.append(self._logged, sequence, data)
-            await self._writer.flushed(self._logged, _MOVED_S)
-        if self.over.is_set():
+            while not self._is_called_off() and not await self._writer.flushed(self._logged, _MOVED_S):
+                self.log.warning("attempt ended, and not written yet", sequence=sequence)
+        if self.over.is_set() or self.is_given_up:
             return
         self.fanout.append(data, sequence)
         self.failed, self.held_back, self.endpoint = failed, None, None
         self.step(Step.ANOTHER)
         self.accepted.clear()
         self.log.info("attempt ended", sequence=sequence, failure=pb.FailureKind.Name(failed.failure.kind))
+
+    def _is_called_off(self) -> bool:
+        return self.over.is_set() or self.is_given_up or self.cancelling.is_set()
 
     def move(self, host: Host) -> None:
         """Say which adapter has it from now on."""
@@ -279,6 +288,8 @@ class Run:
     def tell(self, state: pb.State) -> None:
         """Tell present readers, and those that are about to come, where it stands before its adapter has it."""
         self.record.phase = state.phase
+        if self._writer is not None and self._logged is not None:
+            self._writer.changed(self._logged)
         self._tell(self.record.own_event(self._clock.time(), state=state))
 
     def _tell(self, data: bytes) -> None:
@@ -392,11 +403,26 @@ class Run:
 
     def _close(self) -> None:
         self.fanout.close()
+        self.awaits_request = False
         if self._writer is not None and self._logged is not None:
             self._writer.over(self._logged)
         self.over.set()
+        self.kept.set()
         self.replayed.set()
         self.accepted.set()
         if self._holders is not None:
             self._holders.close()
         self._on_over(self)
+
+
+def _events(message: bytes) -> Iterator[tuple[pb.AgentEvent, bytes]]:
+    try:
+        event = pb.AgentEvent.FromString(message)
+    except DecodeError as error:
+        raise ProtocolViolationError("what came is no event") from error
+    if event.HasField("batch"):
+        # Not asked for, and right all the same.
+        for data in split(message):
+            yield pb.AgentEvent.FromString(data), data
+    else:
+        yield event, message

@@ -86,16 +86,21 @@ async def stream_run(core: Core, run: Run, context: Context, *, after_sequence: 
         await run.replayed.wait()
     if run.refusal is not None:
         raise run.refusal
-    copies = [event.SerializeToString() for event in run.record.pending.values()] if joined else None
     if after_sequence > run.record.last_sequence:
         raise _ahead(after_sequence, run.record.last_sequence)
     reader: EventReader
     if run.fanout.first_kept <= after_sequence + 1:
-        reader = run.fanout.reader(after_sequence, replay_done=joined, copies=copies)
+        reader = run.fanout.reader(after_sequence, replay_done=joined, copies=_pending(run) if joined else [])
     else:
         await run.written(_WRITTEN_S)
-        store = core.keeping.store
-        reader = LogReader(store, run.run_id, after_sequence, fanout=run.fanout, replay_done=joined, copies=copies)
+        reader = LogReader(
+            core.keeping.store,
+            run.run_id,
+            after_sequence,
+            fanout=run.fanout,
+            replay_done=joined,
+            copies=lambda: _pending(run) if joined else [],
+        )
     run.tell_early()
     with core.stream():
         await stream_events(context, reader, ended_early=run.streams_end)
@@ -120,6 +125,11 @@ async def stream_stored(core: Core, stored: StoredRun, context: Context, *, afte
     with core.stream():
         reader = LogReader(core.keeping.store, stored.run_id, after_sequence)
         await stream_events(context, reader, ended_early=core.ending)
+
+
+def _pending(run: Run) -> list[bytes]:
+    """Return the questions that wait for an answer, to be sent again."""
+    return [event.SerializeToString() for event in run.record.pending.values()]
 
 
 def _ahead(after_sequence: int, last: int) -> DragomanError:

@@ -23,7 +23,6 @@ from dragoman.router._rpc.keeping import Keeping, unavailable
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.store import Store, session_name
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
-from google.protobuf.message import DecodeError
 
 _STORE_S: Final = 2.0
 """How long a run may be held up by looking for its session, or by storing it."""
@@ -81,12 +80,8 @@ class RunSession:
         """Say that another adapter has the run, which begins a session of its own."""
         self._sent, self._resumed = "", None
 
-    async def hear(self, message: bytes) -> None:
-        """Take what the adapter sent, before it is told to others: who reads a result may go on with its session."""
-        try:
-            event = event_pb2.AgentEvent.FromString(message)
-        except DecodeError:
-            return  # who takes the event says so
+    async def hear(self, event: event_pb2.AgentEvent) -> None:
+        """Take an event before it is told to others: who reads a result may go on with its session."""
         kind = event.WhichOneof("body")
         if kind == "started":
             disposition = event.started.session_disposition

@@ -17,12 +17,14 @@ from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.launched import LaunchedHost
+from dragoman.router._rpc.link import first_of
 from dragoman.router._rpc.run import Run
 from dragoman.router._store.database import StoreError
 
 LOOK_S: Final = 3.0
 """How often runs without a router are looked for."""
 _BETWEEN: Final = "had failed, and the router ended before another attempt was begun"
+_NOT_BEGUN: Final = "had not got the run yet when the router that had accepted it ended, nor was it asked for again"
 _GONE: Final = "is gone, as is the router that followed the run"
 
 _log = structlog.get_logger("dragoman.router")
@@ -77,6 +79,9 @@ class Takeover:
             self._core.scene.tasks.start(self._take(run, stored, host), f"take over {stored.run_id}")
 
     async def _take(self, run: Run, stored: StoredRun, host: Host) -> None:
+        if run.awaits_request:
+            await self._wait_for_request(run)
+            return
         endpoint = await self._endpoint(host, json.loads(stored.place))
         if run.over.is_set():
             return
@@ -84,6 +89,13 @@ class Takeover:
             run.lose(_BETWEEN if "between" in json.loads(stored.place) else _GONE)
             return
         self._go_on(run, endpoint)
+
+    async def _wait_for_request(self, run: Run) -> None:
+        """Give a run that no adapter had yet the time in which who asked for it is expected to ask again."""
+        again, over = asyncio.ensure_future(run.replayed.wait()), asyncio.ensure_future(run.over.wait())
+        await first_of(again, over, timeout_s=self._core.scene.timing.reattach_s)
+        if run.awaits_request and not run.over.is_set():
+            run.lose(_NOT_BEGUN)
 
     def _go_on(self, run: Run, endpoint: Endpoint) -> None:
         run.pin(endpoint)
