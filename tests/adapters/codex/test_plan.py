@@ -183,6 +183,7 @@ class TestExec:
         ("model", {"model": "--help"}),
         ("permissions.native_mode", {"permissions": pb.Permissions(native_mode="yolo")}),
         ("mcp_servers[0].name", {"mcp_servers": [api.McpServer(name="a.b", stdio=api.McpStdio(command="x"))]}),
+        ("mcp_servers[0].name", {"mcp_servers": [api.McpServer(name="a" * 65, stdio=api.McpStdio(command="x"))]}),
         ("mcp_servers[0]", {"mcp_servers": [api.McpServer(name="a")]}),
         ("config.maxTurns", {"config": {"maxTurns": 3}}),
         ("config.transport", {"config": {"transport": "ssh"}}),

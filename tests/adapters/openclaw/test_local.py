@@ -80,6 +80,8 @@ def test_what_cannot_be_had_is_refused() -> None:
         with pytest.raises(DragomanError, match="local"):
             job_of(request(LOCAL, **fields))
         job_of(request(**fields))
+    with pytest.raises(DragomanError, match="taken for an option"):
+        job_of(request(LOCAL, model="--local"))
     job_of(request(LOCAL, permissions=pb.Permissions(rules=[rule], auto_approve=True)))
 
 

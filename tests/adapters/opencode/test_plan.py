@@ -193,6 +193,8 @@ class TestRunTransport:
         ({}, {"prompt": "  "}, "prompt"),
         ({}, {"model": "gpt-5"}, "model"),
         ({}, {"model": "-a/b"}, "model"),
+        ({}, {"permissions": pb.Permissions(native_mode="--x")}, "permissions.native_mode"),
+        ({"variant": "--x"}, {}, "config.variant"),
         ({}, {"env": {"OPENCODE_PERMISSION": "{}"}}, "env.OPENCODE_PERMISSION"),
         ({"env": {"OPENCODE_CONFIG_CONTENT": "{}"}}, {}, "config.env.OPENCODE_CONFIG_CONTENT"),
         ({"opencodeConfig": {"permission": "allow"}}, {}, "config.opencodeConfig.permission"),

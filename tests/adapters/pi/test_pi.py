@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dragoman.adapters.pi import adapter
 from dragoman.adapters.pi.parse import PiParser
+from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import Evidence, FailureInfo, Instructions, Job, Line, Report, SkillSource, Terminal
 from dragoman.sdk._settings import read_settings
 from dragoman.v1 import adapter_pb2 as api
@@ -299,6 +300,12 @@ def test_an_unknown_session() -> None:
 def test_no_session_id(text: str) -> None:
     assert adapter().is_session_id(SESSION)
     assert not adapter().is_session_id(text)
+
+
+def test_it_has_no_modes(tmp_path: Path) -> None:
+    request = job(tmp_path, permissions=pb.Permissions(auto_approve=True, native_mode="plan")).request
+    with pytest.raises(DragomanError, match="none to choose"):
+        adapter().accept(request)
 
 
 def test_the_shipped_schema_and_its_document() -> None:

@@ -174,3 +174,17 @@ def test_tool_servers_need_the_protocol(tmp_path: Path) -> None:
     with pytest.raises(DragomanError) as refused:
         adapter().accept(request)
     assert refused.value.reason is Reason.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"model": "--yolo"}, "model"),
+        ({"permissions": pb.Permissions(native_mode="--yolo")}, "permissions.native_mode"),
+        ({"mcp_servers": [api.McpServer(stdio=api.McpStdio(command="x"))]}, "mcp_servers[0].name"),
+    ],
+)
+def test_what_would_be_taken_for_something_else(tmp_path: Path, fields: Any, path: str) -> None:
+    with pytest.raises(DragomanError) as refused:
+        adapter().accept(api.ExecuteRequest(prompt="x", workspace=api.Workspace(cwd=str(tmp_path)), **fields))
+    assert [violation.path for violation in refused.value.violations] == [path]

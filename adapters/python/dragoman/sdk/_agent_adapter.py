@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -46,6 +46,7 @@ from dragoman.sdk._skill_strategy import (
 )
 from dragoman.sdk._skills import SkillError, lay_out, plan_skill_directory
 from dragoman.sdk._values import struct_to_dict
+from dragoman.sdk.rules import wrong_mcp_servers
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -94,12 +95,10 @@ class AgentAdapter(Adapter):
         """Tell whether ``text`` has the shape of this agent's session ids."""
         return bool(text) and len(text) <= 256 and not text.startswith("-") and text.isprintable()
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what only this agent cannot do.
-
-        Raises:
-            DragomanError: INVALID_REQUEST or NOT_SUPPORTED.
-        """
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterable[FieldViolation]:
+        """Yield what is wrong with a request for this agent. Pure; what several agents refuse is in ``sdk.rules``."""
+        del request, settings
+        return ()
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether the agent is logged in: one look, quick, without spending."""
@@ -148,7 +147,9 @@ class AgentAdapter(Adapter):
     def accept(self, request: adapter_pb2.ExecuteRequest) -> Settings:
         """Check the request and read its settings."""
         settings = read_settings(request, self._info, self.schema)
-        self.wrong_fields(request, settings)
+        wrong = [*wrong_mcp_servers(request.mcp_servers), *self.wrong_fields(request, settings)]
+        if wrong:
+            raise invalid_fields(wrong)
         session = plan_session(
             request,
             adapter=self._info.type,

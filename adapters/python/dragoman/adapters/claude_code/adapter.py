@@ -12,7 +12,7 @@ from dragoman.adapters.claude_code.classify import LOGIN_HINT, failure_of_words
 from dragoman.adapters.claude_code.login import CONFIG_DIR, CONFIG_DIR_VARIABLE, find_login
 from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.adapters.claude_code.plan import plan_run
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -27,6 +27,7 @@ from dragoman.sdk import (
     Settings,
     as_string,
     capabilities,
+    rules,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -118,15 +119,16 @@ class ClaudeCodeAdapter(CommandLineAdapter):
         """Tell whether ``text`` is a UUID. Anything else might match the *title* of some session."""
         return _UUID.fullmatch(text) is not None
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what would reach Claude Code as something else than it is.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = list(_wrong_fields(request, settings))
-        if wrong:
-            raise invalid_fields(wrong)
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what would reach Claude Code as something else than it is."""
+        yield from rules.blank_prompt(request)
+        yield from rules.read_as_options(
+            {
+                "model": settings.model,
+                "permissions.native_mode": settings.permissions.native_mode,
+                "config.fallbackModel": as_string(settings.config.get("fallbackModel"), ""),
+            }
+        )
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether it is logged in."""
@@ -160,23 +162,3 @@ def _capabilities() -> pb.Capabilities:
     )
     made.permission_mode = pb.PERMISSION_MODE_STRICT
     return made
-
-
-def _wrong_fields(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-    if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-        yield FieldViolation("prompt", "must not be blank")
-    options = {
-        "model": settings.model,
-        "permissions.native_mode": settings.permissions.native_mode,
-        "config.fallbackModel": as_string(settings.config.get("fallbackModel"), ""),
-    }
-    for path, value in options.items():
-        if value.startswith("-"):
-            yield FieldViolation(path, "must not begin with '-': it would be taken for an option")
-    names = [server.name for server in request.mcp_servers]
-    for index, server in enumerate(request.mcp_servers):
-        path = f"mcp_servers[{index}]"
-        if not server.name or names.index(server.name) != index:
-            yield FieldViolation(f"{path}.name", "is missing, or the same as another's")
-        if not (server.stdio.command or server.http.url):
-            yield FieldViolation(path, "give stdio.command or http.url")

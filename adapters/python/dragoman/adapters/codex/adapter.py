@@ -17,7 +17,7 @@ from dragoman.adapters.codex.login import (
 )
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.adapters.codex.plan import BYPASS, EXEC, SKILLS_DIR, plan_run, uses_exec
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -36,6 +36,7 @@ from dragoman.sdk import (
     capabilities,
     parse_json_object,
     probe,
+    rules,
 )
 from dragoman.sdk.fields import objects, text
 from dragoman.v1 import adapter_pb2
@@ -46,7 +47,7 @@ INSTALL_HINT: Final = "Install it with `npm install -g @openai/codex`."
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_POLICIES: Final = ("", "untrusted", "on-request", "never")
+_POLICIES: Final = ("untrusted", "on-request", "never")
 _MODELS_LIMIT_S: Final = 10.0
 _MOST_MODEL_BYTES: Final = 8 * 1024 * 1024
 _SANDBOX_LIMIT_S: Final = 8.0
@@ -114,15 +115,18 @@ class CodexAdapter(CommandLineAdapter):
         """Tell whether ``text`` is a UUID. With anything else ``codex exec resume`` begins a new thread."""
         return _UUID.fullmatch(text) is not None
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what would reach Codex as something else than it is.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = list(_wrong_fields(request, settings))
-        if wrong:
-            raise invalid_fields(wrong)
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what would reach Codex as something else than it is."""
+        yield from rules.blank_prompt(request)
+        yield from rules.read_as_options({"model": settings.model})
+        yield from rules.native_mode(settings.permissions, _POLICIES)
+        if request.mcp_servers and as_string(settings.config.get("transport"), "") == EXEC:
+            yield FieldViolation(
+                "mcp_servers", "need transport app-server: on a command line their secrets would show"
+            )
+        for index, server in enumerate(request.mcp_servers):
+            if server.name and _SERVER_NAME.fullmatch(server.name) is None:
+                yield FieldViolation(f"mcp_servers[{index}].name", "must be at most 64 letters, digits, '_' and '-'")
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether it is logged in."""
@@ -188,21 +192,3 @@ def _capabilities() -> pb.Capabilities:
     )
     made.permission_mode = pb.PERMISSION_MODE_STRICT
     return made
-
-
-def _wrong_fields(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-    if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-        yield FieldViolation("prompt", "must not be blank")
-    if settings.model.startswith("-"):
-        yield FieldViolation("model", "must not begin with '-': it would be taken for an option")
-    if settings.permissions.native_mode not in _POLICIES:
-        yield FieldViolation("permissions.native_mode", "is none of untrusted, on-request and never")
-    if request.mcp_servers and as_string(settings.config.get("transport"), "") == EXEC:
-        yield FieldViolation("mcp_servers", "need transport app-server: on a command line their secrets would show")
-    names = [server.name for server in request.mcp_servers]
-    for index, server in enumerate(request.mcp_servers):
-        path = f"mcp_servers[{index}]"
-        if _SERVER_NAME.fullmatch(server.name) is None or names.index(server.name) != index:
-            yield FieldViolation(f"{path}.name", "must be letters, digits, '_' and '-', and no other's")
-        if not (server.stdio.command or server.http.url):
-            yield FieldViolation(path, "give stdio.command or http.url")

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from dragoman.adapters.copilot.classify import LOGIN_HINT, failure_of_words
 from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.adapters.copilot.plan import PROVIDER_VARIABLES, SKILL_LAYOUT, plan_run, session_options
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -25,6 +25,7 @@ from dragoman.sdk import (
     Settings,
     capabilities,
     parse_json_object,
+    rules,
 )
 from dragoman.sdk.fields import objects, text
 from dragoman.v1 import adapter_pb2
@@ -96,15 +97,10 @@ class CopilotAdapter(CommandLineAdapter):
         """Tell whether ``text`` is a UUID."""
         return _UUID.fullmatch(text) is not None
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what Copilot could not make anything of.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = list(_wrong_fields(request, settings))
-        if wrong:
-            raise invalid_fields(wrong)
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what Copilot could not make anything of."""
+        yield from rules.blank_prompt(request)
+        yield from rules.native_mode(settings.permissions, ())
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether Copilot is logged in, from what can be seen: it has no command that tells."""
@@ -180,17 +176,3 @@ def _capabilities() -> pb.Capabilities:
     )
     made.permission_mode = pb.PERMISSION_MODE_STRICT
     return made
-
-
-def _wrong_fields(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-    if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-        yield FieldViolation("prompt", "must not be blank")
-    if settings.permissions.native_mode:
-        yield FieldViolation("permissions.native_mode", "Copilot has no modes that a run could choose; leave it out")
-    names = [server.name for server in request.mcp_servers]
-    for index, server in enumerate(request.mcp_servers):
-        path = f"mcp_servers[{index}]"
-        if not server.name or names.index(server.name) != index:
-            yield FieldViolation(f"{path}.name", "is missing, or the same as another's")
-        if not (server.stdio.command or server.http.url):
-            yield FieldViolation(path, "give stdio.command or http.url")

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.cursor.parse import CursorParser
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -29,6 +29,7 @@ from dragoman.sdk import (
     classify_text,
     failure_from_hint,
     probe,
+    rules,
     unknown_session,
 )
 from dragoman.v1 import adapter_pb2
@@ -36,7 +37,7 @@ from dragoman.v1 import event_pb2 as pb
 
 LOGIN_HINT: Final = "Run `cursor-agent login` as the adapter's user, or set CURSOR_API_KEY in env."
 BASE: Final = ("--print", "--output-format", "stream-json", "--stream-partial-output", "--trust")
-_MODES: Final = frozenset({"", "plan", "ask"})
+_MODES: Final = ("plan", "ask")
 _STATUS_LIMIT_S: Final = 6.0
 _FROM_DOCUMENTATION: Final = "from its documentation; not seen on the real program"
 
@@ -109,21 +110,11 @@ class CursorAdapter(CommandLineAdapter):
             found.http_status,
         )
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what would reach Cursor as something else than it is.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = []
-        if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-            wrong.append(FieldViolation("prompt", "must not be blank"))
-        if settings.permissions.native_mode not in _MODES:
-            wrong.append(FieldViolation("permissions.native_mode", "must be plan, ask, or empty"))
-        if settings.model.startswith("-"):
-            wrong.append(FieldViolation("model", "must not begin with '-': it would be taken for an option"))
-        if wrong:
-            raise invalid_fields(wrong)
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what would reach Cursor as something else than it is."""
+        yield from rules.blank_prompt(request)
+        yield from rules.native_mode(settings.permissions, _MODES)
+        yield from rules.read_as_options({"model": settings.model})
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether Cursor is logged in."""

@@ -32,7 +32,7 @@ from dragoman.adapters.gemini_cli.plan import (
     run_settings,
     transport,
 )
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -48,6 +48,7 @@ from dragoman.sdk import (
     as_string,
     capabilities,
     compact,
+    rules,
 )
 from dragoman.sdk.acp import AcpAdapter, Conversation
 from dragoman.v1 import adapter_pb2
@@ -177,15 +178,15 @@ class GeminiCliAdapter(AcpAdapter):
         """Tell whether ``text`` is a UUID. A number, or ``latest``, would resume whatever session that is."""
         return _UUID.fullmatch(text) is not None
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what would reach Gemini CLI as something else than it is, or could not be kept.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = list(_wrong_fields(request, settings))
-        if wrong:
-            raise invalid_fields(wrong)
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what would reach Gemini CLI as something else than it is, or could not be kept."""
+        yield from rules.blank_prompt(request)
+        yield from rules.read_as_options({"model": settings.model})
+        yield from rules.native_mode(settings.permissions, MODES)
+        asks = settings.permissions.interactive or bool(settings.permissions.rules)
+        if asks and as_string(settings.config.get("transport"), "") == "stream-json":
+            message = "cannot be kept over JSON lines, where nothing can be asked; leave config.transport out"
+            yield FieldViolation("permissions", message)
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
         """Look for it; started as one process it tells its version in half the time."""
@@ -231,20 +232,3 @@ def _capabilities() -> pb.Capabilities:
     )
     made.permission_mode = pb.PERMISSION_MODE_STRICT
     return made
-
-
-def _wrong_fields(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-    if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-        yield FieldViolation("prompt", "must not be blank")
-    if settings.model.startswith("-"):
-        yield FieldViolation("model", "must not begin with '-': it would be taken for an option")
-    mode = settings.permissions.native_mode
-    if mode and mode not in MODES:
-        yield FieldViolation("permissions.native_mode", f"must be one of {', '.join(MODES)}")
-    asks = settings.permissions.interactive or bool(settings.permissions.rules)
-    if asks and as_string(settings.config.get("transport"), "") == "stream-json":
-        message = "cannot be kept over JSON lines, where nothing can be asked; leave config.transport out"
-        yield FieldViolation("permissions", message)
-    for index, server in enumerate(request.mcp_servers):
-        if not server.name or not (server.stdio.command or server.http.url):
-            yield FieldViolation(f"mcp_servers[{index}]", "give a name, and stdio.command or http.url")

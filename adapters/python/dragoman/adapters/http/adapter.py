@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import ClassVar, Final
@@ -24,7 +24,7 @@ from dragoman.adapters.http.plan import (
     warnings,
     wrong_config,
 )
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     FailureError,
@@ -73,20 +73,14 @@ class HttpAdapter(InProcessAdapter):
             capabilities=_capabilities(),
         )
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what cannot be asked, or would be lost on the way.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = list(wrong_config(request, settings.config, settings.model))
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what cannot be asked, or would be lost on the way."""
+        yield from wrong_config(request, settings.config, settings.model)
         if _is_installed():
             try:
                 Paths.compiled(as_object(settings.config.get("paths"), {}))
             except PathError as error:
-                wrong.append(FieldViolation("config.paths", str(error)))
-        if wrong:
-            raise invalid_fields(wrong)
+                yield FieldViolation("config.paths", str(error))
 
     def plan(self, job: Job) -> Plan:
         """Say where the request goes; keep its secrets as such."""

@@ -1,7 +1,7 @@
 """What the model API adapter is: an agent for a machine without agents."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.resources import files
 from typing import ClassVar, Final
 
@@ -19,7 +19,7 @@ from dragoman.adapters.model_api.providers import (
 from dragoman.adapters.model_api.reply import Message
 from dragoman.adapters.model_api.tools import offered
 from dragoman.adapters.model_api.transcripts import Transcripts, is_session_id, settled, state_directory
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     FailureError,
@@ -31,6 +31,7 @@ from dragoman.sdk import (
     as_bool,
     as_string,
     capabilities,
+    rules,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -71,19 +72,10 @@ class ModelApiAdapter(InProcessAdapter):
         """Tell whether ``text`` is a UUID."""
         return is_session_id(text)
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what no model can be asked.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = []
-        if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-            wrong.append(FieldViolation("prompt", "must not be blank"))
-        if settings.permissions.native_mode not in {"", WHOLE_FILES}:
-            wrong.append(FieldViolation("permissions.native_mode", f"must be absent, or {WHOLE_FILES}"))
-        if wrong:
-            raise invalid_fields(wrong)
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what no model can be asked."""
+        yield from rules.blank_prompt(request)
+        yield from rules.native_mode(settings.permissions, (WHOLE_FILES,))
 
     async def work(self, turn: Turn) -> None:
         """Have the conversation.

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.resources import files
 from typing import ClassVar, Final
 
@@ -21,7 +21,7 @@ from dragoman.adapters.openclaw.setting import (
     tool_environment,
 )
 from dragoman.adapters.openclaw.status import read_auth, read_models
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -35,6 +35,7 @@ from dragoman.sdk import (
     Report,
     Settings,
     capabilities,
+    rules,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -107,21 +108,12 @@ class OpenClawAdapter(CommandLineAdapter):
         """Tell whether ``text`` is a UUID. OpenClaw itself takes anything for an id, and begins anew."""
         return _UUID.fullmatch(text) is not None
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what would be passed over, or reach OpenClaw as something else.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = []
-        if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-            wrong.append(FieldViolation("prompt", "must not be blank"))
-        if settings.permissions.native_mode not in {"", *MODES}:
-            wrong.append(FieldViolation("permissions.native_mode", f"must be one of {', '.join(MODES)}"))
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what would be passed over, or reach OpenClaw as something else."""
+        yield from rules.blank_prompt(request)
+        yield from rules.native_mode(settings.permissions, MODES)
         if local.is_local(settings.config):
-            wrong += _not_local(request, settings)
-        if wrong:
-            raise invalid_fields(wrong)
+            yield from _not_local(request, settings)
 
     async def prepare(self, job: Job, env: Mapping[str, str]) -> Mapping[str, str]:
         """Have a gateway that is well, and tell its plugin of the run.
@@ -169,19 +161,18 @@ class OpenClawAdapter(CommandLineAdapter):
         return await read_models(self, request)
 
 
-def _not_local(request: adapter_pb2.ExecuteRequest, settings: Settings) -> list[FieldViolation]:
-    """Return what cannot be had without a gateway."""
+def _not_local(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+    """Yield what cannot be had without a gateway."""
     asked = settings.permissions
-    wrong = []
+    yield from rules.read_as_options({"model": settings.model})
     if asked.native_mode:
-        wrong.append(FieldViolation("permissions.native_mode", "is not to be had with transport: local"))
+        yield FieldViolation("permissions.native_mode", "is not to be had with transport: local")
     allows = asked.default_decision == pb.PERMISSION_DECISION_ALLOW
     if (asked.rules or allows) and not asked.auto_approve:
         message = "cannot be kept with transport: local, where nothing can be asked; set permissions.auto_approve"
-        wrong.append(FieldViolation("permissions", message))
+        yield FieldViolation("permissions", message)
     if request.session.fork:
-        wrong.append(FieldViolation("session.fork", "is not to be had with transport: local"))
-    return wrong
+        yield FieldViolation("session.fork", "is not to be had with transport: local")
 
 
 async def _stop(gateway: Gateway, job: Job) -> bool:

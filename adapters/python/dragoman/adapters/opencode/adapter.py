@@ -15,7 +15,7 @@ from dragoman.adapters.opencode import content, run_format
 from dragoman.adapters.opencode.login import find_login
 from dragoman.adapters.opencode.tools import file_changes, tool_name
 from dragoman.adapters.opencode.usage import database, read_usage, with_context
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.identity import near_names
 from dragoman.sdk import (
     AdapterInfo,
@@ -35,6 +35,7 @@ from dragoman.sdk import (
     classify_text,
     failure_from_hint,
     probe,
+    rules,
 )
 from dragoman.sdk.acp import AcpAdapter, AcpOptions, Conversation, RpcError, conversation
 from dragoman.v1 import adapter_pb2
@@ -187,15 +188,26 @@ class OpencodeAdapter(AcpAdapter):
         """Tell whether ``text`` has the shape of opencode's session ids."""
         return _SESSION_ID.fullmatch(text) is not None
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what would reach opencode as something else than it is.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
-        wrong = list(_wrong_fields(request, settings))
-        if wrong:
-            raise invalid_fields(wrong)
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what would reach opencode as something else than it is."""
+        yield from rules.blank_prompt(request)
+        mode = settings.permissions.native_mode
+        variant = as_string(settings.config.get("variant"), "")
+        yield from rules.read_as_options({"permissions.native_mode": mode, "config.variant": variant})
+        near = near_names(mode, content.OWN_AGENTS) if mode and mode not in content.OWN_AGENTS else []
+        if near:
+            # opencode would make up an agent of that name, with all of its tools.
+            yield FieldViolation("permissions.native_mode", f"is no agent of opencode; did you mean {near[0]}?")
+        if settings.model and not _MODEL.fullmatch(settings.model):
+            yield FieldViolation("model", "must be provider/model, e.g. anthropic/claude-sonnet-4-5")
+        for name in OURS:
+            for place, env in (("config.env", settings.config_env), ("env", request.env)):
+                if name in env:
+                    advice = "would undo the run's permissions; use config.opencodeConfig"
+                    yield FieldViolation(f"{place}.{name}", advice)
+        if "permission" in as_object(settings.config.get("opencodeConfig"), {}):
+            advice = "is the run's own; use permissions of the request"
+            yield FieldViolation("config.opencodeConfig.permission", advice)
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether it has a login, a key or a provider of the user's own."""
@@ -242,32 +254,6 @@ def _is_lost(error: RpcError) -> bool:
     """Tell whether an error of load, resume or fork is about the session: opencode has no better word for it."""
     data = error.data if isinstance(error.data, dict) else {}
     return data.get("service") == "session" and "service failure" in error.message
-
-
-def _wrong_fields(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-    mode = request.permissions.native_mode
-    near = near_names(mode, content.OWN_AGENTS) if mode and mode not in content.OWN_AGENTS else []
-    if near:
-        # opencode would make up an agent of that name, with all of its tools.
-        yield FieldViolation("permissions.native_mode", f"is no agent of opencode; did you mean {near[0]}?")
-    if request.WhichOneof("task") == "prompt" and not request.prompt.strip():
-        yield FieldViolation("prompt", "must not be blank")
-    if settings.model and not _MODEL.fullmatch(settings.model):
-        yield FieldViolation("model", "must be provider/model, e.g. anthropic/claude-sonnet-4-5")
-    for name in OURS:
-        for place, env in (("config.env", settings.config_env), ("env", request.env)):
-            if name in env:
-                yield FieldViolation(f"{place}.{name}", "would undo the run's permissions; use config.opencodeConfig")
-    given = as_object(settings.config.get("opencodeConfig"), {})
-    if "permission" in given:
-        yield FieldViolation("config.opencodeConfig.permission", "is the run's own; use permissions of the request")
-    names = [server.name for server in request.mcp_servers]
-    for index, server in enumerate(request.mcp_servers):
-        path = f"mcp_servers[{index}]"
-        if not server.name or names.index(server.name) != index:
-            yield FieldViolation(f"{path}.name", "is missing, or the same as another's")
-        if not (server.stdio.command or server.http.url):
-            yield FieldViolation(path, "give stdio.command or http.url")
 
 
 def _checks(config: Mapping[str, JsonValue], env: Mapping[str, str]) -> Iterator[adapter_pb2.EnvironmentCheck]:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.pi.parse import KINDS, PiParser
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     CommandLineAdapter,
@@ -16,12 +17,15 @@ from dragoman.sdk import (
     Job,
     Parser,
     Plan,
+    Settings,
     as_string,
     capabilities,
     classify_text,
     failure_from_hint,
+    rules,
     unknown_session,
 )
+from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
@@ -106,6 +110,11 @@ class PiAdapter(CommandLineAdapter):
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a whole UUID; pi would take a part of one, or a path."""
         return _UUID.fullmatch(text) is not None
+
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what pi would pass over: it has no modes."""
+        del request
+        yield from rules.native_mode(settings.permissions, ())
 
 
 def _arguments(job: Job, withheld: list[str], *, has_system: bool) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import ClassVar, Final
@@ -18,7 +18,7 @@ from dragoman.adapters.qwen.plan import (
     uses_stream,
 )
 from dragoman.adapters.qwen.stream import QwenStreamParser, classify_stream
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     AdapterInfo,
     AuthFinding,
@@ -31,6 +31,7 @@ from dragoman.sdk import (
     SkillStrategy,
     capabilities,
     compact,
+    rules,
 )
 from dragoman.sdk.acp import AcpAdapter, AcpOptions
 from dragoman.v1 import adapter_pb2
@@ -87,14 +88,12 @@ class QwenAdapter(AcpAdapter):
         """Say what a run means that ended before it had a word."""
         return classify_stream(evidence)
 
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> None:
-        """Refuse what only the other way can do.
-
-        Raises:
-            DragomanError: INVALID_REQUEST.
-        """
+    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
+        """Yield what only the other way can do."""
+        mode = settings.permissions.native_mode
+        yield from rules.read_as_options({"model": settings.model, "permissions.native_mode": mode})
         if settings.config.get("transport") == "stream-json" and request.mcp_servers:
-            raise invalid_fields([FieldViolation("mcp_servers", "need config.transport acp")])
+            yield FieldViolation("mcp_servers", "need config.transport acp")
 
     def acp_args(self, job: Job) -> Sequence[str]:
         """Return the arguments that make it speak the protocol."""
