@@ -66,6 +66,11 @@ def at(month: int, day: int, hour: int, minute: int = 0, second: int = 0) -> dat
         ("resets 13pm", None),
         ("resets Feb 30, 1pm", None),
         ("resets Nov 21, 2026 1pm (UTC)", None),
+        ("resets Jan 1st, 2100 12:00 AM", None),
+        ("try again at Jan 1st, 2100 12:00 AM", None),
+        ("resets Jan 1, 2100", None),
+        ("resets Jan 1, 1970 12:00 AM", None),
+        ("resets Jan 1 2100 (UTC)", None),
         ("resets at 2026-11-22T07:00:00Z", None),
         ("resets at 2026-99-99T07:00:00Z", None),
         ("try again in 999999999 days", None),
@@ -117,6 +122,7 @@ def test_moments_named_in_headers(headers: dict[str, str], expected: datetime | 
 pieces = st.sampled_from(
     (
         *("resets", "try again", "retry after", " at ", " in ", " ", "3", "45", "pm", ":", "Nov ", "2026-11-22", "T"),
+        *("Jan 1st, ", "2100 ", "1000 ", "2999 "),
         *("10:00", "s", "h", "days", "(Europe/Berlin)", "UTC", "|", "1795338000", "limit reached", "99999999", "é"),
     )
 )

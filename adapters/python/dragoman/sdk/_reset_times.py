@@ -30,9 +30,9 @@ _CUE: Final = (
 _LINK: Final = r"(?:\"?\s*[:=]\s*\"?|\s+(?:on|at|in|after|for|until|by)\s+|\s+)"
 _UNIT: Final = r"(?:ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)(?![a-z])"
 _AMOUNT: Final = rf"[0-9]{{1,9}}(?:\.[0-9]{{1,12}})?\s?{_UNIT}"
-_CLOCK: Final = r"(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{2}))?(?::[0-9]{2})?\s?(?P<half>[ap]\.?m\.?)?"
+_CLOCK: Final = r"(?P<hour>[0-9]{1,2})(?![0-9])(?::(?P<minute>[0-9]{2}))?(?::[0-9]{2})?\s?(?P<half>[ap]\.?m\.?)?"
 _DATE: Final = (
-    rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<year>20[0-9]{{2}}))?"
+    rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<year>[12][0-9]{{3}}))?"
     r"(?:,|\s+at)?\s+"
 )
 _ZONE: Final = r"(?:\s?\(?(?P<zone>[A-Za-z]{2,}(?:/[A-Za-z_+-]+[0-9]*){0,2})\)?)?"
