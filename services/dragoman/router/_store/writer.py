@@ -58,9 +58,17 @@ class LoggedRun:
     dropped: int = 0
     """The last sequence of those that wait no more, as there were too many; 0 if there are none."""
     last: int = 0
-    is_changed: bool = False
+    changes: int = 0
+    """How often something happened that is to be written."""
+    written: int = 0
+    """How many of ``changes`` the store has."""
     is_behind: bool = False
     """Whether its followers were told that the store fails."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something is to be written."""
+        return self.written < self.changes
 
     @property
     def told_up_to(self) -> int | None:
@@ -86,7 +94,6 @@ class Writer:
         self._written = asyncio.Condition()
         self._failing = ""
         self._closing = False
-        self._is_writing = False
 
     @property
     def failing(self) -> str:
@@ -144,7 +151,7 @@ class Writer:
 
     def changed(self, run: LoggedRun) -> None:
         """Say that something about a run is to be written."""
-        run.is_changed = True
+        run.changes += 1
         self._work.set()
 
     def over(self, run: LoggedRun) -> None:
@@ -167,19 +174,26 @@ class Writer:
             await self._written.wait_for(reached)
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
-        """Wait until nothing of a run waits to be written; False if something still does after ``timeout_s`` seconds.
+        """Wait until what there is of a run now is written; False if it is not after ``timeout_s`` seconds.
 
         Of a run that cannot be kept nothing waits. One that another router has is never written: False at once.
         """
-
-        def reached() -> bool:
-            return run.is_gone or (not run.is_changed and not run.waiting and not self._is_writing)
-
-        return await self._until(reached, timeout_s) and not run.is_taken
+        return await self._caught_up([run], timeout_s) and not run.is_taken
 
     async def flushed_all(self, timeout_s: float) -> bool:
-        """Wait until all that has happened is written; False if it was not within ``timeout_s`` seconds."""
-        return await self._until(lambda: not self._has_work() and not self._is_writing, timeout_s)
+        """Wait until what there is of all runs now is written; False if it is not after ``timeout_s`` seconds.
+
+        What comes while this waits is not waited for: runs that never pause would hold it up for ever.
+        """
+        return await self._caught_up([run for run in self._runs.values() if self._is_to_write(run)], timeout_s)
+
+    async def _caught_up(self, runs: Sequence[LoggedRun], timeout_s: float) -> bool:
+        wanted = [(run, run.changes) for run in runs if run.is_changed]
+
+        def reached() -> bool:
+            return all(run.is_gone or run.written >= changes for run, changes in wanted)
+
+        return await self._until(reached, timeout_s)
 
     async def _until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
         if reached():
@@ -246,7 +260,11 @@ class Writer:
         self._work.set()
 
     def _has_work(self) -> bool:
-        return any((run.is_changed or run.waiting) and (run.is_begun or run.is_late) for run in self._runs.values())
+        return any(self._is_to_write(run) for run in self._runs.values())
+
+    @staticmethod
+    def _is_to_write(run: LoggedRun) -> bool:
+        return run.is_changed and (run.is_begun or run.is_late)
 
     async def _gather(self) -> None:
         self._hurry.clear()
@@ -260,27 +278,18 @@ class Writer:
             if not await self._begin(run):
                 await self._give_up(run)
             run.is_late = False
-        taken = [run for run in wanted if run.is_begun and (run.is_changed or run.waiting)]
+        taken = [run for run in wanted if run.is_begun and run.is_changed]
         rows = {run.stored.run_id: _rows(run) for run in taken}
         after = {run.stored.run_id: self._after(run, rows[run.stored.run_id]) for run in taken}
-        counts = {run.stored.run_id: (len(run.waiting), run.last) for run in taken}
-        for run in taken:
-            run.is_changed = False
-        self._is_writing = True
-        try:
-            lost = await self._store.write([row for item in rows.values() for row in item], list(after.values()))
-        except BaseException:
-            for run in taken:
-                run.is_changed = True
-            raise
-        finally:
-            self._is_writing = False
+        upto = {run.stored.run_id: (run.last, run.changes) for run in taken}
+        lost = await self._store.write([row for item in rows.values() for row in item], list(after.values()))
         for run in taken:
             run.stored = after[run.stored.run_id]
-            self._forget(run, counts[run.stored.run_id][1])
+            last, run.written = upto[run.stored.run_id]
+            self._forget(run, last)
             if run.stored.run_id in lost:
                 await self._give_up(run)
-            elif run.is_over and not run.waiting and not run.is_changed and self._runs.get(run.stored.run_id) is run:
+            elif run.is_over and not run.is_changed and self._runs.get(run.stored.run_id) is run:
                 del self._runs[run.stored.run_id]
         await self._wake()
 
