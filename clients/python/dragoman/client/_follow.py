@@ -15,7 +15,12 @@ any other reason or status                   raised: it is about the call
 ===========================================  =======================================================
 
 Before a run is accepted a reason is a refusal, and raised. So is a first connection that cannot be made: the
-address is wrong, or nobody is there.
+address is wrong, or nobody is there. An Execute that broke before it was answered leaves in doubt whether there is a
+run: the same is sent again, which starts the run or joins it, and DRAINING and RUN_LOG_UNAVAILABLE, which say nothing
+about that, are waited out.
+
+A run that was accepted, of which no event came and which its router does not know any more, never reached an adapter:
+it is begun again. See `is_begun_again`.
 """
 
 import random
@@ -30,6 +35,7 @@ _OF_THE_STREAM = frozenset(
         *(Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE),
     }
 )
+_OF_THE_SERVER = frozenset({Reason.DRAINING, Reason.RUN_LOG_UNAVAILABLE})
 # RST_STREAM, GOAWAY, a dead connection, a proxy's time limit: what hops say without a reason of ours.
 _OF_A_HOP = frozenset(
     {
@@ -44,17 +50,44 @@ _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 1.0
 
 
-def is_followed(error: DragomanError, *, accepted: bool, connected: bool) -> bool:
+def is_followed(error: DragomanError, *, accepted: bool, connected: bool, in_doubt: bool = False) -> bool:
     """Tell whether a broken stream says nothing about the run, so that it is worth going on.
 
     Args:
         error: how the stream ended.
         accepted: whether the server has said that the run exists.
         connected: whether this client ever reached the server.
+        in_doubt: whether a call for the run broke before, so that it may exist though nobody has said so.
     """
-    if error.reason is not None:
-        return accepted and error.reason in _OF_THE_STREAM
-    return connected and error.code in _OF_A_HOP
+    if error.reason is None:
+        return connected and error.code in _OF_A_HOP
+    return error.reason in _OF_THE_STREAM if accepted else in_doubt and error.reason in _OF_THE_SERVER
+
+
+def is_begun_again(cause: DragomanError) -> bool:
+    """Tell whether an accepted run that its router does not know, and of which nothing came, was not refused.
+
+    A router says that it accepted a run before that is written down, and gives it to an adapter only after that. A
+    reason of its own, e.g. ADAPTER_UNAVAILABLE, is why there is no run.
+
+    Args:
+        cause: what broke the stream.
+    """
+    return cause.reason is None or cause.reason in _OF_THE_SERVER
+
+
+def given_up(error: DragomanError, run_id: str, *, accepted: bool, after_s: float) -> DragomanError:
+    """Return the last ``error``, with the run in its metadata and what is known of the run in its text."""
+    if accepted:
+        told = f"the stream of {run_id} broke and could not be followed for {after_s:g} s"
+    else:
+        told = (
+            f"the call for {run_id} broke before it was answered, and again for {after_s:g} s; "
+            "whether the run was started is not known"
+        )
+    error.message = f"{told}: {error.message}"
+    error.metadata = {**error.metadata, "run_id": run_id}
+    return error
 
 
 class Patience:

@@ -10,6 +10,7 @@ from dragoman.protocol.limits import channel_options
 from dragoman.v1 import adapter_pb2_grpc, router_pb2_grpc
 
 _T = TypeVar("_T")
+_UNDECIDED = frozenset({grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING})
 
 
 class Link:
@@ -27,13 +28,25 @@ class Link:
         self.adapter: adapter_pb2_grpc.AdapterServiceAsyncStub = adapter_pb2_grpc.AdapterServiceStub(self._channel)
         self.router: router_pb2_grpc.RouterServiceAsyncStub = router_pb2_grpc.RouterServiceStub(self._channel)
         self.connected = False
-        """Whether anything ever came from the other side."""
+        """Whether there ever was a connection."""
         self.closed = False
 
     async def close(self) -> None:
         """Close the channel; whatever still runs on it ends."""
         self.closed = True
         await self._channel.close()
+
+    async def look(self) -> None:
+        """Find out whether anybody is there, until there once was: a call that fails does not tell.
+
+        Where a connection is refused, nothing that is sent arrives; where one breaks, nobody knows.
+        """
+        while not self.connected and not self.closed:
+            state = self._channel.get_state(try_to_connect=True)
+            self.connected = state is grpc.ChannelConnectivity.READY
+            if state not in _UNDECIDED:
+                return
+            await self._channel.wait_for_state_change(state)
 
     async def answer(self, call: Awaitable[_T]) -> _T:
         """Return a unary call's response.

@@ -2,18 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self, TypeAlias
 
 import grpc
-from dragoman.client._follow import Patience, is_followed
+from dragoman.client._follow import Patience, given_up, is_begun_again, is_followed
 from dragoman.client._link import Link, closed_error, is_cancelling
 from dragoman.client._requests import duration
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
 
 _Call: TypeAlias = (
     "grpc.aio.UnaryStreamCall[api.ExecuteRequest, pb.AgentEvent]"
@@ -28,8 +29,9 @@ class RunStream:
     """The events of one run; made by `Client.execute` and `Client.attach`.
 
     An asynchronous iterator. Batches come unrolled, no event with a sequence comes twice, and a stream that
-    breaks is followed with Attach from the last sequence. What cannot be had any more comes as a ``gap``. It
-    ends after ``result``. A cancelled read loses nothing: the next one goes on.
+    breaks is followed with Attach from the last sequence; one that breaks before anybody has said that there is the
+    run is begun again with the same Execute, which starts the run or joins it. What cannot be had any more comes as a
+    ``gap``. It ends after ``result``. A cancelled read loses nothing: the next one goes on.
 
     Use it as a context manager, which opens it, so that a refusal is raised there, and closes it. Closing it
     early does not end the run, but no longer holds it: it is then cancelled after ``orphan_after``, unless
@@ -57,6 +59,9 @@ class RunStream:
         self._reattach_s = reattach_s
         self._patience = Patience(reattach_s, asyncio.get_running_loop().time)
         self._accepted = False
+        self._broken: DragomanError | None = None
+        self._was_told = False
+        self._was_sent = False
         self._call: _Call | None = None
         self._messages: AsyncIterator[pb.AgentEvent] | None = None
         self._ready: deque[pb.AgentEvent] = deque()
@@ -65,6 +70,8 @@ class RunStream:
         self._closed = False
         self.result: pb.Result | None = None
         """How the run ended; ``None`` until ``result`` has been read."""
+        self.on_broken: Callable[[DragomanError], Awaitable[None]] | None = None
+        """Called when the stream broke and was not there again at once; for who waits at a screen."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "over" if self.result else "open" if self._accepted else "not begun"
@@ -182,6 +189,7 @@ class RunStream:
                 raise closed_error() from None
 
     async def _open(self) -> None:
+        await self._link.look()
         if self._link.closed:
             raise closed_error()
         call: _Call
@@ -189,8 +197,9 @@ class RunStream:
             call = self._link.adapter.Execute(self._execute)
         else:
             call = self._link.adapter.Attach(self._attach)
-            # Whoever called execute() did not ask for a replay.
-            self._replay_told |= self._execute is not None
+        # Whoever called execute() once did not ask for a replay.
+        self._replay_told |= self._was_sent
+        self._was_sent = self._execute is not None
         self._call, self._messages = call, aiter(call)
         for key, value in await call.initial_metadata() or ():
             if key == RUN_ID_METADATA_KEY and isinstance(value, str):
@@ -227,16 +236,44 @@ class RunStream:
         Raises:
             DragomanError: it is not.
         """
-        if not is_followed(error, accepted=self._accepted, connected=self._link.connected):
+        cause, self._broken = self._broken, self._broken or error
+        in_doubt = cause is not None
+        if cause is not None and self._is_gone_unseen(error):
+            error = await self._why_gone(cause, error)
+        if not is_followed(error, accepted=self._accepted, connected=self._link.connected, in_doubt=in_doubt):
             raise error
         delay = self._patience.next_delay_s(error)
         if delay is None:
-            error.message = (
-                f"the stream of {self.run_id} broke and could not be followed for {self._reattach_s:g} s: "
-                f"{error.message}"
-            )
-            raise error
+            raise given_up(error, self.run_id, accepted=self._accepted, after_s=self._reattach_s)
+        if cause is not None and delay and self.on_broken is not None and not self._was_told:
+            self._was_told = True
+            await self.on_broken(cause)
         await asyncio.sleep(delay)
+
+    def _is_gone_unseen(self, error: DragomanError) -> bool:
+        """Tell whether a run of ours that was accepted is not known any more, before anything came of it."""
+        is_gone = self._accepted and error.reason is Reason.RUN_NOT_FOUND
+        return is_gone and self._execute is not None and not self.last_sequence
+
+    async def _why_gone(self, cause: DragomanError, error: DragomanError) -> DragomanError:
+        """Return what to judge by, where nobody knows an accepted run; from then on it may count as not accepted.
+
+        Raises:
+            DragomanError: ``cause``, if it is why there is no run.
+        """
+        if not is_begun_again(cause):
+            raise cause
+        try:
+            # Only of a router is it known that such a run never was: an adapter forgets with its process.
+            request = router_pb2.GetRunRequest(run_id=self.run_id)
+            await self._link.answer(self._link.router.GetRun(request, timeout=self._reattach_s))
+        except DragomanError as said:
+            if said.code is grpc.StatusCode.UNIMPLEMENTED:
+                return error
+            if said.reason is not Reason.RUN_NOT_FOUND:
+                return said
+            self._accepted = False
+        return cause
 
     def _take(self, message: pb.AgentEvent) -> None:
         self._accept()
@@ -252,7 +289,7 @@ class RunStream:
         if event.sequence <= self.last_sequence:
             return
         self._attach.after_sequence = event.sequence
-        self._patience.progressed()
+        self._progressed()
         self._ready.append(event)
         body = event.WhichOneof("body")
         if body == "input_request":
@@ -261,6 +298,10 @@ class RunStream:
             self._asked.discard(event.input_resolved.id)
         elif body == "result":
             self.result = event.result
+
+    def _progressed(self) -> None:
+        self._patience.progressed()
+        self._broken, self._was_told = None, False
 
     def _take_ephemeral(self, event: pb.AgentEvent) -> None:
         body = event.WhichOneof("body")
@@ -280,7 +321,7 @@ class RunStream:
             self._replay_told = True
         else:
             # Heartbeats show that the stream is alive. What every Attach begins with does not.
-            self._patience.progressed()
+            self._progressed()
         self._ready.append(event)
 
 

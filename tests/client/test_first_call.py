@@ -1,0 +1,216 @@
+"""What becomes of a run whose very first call breaks: before an answer, and after one."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from dragoman.client import Client, DragomanError, Reason, execute_request
+from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Silence, Teller, Until, serving
+from dragoman.v1 import event_pb2 as pb
+
+from tests.router.harness import PATIENCE_S, Proxy
+
+UNKNOWN_RUN = DragomanError(Reason.RUN_NOT_FOUND, "no such run")
+BROKEN = Fail.bare(grpc.StatusCode.UNAVAILABLE)
+
+
+@contextlib.asynccontextmanager
+async def behind_a_proxy(fake: FakeAdapter, folder: Path) -> AsyncIterator[tuple[Proxy, str]]:
+    """Serve ``fake`` behind a connection that can be cut; yields it and the address."""
+    async with serving(fake, f"unix:{folder}/fake.sock"):
+        proxy = Proxy(folder / "p.sock", folder / "fake.sock")
+        await proxy.mend()
+        yield proxy, f"unix:{folder}/p.sock"
+        await proxy.cut()
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "names"),
+    [
+        pytest.param([Silence()], 0, ["Execute", "Execute"], id="before the headers"),
+        pytest.param([], 0, ["Execute", "Attach"], id="after the headers"),
+        pytest.param([Teller().started()], 1, ["Execute", "Attach"], id="after the first event"),
+    ],
+)
+async def test_a_cut_of_the_first_connection_is_got_over(
+    before: list[Action], then: int, names: list[str], tmp_path: Path
+) -> None:
+    tell = Teller()
+    whole = [tell.started(), tell.text("a"), tell.succeeded()]
+    fake = FakeAdapter([*before, Until("never")], whole[then:])
+    async with behind_a_proxy(fake, tmp_path) as (proxy, address), Client(address) as client:
+        run = client.execute(execute_request("fake", "hi"))
+        reading = asyncio.ensure_future(_all(run))
+        await fake.gate("called Execute").wait()
+        if not any(isinstance(action, Silence) for action in before):
+            await _until(lambda: run.is_accepted and run.last_sequence == then)
+        await proxy.cut()
+        await proxy.mend()
+        events = await asyncio.wait_for(reading, PATIENCE_S)
+    assert [event.WhichOneof("body") for event in events] == ["started", "text", "result"]
+    assert fake.names == names
+    assert len({request.SerializeToString(deterministic=True) for request in fake.requests("Execute")}) == 1
+    assert all(request.after_sequence == then for request in fake.requests("Attach"))
+
+
+async def _all(run: AsyncIterator[pb.AgentEvent]) -> list[pb.AgentEvent]:
+    return [event async for event in run]
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110 - it changes in tasks of this loop, which tell nobody
+            await asyncio.sleep(0)
+
+
+async def test_a_run_that_is_joined_by_the_second_call_tells_of_no_replay() -> None:
+    tell = Teller()
+    joined = [tell.started(), tell.ephemeral(replay_done=pb.ReplayDone()), tell.succeeded()]
+    fake = FakeAdapter([Silence(), BROKEN], joined)
+    async with serving(fake) as address, Client(address) as client:
+        events = await _all(client.execute(execute_request("fake")))
+    assert [event.WhichOneof("body") for event in events] == ["started", "result"]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [Reason.INVALID_REQUEST, Reason.ADAPTER_NOT_FOUND, Reason.TOO_MANY_RUNS, Reason.ADAPTER_UNAVAILABLE],
+)
+async def test_a_refusal_of_the_second_call_is_not_repeated(reason: Reason) -> None:
+    fake = FakeAdapter([Silence(), BROKEN], [Silence(), Fail(DragomanError(reason, "no"))])
+    async with serving(fake) as address, Client(address) as client:
+        with pytest.raises(DragomanError) as caught:
+            await client.execute(execute_request("fake")).wait()
+    assert caught.value.reason is reason
+    assert fake.names == ["Execute", "Execute"]
+
+
+@pytest.mark.parametrize("reason", [Reason.DRAINING, Reason.RUN_LOG_UNAVAILABLE])
+async def test_a_server_that_cannot_tell_whether_there_is_the_run_is_waited_for(reason: Reason) -> None:
+    cannot_tell = Fail(DragomanError(reason, "later", retry_after_s=0.01))
+    fake = FakeAdapter([Silence(), BROKEN], [Silence(), cannot_tell], [Teller().succeeded()])
+    async with serving(fake) as address, Client(address) as client:
+        await client.execute(execute_request("fake")).wait()
+    assert fake.names == ["Execute"] * 3
+
+
+async def test_gives_up_after_the_limit_and_says_what_is_unknown(tmp_path: Path) -> None:
+    fake = FakeAdapter([Silence(), Until("never")])
+    told: list[DragomanError] = []
+
+    async def note(error: DragomanError) -> None:
+        told.append(error)
+
+    async with behind_a_proxy(fake, tmp_path) as (proxy, address), Client(address, reattach_s=0.3) as client:
+        run = client.execute(execute_request("fake", run_id="run-7"))
+        run.on_broken = note
+        reading = asyncio.ensure_future(run.wait())
+        await fake.gate("called Execute").wait()
+        await proxy.cut()
+        with pytest.raises(DragomanError) as caught:
+            await asyncio.wait_for(reading, PATIENCE_S)
+        await proxy.mend()
+    assert str(caught.value).startswith(
+        "the call for run-7 broke before it was answered, and again for 0.3 s; "
+        "whether the run was started is not known: "
+    )
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    assert caught.value.metadata["run_id"] == "run-7"
+    assert len(told) == 1, "who waits was told once that it takes longer"
+
+
+async def test_attach_too_gets_over_a_cut_of_the_first_connection(tmp_path: Path) -> None:
+    tell = Teller()
+    fake = FakeAdapter([Silence(), Until("never")], [tell.started(), tell.succeeded()])
+    async with behind_a_proxy(fake, tmp_path) as (proxy, address), Client(address) as client:
+        reading = asyncio.ensure_future(client.attach("run-1").wait())
+        await fake.gate("called Attach").wait()
+        await proxy.cut()
+        await proxy.mend()
+        await asyncio.wait_for(reading, PATIENCE_S)
+    assert fake.names == ["Attach", "Attach"]
+
+
+async def test_closing_the_client_while_it_looks_for_the_server_is_told(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "mute.sock"))
+        mute.listen()  # takes connections and says nothing, so that they never come about
+        async with Client(f"unix:{tmp_path}/mute.sock") as client:
+            reading = asyncio.ensure_future(client.execute(execute_request("fake")).wait())
+            await asyncio.wait([reading], timeout=0.1)
+            await client.close()
+            with pytest.raises(DragomanError, match="the client was closed"):
+                await asyncio.wait_for(reading, PATIENCE_S)
+
+
+# Accepted, and then the router does not know it: it died before that was written down.
+
+
+def router_that_forgot() -> dict[str, DragomanError]:
+    return {"GetRun": UNKNOWN_RUN}
+
+
+async def test_an_accepted_run_that_never_reached_an_adapter_is_begun_again() -> None:
+    tell = Teller()
+    fake = FakeAdapter(
+        [BROKEN],
+        [Silence(), Fail(UNKNOWN_RUN)],
+        [tell.started(), tell.succeeded()],
+        answers=router_that_forgot(),
+    )
+    async with serving(fake) as address, Client(address) as client:
+        await client.execute(execute_request("fake")).wait()
+    assert fake.names == ["Execute", "Attach", "GetRun", "Execute"]
+
+
+async def test_an_adapter_that_forgot_a_run_is_not_asked_to_do_it_twice() -> None:
+    fake = FakeAdapter([BROKEN], [Silence(), Fail(UNKNOWN_RUN)])  # no GetRun: it is no router
+    async with serving(fake) as address, Client(address) as client:
+        with pytest.raises(DragomanError) as caught:
+            await client.execute(execute_request("fake")).wait()
+    assert caught.value.reason is Reason.RUN_NOT_FOUND
+    assert fake.names == ["Execute", "Attach", "GetRun"]
+
+
+async def test_a_run_of_which_something_came_is_never_begun_again() -> None:
+    fake = FakeAdapter([Teller().started(), BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=router_that_forgot())
+    async with serving(fake) as address, Client(address) as client:
+        with pytest.raises(DragomanError) as caught:
+            await client.execute(execute_request("fake")).wait()
+    assert caught.value.reason is Reason.RUN_NOT_FOUND
+    assert fake.names == ["Execute", "Attach"]
+
+
+async def test_a_run_that_somebody_else_started_is_never_begun() -> None:
+    fake = FakeAdapter([BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=router_that_forgot())
+    async with serving(fake) as address, Client(address) as client:
+        with pytest.raises(DragomanError) as caught:
+            await client.attach("run-1").wait()
+    assert caught.value.reason is Reason.RUN_NOT_FOUND
+    assert fake.names == ["Attach", "Attach"]
+
+
+async def test_why_a_run_was_refused_after_it_was_accepted_is_told() -> None:
+    no_adapter = Fail(DragomanError(Reason.ADAPTER_UNAVAILABLE, "its program is missing"))
+    fake = FakeAdapter([no_adapter], [Silence(), Fail(UNKNOWN_RUN)], answers=router_that_forgot())
+    async with serving(fake) as address, Client(address) as client:
+        with pytest.raises(DragomanError, match="its program is missing"):
+            await client.execute(execute_request("fake")).wait()
+    assert fake.names == ["Execute", "Attach"]
+
+
+async def test_a_router_that_breaks_while_it_is_asked_whether_it_knows_is_asked_again() -> None:
+    tell = Teller()
+    fake = FakeAdapter(
+        [BROKEN],
+        [Silence(), Fail(UNKNOWN_RUN)],
+        [tell.started(), tell.succeeded()],
+        answers={"GetRun": DragomanError(None, "cut", status=grpc.StatusCode.UNAVAILABLE)},
+    )
+    async with serving(fake) as address, Client(address) as client:
+        await client.execute(execute_request("fake")).wait()
+    assert fake.names == ["Execute", "Attach", "GetRun", "Attach"]
