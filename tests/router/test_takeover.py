@@ -6,8 +6,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.reservation import STEP
+from dragoman.router._domain.stored import StoredRun
+from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.launched import LaunchedHost
+from dragoman.router._rpc.run import Run
+from dragoman.router._rpc.runs import Runs
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
@@ -174,6 +180,24 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_again(fol
         assert (await caller.execute("fake", "else", run_id="r").error()).reason is Reason.RUN_ID_REUSED
 
 
+async def test_a_run_that_is_lost_after_it_was_found_again_leaves_no_sequence_out(folder: Path) -> None:
+    named, steps = manifest(folder, "fake"), ("a", {"gate": "h"})
+    async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
+        await waiting(caller, *steps)
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        stream, first = execute_waiting(caller, *steps), caller.attach("first", 1)
+        await stream.until("text")
+        await first.until("replay_done")
+        os.kill((await caller.entry("fake")).pid, signal.SIGKILL)
+        (result,) = [event for event in await stream.rest() if event.sequence]
+        assert (result.sequence, result.result.outcome) == (3, event_pb2.OUTCOME_LOST)
+        # Nor does one that was found again: its adapter was there to tell all that was told before.
+        (result,) = [event for event in await first.rest() if event.sequence]
+        assert (result.sequence, result.result.outcome) == (2, event_pb2.OUTCOME_LOST)
+
+
 async def test_a_run_that_no_adapter_had_is_lost_if_nobody_asks_for_it_again(folder: Path) -> None:
     named = manifest(folder, "fake")
     async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
@@ -200,3 +224,45 @@ async def test_a_run_that_no_adapter_had_is_cancelled_while_it_is_adrift(folder:
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
         assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+
+
+async def test_a_run_that_cannot_be_taken_over_keeps_no_other_from_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        for run_id in ("r-0", "r-1"):
+            await caller.execute("fake", "a", {"gate": "g"}, run_id=run_id).until("text")
+        process.kill()
+        await process.wait()
+    take_over = Runs.take_over
+    failed: list[str] = []
+
+    def fail_once(runs: Runs, stored: StoredRun, host: Host) -> Run:
+        if not failed:
+            failed.append(stored.run_id)
+            raise ValueError("what was written of it makes no sense")
+        return take_over(runs, stored, host)
+
+    monkeypatch.setattr(Runs, "take_over", fail_once)
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        (other,) = {"r-0", "r-1"} - set(failed)
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id=other), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+
+
+async def test_a_run_whose_adapter_cannot_even_be_looked_for_has_an_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_arguments: object) -> None:
+        raise ValueError("as the test wants")
+
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        await caller.execute("fake", "a", {"gate": "g"}, run_id="r").until("text")
+        process.kill()
+        await process.wait()
+    monkeypatch.setattr(LaunchedHost, "adopt", fail)
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        result = (await attached(caller, "r", 2))[-1].result
+        assert (result.outcome, result.failure.code) == (event_pb2.OUTCOME_LOST, "router_failed")

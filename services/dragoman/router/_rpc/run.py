@@ -322,6 +322,8 @@ class Run:
             if self.course is not None:
                 self.course.miss()
         elif kind == "replay_done":
+            # All that its adapter ever said is here; a router before this one cannot have told more.
+            self.record.reserved = 0
             self.replayed.set()
         elif kind != "input_request" or self.record.remember_request(event):
             self.fanout.send_ephemeral(data)

@@ -67,18 +67,32 @@ class Takeover:
                 await keeping.store.release(owner)
         now = self._core.scene.clock.time()
         for stored in await keeping.store.claim(keeping.owner, now, now + keeping.lease_s):
-            _log.info("run taken over", run_id=stored.run_id, adapter=stored.adapter, logged=stored.logged)
+            try:
+                await self._take_over(stored)
+            except Exception:  # noqa: BLE001 - one run must not keep the others from being looked after
+                _log.exception("run not taken over", run_id=stored.run_id)
+
+    async def _take_over(self, stored: StoredRun) -> None:
+        _log.info("run taken over", run_id=stored.run_id, adapter=stored.adapter, logged=stored.logged)
+        host = self._core.present(stored.adapter)
+        if host is None:
+            await self._core.tried()
             host = self._core.present(stored.adapter)
-            if host is None:
-                await self._core.tried()
-                host = self._core.present(stored.adapter)
-            if host is None:
-                self._core.keeping.end_unknown(stored)
-                continue
-            run = self._core.runs.take_over(stored, host)
-            self._core.scene.tasks.start(self._take(run, stored, host), f"take over {stored.run_id}")
+        if host is None:
+            self._core.keeping.end_unknown(stored)
+            return
+        run = self._core.runs.take_over(stored, host)
+        self._core.scene.tasks.start(self._take(run, stored, host), f"take over {stored.run_id}")
 
     async def _take(self, run: Run, stored: StoredRun, host: Host) -> None:
+        try:
+            await self._find_again(run, stored, host)
+        except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
+            run.fail()
+            raise
+
+    async def _find_again(self, run: Run, stored: StoredRun, host: Host) -> None:
         if run.awaits_request:
             await self._wait_for_request(run)
             return

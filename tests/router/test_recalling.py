@@ -1,0 +1,62 @@
+"""Reading a run from the log: where it goes on in memory, and what is told when the log fails in between."""
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.fanout import Fanout
+from dragoman.router._domain.stored import StoredEvents
+from dragoman.router._rpc.recalling import LogReader
+from dragoman.router._store.batches import pack
+from dragoman.router._store.database import StoreError
+from dragoman.router._store.store import Store
+from dragoman.v1 import event_pb2 as pb
+
+
+def text(sequence: int) -> bytes:
+    return pb.AgentEvent(sequence=sequence, text=pb.Text(delta="x")).SerializeToString()
+
+
+def question(request_id: str) -> bytes:
+    return pb.AgentEvent(input_request=pb.InputRequest(id=request_id)).SerializeToString()
+
+
+class Scripted(Store):
+    """A log that answers one page after another; an error is raised."""
+
+    def __init__(self, *pages: list[bytes] | StoreError) -> None:
+        self.pages = list(pages)
+
+    async def events(self, run_id: str, after: int) -> list[StoredEvents]:
+        page = self.pages.pop(0)
+        if isinstance(page, StoreError):
+            raise page
+        return [StoredEvents(run_id, after + 1, after + len(page), pack(page))] if page else []
+
+
+def evicted(*sequences: int) -> Fanout:
+    """Return a run's events in memory, where only the last one is kept."""
+    fanout = Fanout("r", capacity_bytes=1, reader_lag_bytes=1)
+    for sequence in sequences:
+        fanout.append(text(sequence), sequence)
+    return fanout
+
+
+async def test_what_is_answered_while_the_log_is_read_is_not_asked_again() -> None:
+    fanout, pending = evicted(1, 2, 3), [question("old"), question("new")]
+    reader = LogReader(
+        Scripted([text(1), text(2)]), "r", 0, fanout=fanout, replay_done=True, copies=lambda: list(pending)
+    )
+    assert await reader.read() == [text(1), text(2)]
+    del pending[0]
+    told = [pb.AgentEvent.FromString(data) for data in await reader.read()]
+    assert [event.WhichOneof("body") for event in told] == ["text", "input_request", "replay_done"]
+    assert told[1].input_request.id == "new"
+
+
+async def test_a_log_that_fails_in_the_middle_says_so_and_that_it_may_be_tried_again() -> None:
+    reader = LogReader(Scripted([text(1)], StoreError("the disk is gone")), "r", 0)
+    assert await reader.read() == [text(1)]
+    with pytest.raises(DragomanError, match="the disk is gone") as failure:
+        await reader.read()
+    assert failure.value.reason is Reason.RUN_LOG_UNAVAILABLE
+    assert failure.value.retry_after_s
+    assert reader.last_sequence == 1
