@@ -1,7 +1,7 @@
 """The client: every RPC of the contract, typed."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Self, TypeVar
 
 from dragoman.client._link import Link
 from dragoman.client._requests import duration, to_struct
@@ -13,6 +13,8 @@ from dragoman.v1 import event_pb2, router_pb2
 
 _LIVE_TURN_S = 60.0
 _PAGE = 1000
+_Item = TypeVar("_Item")
+_Listing = TypeVar("_Listing", router_pb2.ListRunsRequest, router_pb2.ListSessionsRequest)
 
 
 class Client:
@@ -253,19 +255,12 @@ class Client:
             filters: what is set in it must match; its paging fields are not used.
             limit: at most so many.
         """
-        request = router_pb2.ListRunsRequest()
-        if filters is not None:
-            request.CopyFrom(filters)
-        request.page_token = ""
-        runs: list[router_pb2.RunSummary] = []
-        while len(runs) < limit:
-            request.page_size = min(limit - len(runs), _PAGE)
-            page = await self._link.answer(self._link.router.ListRuns(request, timeout=self._timeout))
-            runs.extend(page.runs)
-            request.page_token = page.next_page_token
-            if not page.next_page_token:
-                break
-        return runs[:limit]
+
+        async def page(request: router_pb2.ListRunsRequest) -> tuple[Iterable[router_pb2.RunSummary], str]:
+            answer = await self._link.answer(self._link.router.ListRuns(request, timeout=self._timeout))
+            return answer.runs, answer.next_page_token
+
+        return await _paged(filters or router_pb2.ListRunsRequest(), page, limit)
 
     async def get_run(self, run_id: str) -> router_pb2.GetRunResponse:
         """Ask what a router knows of one run."""
@@ -281,19 +276,12 @@ class Client:
             filters: what is set in it must match; its paging fields are not used.
             limit: at most so many.
         """
-        request = router_pb2.ListSessionsRequest()
-        if filters is not None:
-            request.CopyFrom(filters)
-        request.page_token = ""
-        sessions: list[router_pb2.StoredSession] = []
-        while len(sessions) < limit:
-            request.page_size = min(limit - len(sessions), _PAGE)
-            page = await self._link.answer(self._link.router.ListSessions(request, timeout=self._timeout))
-            sessions.extend(page.sessions)
-            request.page_token = page.next_page_token
-            if not page.next_page_token:
-                break
-        return sessions[:limit]
+
+        async def page(request: router_pb2.ListSessionsRequest) -> tuple[Iterable[router_pb2.StoredSession], str]:
+            answer = await self._link.answer(self._link.router.ListSessions(request, timeout=self._timeout))
+            return answer.sessions, answer.next_page_token
+
+        return await _paged(filters or router_pb2.ListSessionsRequest(), page, limit)
 
     async def get_session(self, key: pb.SessionKey, adapter: str) -> router_pb2.StoredSession:
         """Ask for one stored session.
@@ -310,3 +298,20 @@ class Client:
         request = router_pb2.DeleteSessionRequest(key=key, adapter=adapter)
         response = await self._link.answer(self._link.router.DeleteSession(request, timeout=self._timeout))
         return response.deleted
+
+
+async def _paged(
+    filters: _Listing, page: Callable[[_Listing], Awaitable[tuple[Iterable[_Item], str]]], limit: int
+) -> list[_Item]:
+    """Return what a listing gives, page by page, but at most ``limit`` items."""
+    request = type(filters)()
+    request.CopyFrom(filters)
+    request.page_token = ""
+    found: list[_Item] = []
+    while len(found) < limit:
+        request.page_size = min(limit - len(found), _PAGE)
+        items, request.page_token = await page(request)
+        found.extend(items)
+        if not request.page_token:
+            break
+    return found[:limit]
