@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from dragoman.sdk._detection import (
-    Confidence,
     Location,
     Probe,
     _Watch,
@@ -20,7 +19,6 @@ from dragoman.sdk._detection import (
     locate_executable,
     parse_version,
     probe,
-    signals_agreement,
 )
 from dragoman.sdk._finding import Versions
 
@@ -135,21 +133,6 @@ def test_what_was_asked_for_is_taken_or_reported_but_never_replaced(
 )
 def test_versions(text: str, version: str | None) -> None:
     assert parse_version(text) == version
-
-
-@pytest.mark.parametrize(
-    ("executable", "config", "confidence"),
-    [
-        (True, True, Confidence.CONFIDENT),
-        (True, False, Confidence.EXECUTABLE_ONLY),
-        (False, True, Confidence.CONFIG_ONLY),
-        (False, False, Confidence.ABSENT),
-    ],
-)
-def test_both_signals_make_sure(executable: bool, config: bool, confidence: Confidence) -> None:
-    found, sentence = signals_agreement(executable, config)
-    assert found is confidence
-    assert sentence.endswith(".")
 
 
 def python(code: str) -> list[str]:

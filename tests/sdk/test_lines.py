@@ -8,7 +8,6 @@ from dragoman.sdk._lines import (
     HeadTail,
     Line,
     LineSplitter,
-    Utf8Decoder,
     cut_text,
     well_formed,
     without_terminal_orders,
@@ -119,23 +118,6 @@ def test_a_long_line_in_small_pieces_costs_no_more_than_its_bytes() -> None:
     small = cpu_seconds([b"x" * 1024] * 1024)
     large = cpu_seconds([b"x" * 1024] * 16 * 1024)
     assert large < max(small, 0.001) * 100
-
-
-@given(data=st.one_of(st.binary(), st.text().map(str.encode)), cuts=cut_places)
-def test_any_chunking_gives_the_same_text(data: bytes, cuts: list[int]) -> None:
-    decoder = Utf8Decoder()
-    text = "".join(decoder.feed(chunk) for chunk in chunked(data, cuts)) + decoder.finish()
-    assert text == data.decode("utf-8", "replace")
-
-
-def test_a_cut_character_waits_for_its_rest() -> None:
-    decoder = Utf8Decoder()
-    first, second = "é".encode()[:1], "é".encode()[1:]
-    assert decoder.feed(b"a" + first) == "a"
-    assert decoder.feed(second + b"b") == "éb"
-    assert decoder.feed(first) == ""
-    assert decoder.finish() == "\ufffd"
-    assert decoder.feed(b"again") == "again"
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,7 @@ KIND_BY_FIELD: dict[int, str] = {field.number: field.name for field in _BODIES}
 """The oneof's field numbers and names, e.g. ``{2: "text", ...}``."""
 FIELD_BY_KIND: dict[str, int] = {name: number for number, name in KIND_BY_FIELD.items()}
 
-RESULT = FIELD_BY_KIND["result"]
 BATCH = FIELD_BY_KIND["batch"]
-STARTED = FIELD_BY_KIND["started"]
 
 NEVER_BATCHED = frozenset(
     FIELD_BY_KIND[kind]

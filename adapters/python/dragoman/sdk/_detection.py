@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import enum
 import os
 import re
 import signal
@@ -51,15 +50,6 @@ class Location:
     """What is there instead of what was asked for; for a hint, not to be used unasked."""
 
 
-class Confidence(enum.Enum):
-    """How sure it is that an agent is there."""
-
-    CONFIDENT = "confident"
-    EXECUTABLE_ONLY = "executable_only"
-    CONFIG_ONLY = "config_only"
-    ABSENT = "absent"
-
-
 def locate_executable(
     names: Sequence[str], path_env: str, overrides: Sequence[str] = (), extra_dirs: Sequence[str | Path] = ()
 ) -> Location:
@@ -105,20 +95,6 @@ def parse_version(text: str) -> str | None:
         if match:
             return match[1]
     return None
-
-
-def signals_agreement(found_executable: bool, found_config_dir: bool) -> tuple[Confidence, str]:
-    """Return how sure two signals make us that an agent is there, and a sentence that says so."""
-    if found_executable and found_config_dir:
-        return Confidence.CONFIDENT, "Both its executable and its config directory were found."
-    if found_executable:
-        return (
-            Confidence.EXECUTABLE_ONLY,
-            "Its executable was found, but no config directory; it may never have been used.",
-        )
-    if found_config_dir:
-        return Confidence.CONFIG_ONLY, "Its config directory was found, but no executable on this PATH."
-    return Confidence.ABSENT, "Neither its executable nor its config directory was found."
 
 
 async def probe(

@@ -105,28 +105,6 @@ class LineSplitter:
         self._cut_ends_in_return = False
 
 
-class Utf8Decoder:
-    """Decode UTF-8 as it arrives.
-
-    A character cut between two reads waits for its rest; bytes that are no UTF-8 become U+FFFD.
-    """
-
-    __slots__ = ("_decoder",)
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, data: bytes) -> str:
-        """Return the characters that are complete after ``data``."""
-        return self._decoder.decode(data)
-
-    def finish(self) -> str:
-        """Return U+FFFD for a character the stream cut short, else nothing, and start afresh."""
-        text = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return text
-
-
 class HeadTail:
     """Keep the first ``head`` and the last ``tail`` bytes of a stream; count what is between.
 

@@ -69,11 +69,6 @@ class Renderer:
         self.hidden_lines = 0
         """Unrecognised lines that were not shown."""
 
-    @property
-    def is_mid_line(self) -> bool:
-        """Whether the next line would begin in the middle of one."""
-        return not self._fresh_line
-
     def render(self, event: pb.AgentEvent) -> list[Segment]:
         """Return what ``event`` adds to the screen; nothing if people need not see it."""
         kind = event.WhichOneof("body")

@@ -243,21 +243,6 @@ def between(failed: pb.Result, reason: str) -> pb.Result:
     return result
 
 
-def matches(record: RunRecord, request: router_pb2.ListRunsRequest) -> bool:
-    """Tell whether ``request`` asks for this run."""
-    if request.live_only and record.is_over:
-        return False
-    if request.outcome and (record.result is None or record.result.outcome != request.outcome):
-        return False
-    wanted = (
-        (request.adapter, record.adapter),
-        (request.agent_id, record.agent_id),
-        (request.task_key, record.task_key),
-    )
-    same = all(asked in {"", have} for asked, have in wanted)
-    return same and all(record.labels.get(key) == value for key, value in request.labels.items())
-
-
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long, how many and how large finished runs are kept."""
