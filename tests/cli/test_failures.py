@@ -38,6 +38,14 @@ def test_nobody_there() -> None:
     assert text.startswith("error: nothing answers at 127.0.0.1:9\n  start a router")
 
 
+def test_a_run_that_nobody_answers_for_any_more_is_named() -> None:
+    error = DragomanError(None, "the stream of r1 broke and …", {"run_id": "r1"}, status=grpc.StatusCode.UNAVAILABLE)
+    assert as_text(complaint(error, address="127.0.0.1:9")) == (
+        "error: the stream of r1 broke and …\n"
+        "  once a router answers there again, 'dragoman attach r1' goes on with it, if there is the run\n"
+    )
+
+
 def test_when_to_try_again() -> None:
     error = DragomanError(Reason.DRAINING, "going down", retry_after_s=2)
     assert "  try again in 2.0 s\n" in as_text(complaint(error))

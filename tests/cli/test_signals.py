@@ -9,10 +9,11 @@ import signal
 import struct
 import termios
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.testkit.fake_adapter import Action, FakeAdapter, Silence, Teller, Until
+from dragoman.testkit.fake_adapter import Action, FakeAdapter, Silence, Teller, Until, serving
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -68,6 +69,25 @@ async def test_twice_kills_and_says_what_is_not_proven() -> None:
     )
     assert fake.requests("Cancel")[1].grace.ToNanoseconds() == 0
     assert fake.requests("Cancel")[1].HasField("grace")
+
+
+@pytest.mark.parametrize("script", [[Silence(), Until("never")], [Until("never")]], ids=["unanswered", "accepted"])
+async def test_once_leaves_where_nobody_answers_any_more(script: list[Action], tmp_path: Path) -> None:
+    fake = fake_of(*script)
+    address = f"unix:{tmp_path}/r.sock"
+    async with serving(fake, address):
+        process = await start("run", "fake", "--run-id", "r1", env={"DRAGOMAN_ROUTER": address})
+        await fake.gate("called Execute").wait()
+    assert process.stderr is not None
+    assert await process.stderr.readline() == b"the connection broke; looking for r1 again\xe2\x80\xa6\n"
+    process.send_signal(signal.SIGINT)
+    done = await asyncio.wait_for(finish(process), 10)
+    assert done.code == 130
+    assert done.err == (
+        "cancelling r1; Ctrl-C again kills it\n"
+        "nobody answers; if it runs, it is cancelled after 30 s without a follower\n"
+        "left r1; it was not seen to end\n"
+    )
 
 
 async def test_three_times_leaves() -> None:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.cli._ask import Asker
-from dragoman.cli._failures import as_text, complaint
+from dragoman.cli._failures import as_text, complaint, is_nobody_there
 from dragoman.cli._handles import store
 from dragoman.cli._screen import Screen
 from dragoman.cli._style import Style
 from dragoman.cli._summary import EXIT_CANCELLED, EXIT_FAILED, exit_code, processes
 from dragoman.cli._terminal import LineReader
 from dragoman.client import DragomanError, Reason, RunStream
+from dragoman.protocol.limits import CLIENT_ORPHAN_AFTER_S
 from dragoman.v1 import event_pb2 as pb
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,6 +50,7 @@ class Drive:
         owned: bool = True,
     ) -> None:
         self._stream = stream
+        stream.on_broken = self._say_broken
         self._screen = screen
         self._session_file = session_file
         self._owned = owned
@@ -84,6 +86,9 @@ class Drive:
                 await self._take(event)
         result = run.result
         return EXIT_FAILED if result is None else exit_code(result)
+
+    async def _say_broken(self, _error: DragomanError) -> None:
+        await self._screen.say(f"the connection broke; looking for {self._stream.run_id} again…", Style.FAINT)
 
     async def _take(self, event: pb.AgentEvent) -> None:
         kind = event.WhichOneof("body")
@@ -154,6 +159,11 @@ class Drive:
             await self._stream.cancel(grace_s=0.0 if kill else None, reason="Ctrl-C")
         except DragomanError as error:
             if error.reason is Reason.RUN_NOT_FOUND and not self._stream.is_accepted and self._main is not None:
+                self._main.cancel()
+                return
+            if is_nobody_there(error) and self._main is not None:
+                ends = f"if it runs, it is cancelled after {CLIENT_ORPHAN_AFTER_S:g} s without a follower"
+                await self._screen.say(f"nobody answers; {ends}", Style.ERROR)
                 self._main.cancel()
                 return
             await self._screen.say(as_text(complaint(error)).rstrip("\n"), Style.ERROR)

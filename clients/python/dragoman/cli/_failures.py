@@ -62,9 +62,11 @@ def complaint(error: DragomanError, *, address: str = "") -> Complaint:
         error: what a call raised.
         address: where the call went, for an error that nobody answers there.
     """
-    nobody = error.reason is None and error.code is grpc.StatusCode.UNAVAILABLE
     what, hint = error.message, _HINTS.get(error.reason, "") if error.reason is not None else ""
-    if nobody and address:
+    broken = error.metadata.get("run_id") if error.reason is None else None
+    if broken:
+        hint = f"once a router answers there again, 'dragoman attach {broken}' goes on with it, if there is the run"
+    elif is_nobody_there(error) and address:
         what = f"nothing answers at {address}"
         hint = "start a router with 'dragoman serve --listen ADDR', or correct --router"
     elif error.reason is None and error.code is grpc.StatusCode.UNIMPLEMENTED:
@@ -80,6 +82,11 @@ def complaint(error: DragomanError, *, address: str = "") -> Complaint:
         retry_after_s=error.retry_after_s,
         exit_code=EXIT_USAGE if error.code in _CALLERS_FAULT else EXIT_FAILED,
     )
+
+
+def is_nobody_there(error: DragomanError) -> bool:
+    """Tell whether a call failed as there is no connection."""
+    return error.reason is None and error.code is grpc.StatusCode.UNAVAILABLE
 
 
 def _near(metadata: Mapping[str, str]) -> list[str]:
