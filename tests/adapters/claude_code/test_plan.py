@@ -9,50 +9,21 @@ import pytest
 from dragoman.adapters.claude_code import adapter
 from dragoman.adapters.claude_code.plan import BASE, plan_run
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.sdk import Job, Plan
-from dragoman.sdk._job import render_prompt
+from dragoman.sdk import Plan
 from dragoman.sdk._sessions import NEW, SessionPlan, plan_session
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 
-NEW_ID = "11111111-1111-4111-8111-111111111111"
-OLD_ID = "22222222-2222-4222-8222-222222222222"
+from tests.adapters.jobs import NEW_ID, OLD_ID, job_of
+from tests.adapters.jobs import request_of as request
+
 TESTED = "2.1.330"
 
 
-def request(cwd: Path, **fields: Any) -> api.ExecuteRequest:
-    made = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
-    made.workspace.cwd = made.workspace.cwd or str(cwd)
-    return made
-
-
 def planned(made: api.ExecuteRequest, session: SessionPlan = NEW, version: str = TESTED, **job: Any) -> Plan:
-    settings = adapter().accept(made)
-    prompt, _, _ = render_prompt(made, settings, resumes=session.resumes)
-    facts: dict[str, Any] = {
-        "run_id": "run-1",
-        "attempt": 1,
-        "request": made,
-        "settings": settings,
-        "prompt": prompt,
-        "system_prompt": made.system_prompt,
-        "instructions": settings.instructions,
-        "session": session,
-        "new_session_id": NEW_ID,
-        "executable": "/opt/claude",
-        "version": version,
-        "run_dir": Path("/run/dir"),
-        "skills": settings.skills,
-        "skills_dir": None,
-    }
-    return plan_run(Job(**{**facts, **job}))
-
-
-def with_config(cwd: Path, config: dict[str, Any], **fields: Any) -> api.ExecuteRequest:
-    made = request(cwd, **fields)
-    made.config.update(config)
-    return made
+    facts = {"executable": "/opt/claude", "version": version, **job}
+    return plan_run(job_of(adapter(), made, session, **facts))
 
 
 def options(plan: Plan) -> list[str]:
@@ -117,7 +88,7 @@ STRICT = ["--permission-mode", "default"]
     ],
 )
 def test_each_key_of_config(tmp_path: Path, config: dict[str, Any], expected: list[str]) -> None:
-    assert options(planned(with_config(tmp_path, config))) == expected
+    assert options(planned(request(tmp_path, config))) == expected
 
 
 def test_every_key_of_the_schema_is_in_the_table_above() -> None:
@@ -128,7 +99,7 @@ def test_every_key_of_the_schema_is_in_the_table_above() -> None:
 
 
 def test_the_requests_model_wins(tmp_path: Path) -> None:
-    plan = planned(with_config(tmp_path, {"model": "opus"}, model="sonnet"))
+    plan = planned(request(tmp_path, {"model": "opus"}, model="sonnet"))
     assert options(plan) == [*STRICT, "--model", "sonnet"]
 
 
@@ -147,13 +118,13 @@ def test_allowing_everything_is_no_bypass(tmp_path: Path) -> None:
 
 
 def test_the_real_bypass_is_warned_about(tmp_path: Path) -> None:
-    plan = planned(with_config(tmp_path, {"dangerouslySkipPermissions": True}))
+    plan = planned(request(tmp_path, {"dangerouslySkipPermissions": True}))
     assert [code for code, _ in plan.notices] == ["permissions_skipped"]
 
 
 def test_directories_of_request_config_and_skills(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    made = with_config(tmp_path, {"addDirs": ["/srv/a", str(tmp_path / "more")]})
+    made = request(tmp_path, {"addDirs": ["/srv/a", str(tmp_path / "more")]})
     made.workspace.additional_directories.append(str(tmp_path / "more"))
     plan = planned(made, skills_dir=Path("/run/dir/skills"))
     assert options(plan) == [
@@ -202,7 +173,7 @@ def test_system_prompt_and_instructions_go_by_file_behind_claudes_own(tmp_path: 
 
 def test_instructions_from_a_file_say_where_their_paths_begin(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("See ./more.md.")
-    plan = planned(with_config(tmp_path, {"instructionsFilePath": str(tmp_path / "AGENTS.md")}))
+    plan = planned(request(tmp_path, {"instructionsFilePath": str(tmp_path / "AGENTS.md")}))
     text = plan.files["instructions.md"].decode()
     assert text.startswith("See ./more.md.")
     assert text.endswith(f"from {tmp_path}.")
@@ -239,7 +210,7 @@ def test_mcp_servers_go_by_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_prompt_is_no_command_unless_it_may(tmp_path: Path, prompt: str, allowed: bool, sent: str) -> None:
-    plan = planned(with_config(tmp_path, {"allowSlashCommands": allowed}, prompt=prompt))
+    plan = planned(request(tmp_path, {"allowSlashCommands": allowed}, prompt=prompt))
     assert json.loads(plan.stdin)["message"]["content"] == sent
     assert bool(plan.notes) == (sent != prompt)
 
@@ -290,7 +261,7 @@ def test_fields_that_would_be_taken_for_something_else_are_refused(tmp_path: Pat
     ],
 )
 def test_config_that_is_wrong_is_refused_with_its_path(tmp_path: Path, config: dict[str, Any], path: str) -> None:
-    assert refused(with_config(tmp_path, config)) == [path]
+    assert refused(request(tmp_path, config)) == [path]
 
 
 def resumed(handle: pb.SessionHandle, cwd: str = "/srv/w", *, fork: bool = False) -> SessionPlan:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,15 @@ from dragoman.adapters.codex.adapter import VERSION
 from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Job, Line, Output, SessionPlan
-from dragoman.sdk._job import render_prompt
 from dragoman.sdk._lines import LineSplitter
 from dragoman.sdk._sessions import NEW
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
+from tests.adapters.jobs import job_of, request_of
+
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = sorted(path.stem for path in RECORDINGS.glob("*.jsonl"))
-OLD_ID = "22222222-2222-4222-8222-222222222222"
 
 Codex = AppServerParser | ExecParser
 
@@ -28,37 +29,13 @@ def recorded(name: str) -> bytes:
     return (RECORDINGS / f"{name}.jsonl").read_bytes()
 
 
-def request(config: dict[str, Any] | None = None, **fields: Any) -> api.ExecuteRequest:
-    """Return a request for a run in a directory that exists everywhere."""
-    made = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
-    made.workspace.cwd = made.workspace.cwd or "/"
-    if config is not None:
-        made.config.update(config)
-    return made
+request = partial(request_of, "/")
 
 
 def job(made: api.ExecuteRequest | None = None, session: SessionPlan = NEW, **facts: Any) -> Job:
     """Return a job as the SDK makes it."""
-    made = made or request()
-    settings = adapter().accept(made)
-    prompt, _, _ = render_prompt(made, settings, resumes=session.resumes)
-    known: dict[str, Any] = {
-        "run_id": "run-1",
-        "attempt": 1,
-        "request": made,
-        "settings": settings,
-        "prompt": prompt,
-        "system_prompt": made.system_prompt,
-        "instructions": settings.instructions,
-        "session": session,
-        "new_session_id": "11111111-1111-4111-8111-111111111111",
-        "executable": "/opt/codex",
-        "version": "0.169.0",
-        "run_dir": Path("/run/dir"),
-        "skills": settings.skills,
-        "skills_dir": None,
-    }
-    return Job(**{**known, **facts})
+    known = {"executable": "/opt/codex", "version": "0.169.0", **facts}
+    return job_of(adapter(), made or request(), session, **known)
 
 
 def parser(name: str = "") -> Codex:

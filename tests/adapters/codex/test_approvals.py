@@ -11,7 +11,8 @@ from dragoman.sdk import Answer, Ask, SessionPlan
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.adapters.codex.replay import OLD_ID, frame, job, of_kind, parser, request
+from tests.adapters.codex.replay import frame, job, of_kind, parser, request
+from tests.adapters.jobs import OLD_ID
 
 COMMAND = "item/commandExecution/requestApproval"
 PATCH = "item/fileChange/requestApproval"

@@ -12,7 +12,8 @@ from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.adapters.codex.replay import NAMES, OLD_ID, feed, frame, job, of_kind, parser, recorded, replay, request
+from tests.adapters.codex.replay import NAMES, feed, frame, job, of_kind, parser, recorded, replay, request
+from tests.adapters.jobs import OLD_ID
 
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 FRAMES = [json.loads(line) for name in NAMES for line in recorded(name).splitlines()]

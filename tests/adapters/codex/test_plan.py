@@ -14,7 +14,8 @@ from dragoman.sdk import SessionPlan
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.adapters.codex.replay import OLD_ID, job, request
+from tests.adapters.codex.replay import job, request
+from tests.adapters.jobs import OLD_ID
 
 ALLOW, DENY = pb.PERMISSION_DECISION_ALLOW, pb.PERMISSION_DECISION_DENY
 SKILL = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": b"---\nname: demo\n---\nDo so.\n"}))

@@ -9,14 +9,12 @@ from dragoman.adapters.copilot import adapter
 from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.adapters.copilot.plan import session_options
 from dragoman.sdk import Job, Line, Output, SessionPlan
-from dragoman.sdk._job import render_prompt
-from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+
+from tests.adapters.jobs import OLD_ID, job_of, request_of
 
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = sorted(path.stem for path in RECORDINGS.glob("*.jsonl"))
-NEW_ID = "11111111-1111-4111-8111-111111111111"
-OLD_ID = "22222222-2222-4222-8222-222222222222"
 NEW = SessionPlan(pb.SESSION_DISPOSITION_NEW)
 RESUMED = SessionPlan(pb.SESSION_DISPOSITION_RESUME, native_id=OLD_ID)
 FORKED = SessionPlan(pb.SESSION_DISPOSITION_FORK, native_id=OLD_ID)
@@ -24,28 +22,8 @@ FORKED = SessionPlan(pb.SESSION_DISPOSITION_FORK, native_id=OLD_ID)
 
 def job(cwd: str = "/", *, session: SessionPlan = NEW, config: dict[str, Any] | None = None, **fields: Any) -> Job:
     """Return an attempt."""
-    request = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
-    request.workspace.cwd = cwd
-    if config:
-        request.config.update(config)
-    settings = adapter().accept(request)
-    prompt, _, _ = render_prompt(request, settings, resumes=session.resumes)
-    return Job(
-        run_id="run-1",
-        attempt=1,
-        request=request,
-        settings=settings,
-        prompt=prompt,
-        system_prompt=request.system_prompt,
-        instructions=settings.instructions,
-        session=session,
-        new_session_id=NEW_ID,
-        executable="/opt/copilot",
-        version="1.0.102",
-        run_dir=Path("/run/dir"),
-        skills=settings.skills,
-        skills_dir=None,
-    )
+    made = request_of(cwd, config, **fields)
+    return job_of(adapter(), made, session, executable="/opt/copilot", version="1.0.102")
 
 
 def parser(made: Job | None = None, environment: dict[str, str] | None = None) -> CopilotParser:

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from tests.adapters.copilot.replay import (
     FORKED,
     NAMES,
-    NEW_ID,
-    OLD_ID,
     RESUMED,
     event,
     feed,
@@ -24,6 +22,7 @@ from tests.adapters.copilot.replay import (
     said,
     shown,
 )
+from tests.adapters.jobs import NEW_ID, OLD_ID
 
 ALLOW = Answer(allowed=True)
 DENY = Answer(allowed=False, message="Not here.")

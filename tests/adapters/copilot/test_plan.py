@@ -9,7 +9,8 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.adapters.copilot.replay import FORKED, OLD_ID, RESUMED, job, said
+from tests.adapters.copilot.replay import FORKED, RESUMED, job, said
+from tests.adapters.jobs import OLD_ID
 
 OWN_MODEL = {
     "COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:1/v1",

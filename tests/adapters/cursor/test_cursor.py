@@ -3,7 +3,6 @@
 import json
 from importlib.metadata import entry_points
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -13,12 +12,12 @@ from dragoman.adapters.cursor.adapter import BASE, allows_everything
 from dragoman.adapters.cursor.parse import CursorParser
 from dragoman.adapters.cursor.schema import make_schema
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.sdk import Evidence, Job, Line, Output, Plan, Report, SessionPlan
-from dragoman.sdk._job import render_prompt
-from dragoman.v1 import adapter_pb2 as api
+from dragoman.sdk import Evidence, Line, Output, Plan, Report, SessionPlan
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.adapters.jobs import job_of, request_of
 
 CHAT = "c6b62c6f-7ead-4fd6-9922-e952131177ff"
 NEW = SessionPlan(pb.SESSION_DISPOSITION_NEW)
@@ -188,28 +187,7 @@ def test_no_bytes_raise(data: bytes) -> None:
 
 
 def planned(session: SessionPlan = NEW, config: dict[str, Any] | None = None, **fields: Any) -> Plan:
-    request = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
-    request.workspace.cwd = "/"
-    if config:
-        request.config.update(config)
-    read = adapter().accept(request)
-    prompt, _, _ = render_prompt(request, read, resumes=session.resumes)
-    job = Job(
-        run_id="run-1",
-        attempt=1,
-        request=request,
-        settings=read,
-        prompt=prompt,
-        system_prompt=request.system_prompt,
-        instructions=read.instructions,
-        session=session,
-        new_session_id="",
-        executable="/opt/cursor-agent",
-        version="",
-        run_dir=Path("/run/dir"),
-        skills=(),
-        skills_dir=None,
-    )
+    job = job_of(adapter(), request_of("/", config, **fields), session, executable="/opt/cursor-agent")
     return adapter().plan(job)
 
 

@@ -8,46 +8,21 @@ import pytest
 from dragoman.adapters.gemini_cli import adapter
 from dragoman.adapters.gemini_cli.plan import INSTRUCTIONS_FILE, MODES, SETTINGS_FILE, transport
 from dragoman.protocol.errors import DragomanError
-from dragoman.sdk import Job, Plan
-from dragoman.sdk._job import render_prompt
+from dragoman.sdk import Plan
 from dragoman.sdk._sessions import NEW, SessionPlan
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-NEW_ID = "11111111-1111-4111-8111-111111111111"
-OLD_ID = "22222222-2222-4222-8222-222222222222"
+from tests.adapters.jobs import NEW_ID, OLD_ID, job_of
+from tests.adapters.jobs import request_of as request
+
 RESUMED = SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)
 ALLOWED = pb.Permissions(auto_approve=True)
 
 
-def request(cwd: Path, config: dict[str, Any] | None = None, **fields: Any) -> api.ExecuteRequest:
-    made = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
-    made.workspace.cwd = str(cwd)
-    made.config.update(config or {})
-    return made
-
-
 def planned(made: api.ExecuteRequest, session: SessionPlan = NEW) -> Plan:
     this = adapter()
-    settings = this.accept(made)
-    prompt, _, _ = render_prompt(made, settings, resumes=session.resumes)
-    job = Job(
-        run_id="run-1",
-        attempt=1,
-        request=made,
-        settings=settings,
-        prompt=prompt,
-        system_prompt=made.system_prompt,
-        instructions=settings.instructions,
-        session=session,
-        new_session_id=NEW_ID,
-        executable="/opt/gemini",
-        version="0.61.0",
-        run_dir=Path("/run/dir"),
-        skills=settings.skills,
-        skills_dir=None,
-    )
-    return this.plan(job)
+    return this.plan(job_of(this, made, session, executable="/opt/gemini", version="0.61.0"))
 
 
 def run_settings(plan: Plan) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from dragoman.adapters.pi import adapter
 from dragoman.adapters.pi.parse import PiParser
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import Evidence, FailureInfo, Instructions, Job, Line, Report, SkillSource, Terminal
-from dragoman.sdk._settings import read_settings
-from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.adapters.jobs import job_of, request_of
 from tests.adapters.pi.schema import make_schema
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -179,30 +178,10 @@ def test_no_mangled_recording_raises(data: st.DataObject) -> None:
 
 
 def job(tmp_path: Path, **changed: Any) -> Job:
-    request = api.ExecuteRequest(prompt="Do it.", workspace=api.Workspace(cwd=str(tmp_path)))
-    request.config.update(changed.pop("config", {}))
-    request.permissions.CopyFrom(changed.pop("permissions", pb.Permissions(auto_approve=True)))
-    request.model = changed.pop("model", "")
-    made = adapter()
-    read = read_settings(request, made.describe(), made.schema)
-    fields: dict[str, Any] = {
-        "run_id": "r1",
-        "attempt": 1,
-        "request": request,
-        "settings": read,
-        "prompt": "Do it.",
-        "system_prompt": "",
-        "instructions": None,
-        "session": read.session,
-        "new_session_id": SESSION,
-        "executable": "/bin/pi",
-        "version": "0.73.1",
-        "run_dir": Path("/run/dir"),
-        "skills": (),
-        "skills_dir": None,
-        **changed,
-    }
-    return Job(**fields)
+    settings = {"config": changed.pop("config", {}), "model": changed.pop("model", "")}
+    permissions = changed.pop("permissions", pb.Permissions(auto_approve=True))
+    made = request_of(tmp_path, **settings, permissions=permissions)
+    return job_of(adapter(), made, **{"executable": "/bin/pi", "version": "0.73.1", **changed})
 
 
 def test_the_plainest_run(tmp_path: Path) -> None:
@@ -303,9 +282,8 @@ def test_no_session_id(text: str) -> None:
 
 
 def test_it_has_no_modes(tmp_path: Path) -> None:
-    request = job(tmp_path, permissions=pb.Permissions(auto_approve=True, native_mode="plan")).request
     with pytest.raises(DragomanError, match="none to choose"):
-        adapter().accept(request)
+        job(tmp_path, permissions=pb.Permissions(auto_approve=True, native_mode="plan"))
 
 
 def test_the_shipped_schema_and_its_document() -> None:

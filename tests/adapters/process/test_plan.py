@@ -7,11 +7,11 @@ import jsonschema
 import pytest
 from dragoman.adapters.process import adapter
 from dragoman.protocol.errors import DragomanError
-from dragoman.sdk import Job, Plan
-from dragoman.sdk._job import render_prompt
-from dragoman.sdk._sessions import NEW
+from dragoman.sdk import Plan
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+
+from tests.adapters.jobs import job_of
 
 PROMPT = "Say \N{LATIN SMALL LETTER E WITH ACUTE}."
 
@@ -21,23 +21,7 @@ def planned(cwd: Path, config: dict[str, Any]) -> Plan:
     made.workspace.cwd = str(cwd)
     made.brand.env_prefix = "PAPERCLIP"
     made.config.update({"command": "/bin/tool", **config})
-    settings = adapter().accept(made)
-    job = Job(
-        run_id="run-1",
-        attempt=1,
-        request=made,
-        settings=settings,
-        prompt=render_prompt(made, settings, resumes=False)[0],
-        system_prompt="",
-        instructions=None,
-        session=NEW,
-        new_session_id="",
-        executable="/bin/tool",
-        version="",
-        run_dir=Path("/run/dir"),
-        skills=(),
-        skills_dir=None,
-    )
+    job = job_of(adapter(), made, executable="/bin/tool")
     return adapter().plan(job)
 
 

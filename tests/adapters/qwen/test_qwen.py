@@ -11,42 +11,27 @@ from dragoman.adapters.qwen.login import find_login
 from dragoman.adapters.qwen.plan import DEFAULTS, call_tokens, model_name
 from dragoman.adapters.qwen.schema import make_schema
 from dragoman.sdk import Job, Line, SkillStrategy
-from dragoman.sdk._settings import read_settings
 from dragoman.testkit.families.qwen import QWEN
 from dragoman.testkit.isolation import isolate
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+
+from tests.adapters.jobs import job_of, request_of
 
 RECORDING = Path(__file__).parent / "recordings" / "acp_write.jsonl"
 SESSION = "3c140deb-b207-443e-88fa-ea65b6c83720"
 
 
 def job(tmp_path: Path, **changed: Any) -> Job:
-    request = api.ExecuteRequest(prompt="Do it.", workspace=api.Workspace(cwd=str(tmp_path)))
-    request.workspace.additional_directories.extend(changed.pop("directories", ()))
-    request.config.update(changed.pop("config", {}))
-    request.permissions.CopyFrom(changed.pop("permissions", pb.Permissions()))
-    request.model = changed.pop("model", "")
-    made = adapter()
-    read = read_settings(request, made.describe(), made.schema)
-    fields: dict[str, Any] = {
-        "run_id": "r1",
-        "attempt": 1,
-        "request": request,
-        "settings": read,
-        "prompt": "Do it.",
-        "system_prompt": "",
-        "instructions": None,
-        "session": read.session,
-        "new_session_id": SESSION,
-        "executable": "/bin/qwen",
-        "version": "0.24.4",
-        "run_dir": Path("/run/dir"),
-        "skills": (),
-        "skills_dir": None,
-        **changed,
-    }
-    return Job(**fields)
+    made = request_of(
+        tmp_path,
+        changed.pop("config", {}),
+        model=changed.pop("model", ""),
+        permissions=changed.pop("permissions", pb.Permissions()),
+    )
+    made.workspace.additional_directories.extend(changed.pop("directories", ()))
+    facts = {"executable": "/bin/qwen", "version": "0.24.4", "new_session_id": SESSION, **changed}
+    return job_of(adapter(), made, **facts)
 
 
 def test_the_plainest_run_asks_before_it_does_anything(tmp_path: Path) -> None:
