@@ -10,18 +10,17 @@ from typing import Final
 
 from dragoman.v1 import event_pb2 as pb
 
-from tests.chaos.cases import Case, Cell, kills_of
+from tests.chaos import strikes
+from tests.chaos.cases import AT_ONCE, HELD, Case, Cell, kills_of
 from tests.chaos.oracle import Evidence, Problem, judge
 from tests.chaos.trial import Trial
 from tests.chaos.world import World
 
-AT_ONCE: Final = 14
+MOST_RUNS: Final = 14
 """How many runs at once; each has an agent, its guard and a client."""
 
 LOST_WITHIN_S: Final = 2.0
 """A second, and another one for a machine that is busy with chaos."""
-_HELD: Final = {"streaming", "tool", "input"}
-"""States in which a run stays until it is let go on."""
 
 
 @dataclass
@@ -50,8 +49,8 @@ class Campaign:
     async def sweep(self, rounds: Sequence[tuple[str, list[Case]]]) -> None:
         """Do these rounds, then judge all runs of them with a fresh router."""
         for victim, cases in rounds:
-            for first in range(0, len(cases), AT_ONCE):
-                await self._round(victim, cases[first : first + AT_ONCE])
+            for first in range(0, len(cases), MOST_RUNS):
+                await self._round(victim, cases[first : first + MOST_RUNS])
         await self._settle()
 
     async def _round(self, victim: str, cases: list[Case]) -> None:
@@ -65,6 +64,9 @@ class Campaign:
             await self._each(trials, Trial.finish)
         self._tally.kills[victim] += kills_of(victim, cases)
         self._tally.cells.update(case.cell for case in cases)
+        if (postgres := self._world.postgres) is not None:
+            for trial in trials:  # before the next kill, which may move once more what is not yet known to be over
+                trial.moves = await asyncio.to_thread(postgres.moves, trial.run_id)
         if left := await self._world.until_no_run_is_left():
             self._blame(trials, f"left after all runs: {left}")
 
@@ -78,39 +80,37 @@ class Campaign:
     async def _kill_shared(self, victim: str, trials: list[Trial]) -> None:
         groups: dict[str, list[Trial]] = {}
         for trial in trials:
-            groups.setdefault(trial.case.adapter, []).append(trial)
-        for adapter, group in groups.items():
-            await self._kill_one(victim, adapter, group)
+            groups.setdefault("" if victim in AT_ONCE else trial.case.adapter, []).append(trial)
+        for group in groups.values():
+            await self._kill_one(victim, group)
 
-    async def _kill_one(self, victim: str, adapter: str, trials: list[Trial]) -> None:
-        world, dice = self._world, trials[0].case.shared_dice("kill")
-        entry = await world.entry(adapter)
+    async def _kill_one(self, victim: str, trials: list[Trial]) -> None:
+        dice = trials[0].case.shared_dice("kill")
+        strike = strikes.STRIKES[victim](self._world, trials, dice)
+        await strike.prepare()
         for trial in trials:
-            if trial.case.state in _HELD and trial.is_over:
+            if trial.case.state in HELD and trial.is_over:
                 self._blame([trial], "it was over before its victim was killed")
             if trial.case.state == "before":
                 await trial.start()
             elif trial.case.state == "finishing":
                 trial.open_gate()
         await asyncio.sleep(dice.uniform(0.0, 0.15))
-        if victim == "router":
-            await world.end(signal.SIGKILL)
-            await world.start()
-        elif victim == "database":
-            await world.hurt_database(dice.choice([0.2, 0.5, 1.0, 7.0]))
-        else:
-            world.kill(entry.pid if victim == "sidecar" else entry.guard_pid)
-            await self._time_to_lost(trials)
+        for trial, problem in await strike.do():
+            self._blame([trial], problem)
+        if "sidecar" in victim:
+            await self._time_to_lost(victim, trials)
 
-    async def _time_to_lost(self, trials: list[Trial]) -> None:
+    async def _time_to_lost(self, victim: str, trials: list[Trial]) -> None:
         """Measure how long it takes until those that were killed in the middle are told so."""
         began = time.monotonic()
-        held = [trial for trial in trials if trial.case.state in _HELD]
+        held = [trial for trial in trials if trial.case.state in HELD]
         await self._each(held, Trial.until_over)
         took = time.monotonic() - began
-        self._tally.seconds_to_lost.append(took)
-        if took > LOST_WITHIN_S:
-            self._blame(trials, f"LOST was told after {took:.1f} s")
+        if victim != "router_sidecar":  # there it takes another router first
+            self._tally.seconds_to_lost.append(took)
+            if took > LOST_WITHIN_S:
+                self._blame(trials, f"LOST was told after {took:.1f} s")
         await self._each(held, Trial.until_gone)
 
     async def _settle(self) -> None:
@@ -127,6 +127,8 @@ class Campaign:
                 readers=[reader.events for reader in trial.readers] if not trial.refusal else [],
                 refused=trial.refusal,
                 secret=trial.secret,
+                rows=await asyncio.to_thread(self._world.database.rows, trial.run_id),
+                moves=trial.moves,
             )
             try:
                 outcome = judge(evidence)

@@ -5,14 +5,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-STORAGES: Final = ("sqlite", "postgres")
+ALONE: Final = ("sqlite", "postgres")
+"""One router, by what keeps its runs."""
+PAIRS: Final = ("pair", "pair_dialed")
+"""Two routers on one PostgreSQL: the owner of all runs launches their adapters, or both dial adapters of others."""
+STORAGES: Final = (*ALONE, *PAIRS)
 ADAPTERS: Final = ("process", "claude_code", "acp")
 STATES: Final = ("before", "streaming", "tool", "input", "finishing")
+HELD: Final = frozenset({"streaming", "tool", "input"})
+"""States in which a run stays until it is let go on."""
 EACH: Final = ("client", "agent", "guard")
 """Victims that one run has for itself."""
-SHARED: Final = ("router", "sidecar", "sidecar_guard", "database")
+SHARED: Final = ("router", "sidecar", "sidecar_guard", "router_sidecar", "database")
 """Victims that many runs share: each is killed once for each adapter, which hits all its runs."""
-VICTIMS: Final = (*EACH, *SHARED)
+COMMITS: Final = ("commit", "claim")
+"""The answer to a COMMIT, which is done: of any transaction, or of the one by which a router takes runs over."""
+HOLD: Final = "database_held"
+"""Nothing is cut: somebody else has locked the database, for longer than a router's lease."""
+REPLICAS: Final = ("owner", "neighbour", "owner_drained")
+"""Of two routers: the one that has all runs, the one through which others follow them; the last ends by itself."""
+AT_ONCE: Final = frozenset({HOLD, "claim", *REPLICAS})
+"""Victims that the runs of all adapters share."""
 
 Cell = tuple[str, str, str, str]
 """Storage, victim, adapter, state."""
@@ -53,7 +66,8 @@ class Case:
 
     def shared_dice(self, what: str) -> random.Random:
         """Return the dice for a decision that is made for all cases which one kill hits."""
-        return random.Random(f"{self.seed} {self.storage} {self.victim} {self.adapter} {self.number} {what}")
+        adapter = "" if self.victim in AT_ONCE else self.adapter
+        return random.Random(f"{self.seed} {self.storage} {self.victim} {adapter} {self.number} {what}")
 
 
 def parse_case(seed: int, name: str) -> Case:
@@ -67,11 +81,19 @@ def makes_sense(adapter: str, state: str) -> bool:
     return not (adapter == "process" and state == "input")
 
 
+def victims(storage: str) -> tuple[str, ...]:
+    """Return what can be killed."""
+    if storage in PAIRS:
+        return REPLICAS
+    # SQLite has no connection that could be cut.
+    return (*EACH, *SHARED, HOLD, *(COMMITS if storage == "postgres" else ()))
+
+
 def cells(storage: str) -> list[Cell]:
     """Return all cells of a storage."""
     return [
         (storage, victim, adapter, state)
-        for victim in VICTIMS
+        for victim in victims(storage)
         for adapter in ADAPTERS
         for state in STATES
         if makes_sense(adapter, state)
@@ -81,8 +103,10 @@ def cells(storage: str) -> list[Cell]:
 def sweep(seed: int, storage: str, number: int) -> list[tuple[str, list[Case]]]:
     """Return one case of each cell, by what is killed together; the order is the seed's."""
     made = [Case(seed, *cell, number) for cell in cells(storage)]
-    rounds: list[tuple[str, list[Case]]] = [("each", [case for case in made if case.victim in EACH])]
-    rounds += [(victim, [case for case in made if case.victim == victim]) for victim in SHARED]
+    rounds: list[tuple[str, list[Case]]] = []
+    if storage in ALONE:
+        rounds.append(("each", [case for case in made if case.victim in EACH]))
+    rounds += [(one, [case for case in made if case.victim == one]) for one in victims(storage) if one not in EACH]
     dice = random.Random(f"{seed} {storage} {number}")
     dice.shuffle(rounds)
     for _, cases in rounds:
@@ -91,5 +115,7 @@ def sweep(seed: int, storage: str, number: int) -> list[tuple[str, list[Case]]]:
 
 
 def kills_of(victim: str, cases: Sequence[Case]) -> int:
-    """Return how many kills a round is: one for each run, or for each adapter."""
-    return len(cases) if victim == "each" else len({case.adapter for case in cases})
+    """Return how many kills a round is: one for each run, for each adapter, or for all."""
+    if victim == "each":
+        return len(cases)
+    return 1 if victim in AT_ONCE else len({case.adapter for case in cases})

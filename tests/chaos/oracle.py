@@ -1,6 +1,7 @@
 """What must hold of a run whatever was killed, judged by what its agent journalled. Pure.
 
 Three witnesses are compared: the agent's journal, the run log as a fresh router tells it, and what each client got.
+Beside them stand the rows of the database, read without a router, and what it noted of who has had the run.
 """
 
 import json
@@ -13,7 +14,8 @@ from typing import Any, Final
 from dragoman.testkit.streams import StreamProblem, check_stream
 from dragoman.v1 import event_pb2 as pb
 
-from tests.chaos.cases import Case
+from tests.chaos.cases import HELD, PAIRS, Case
+from tests.chaos.databases import Rows
 
 _TOKEN: Final = re.compile(r"<\d+:[0-9a-f]{8}>")
 _TELLING: Final = {"text", "tool_call", "tool_result"}
@@ -46,7 +48,10 @@ class Evidence:
     readers: list[list[pb.AgentEvent]]
     refused: str = ""
     secret: str = ""
-    outcomes: list[str] = field(default_factory=list)
+    rows: Rows = field(default_factory=list)
+    """What the database has of it, row by row."""
+    moves: list[tuple[str, str]] = field(default_factory=list)
+    """From which router to which it went, where the database notes that."""
 
 
 def read_notes(path: Path) -> list[dict[str, Any]]:
@@ -84,17 +89,21 @@ def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
             raise Problem(f"{who}: {problem}") from problem
     _judge_identity(evidence.log, evidence.readers)
     result = evidence.log[-1].result
-    _judge_gap(evidence.log, result)
+    _judge_gap(evidence.case, evidence.log, result)
     said = [note["said"] for note in evidence.journal if "said" in note]
     for who, events in [("the log", evidence.log), *((f"client {n}", e) for n, e in enumerate(evidence.readers))]:
         _judge_tokens(who, tokens(events), said, result, evidence)
     _judge_outcome(evidence.case, result, evidence.journal)
+    _judge_starts(evidence)
+    _judge_rows(evidence.rows, evidence.log)
+    _judge_moves(evidence)
     return result.outcome
 
 
 def _judge_refused(evidence: Evidence) -> None:
-    allowed = evidence.case.state == "before" and evidence.case.victim != "client"
-    if not allowed:
+    # Where there is another router, who is refused asks that one.
+    may_be = evidence.case.state == "before" and evidence.case.victim != "client"
+    if not may_be or evidence.case.storage in PAIRS:
         raise Problem(f"the call was refused: {evidence.refused}")
     if evidence.journal:
         raise Problem(f"the call was refused ({evidence.refused}), and the agent ran")
@@ -114,6 +123,9 @@ def _judge_identity(log: Sequence[pb.AgentEvent], readers: Sequence[Sequence[pb.
     everything = dict(kept)
     for number, events in enumerate(readers):
         told = _durable(events)
+        if events[-1].result.outcome != log[-1].result.outcome:
+            ends = [pb.Outcome.Name(one[-1].result.outcome) for one in (events, log)]
+            raise Problem(f"client {number} was told {ends[0]}, and the log says {ends[1]}")
         for sequence, data in told.items():
             if everything.setdefault(sequence, data) != data:
                 raise Problem(f"client {number}: sequence {sequence} names two events")
@@ -127,9 +139,11 @@ def _judge_identity(log: Sequence[pb.AgentEvent], readers: Sequence[Sequence[pb.
             raise Problem(f"client {number} has a gap that the log has not: {own}")
 
 
-def _judge_gap(log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
-    """A gap is the end of what is known: only LOST comes behind it."""
+def _judge_gap(case: Case, log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
+    """A gap is the end of what is known: only LOST comes behind it, and behind a dead router always with one."""
     bodies = [event.WhichOneof("body") for event in log]
+    if case.victim == "router_sidecar" and case.state in HELD and "gap" not in bodies:
+        raise Problem(f"LOST by another router, and no gap says what nobody can know: {bodies[-5:]}")
     if "gap" in bodies and (bodies.index("gap") != len(bodies) - 2 or result.outcome != LOST):
         raise Problem(f"a gap, and then more than LOST: {bodies[-5:]}")
 
@@ -145,21 +159,61 @@ def _judge_tokens(who: str, told: list[str], said: list[str], result: pb.Result,
         raise Problem(f"{who}: {untold} outputs of a killed agent are missing")
 
 
+def _judge_starts(evidence: Evidence) -> None:
+    """An agent is started once for each attempt, and nothing here asks for a second one."""
+    assert evidence.log is not None
+    births = sum("born" in note for note in evidence.journal)
+    attempts = {event.attempt for event in evidence.log if event.WhichOneof("body") == "started"}
+    if births > 1 or attempts - {1}:
+        raise Problem(f"the agent ran {births} times, in attempts {sorted(attempts)}")
+
+
+def _judge_rows(rows: Rows, log: Sequence[pb.AgentEvent]) -> None:
+    """What is kept is kept once: each row begins where the one before ended, and the log tells no more."""
+    expected = 1
+    for first, last, _kept in rows:
+        if first != expected or last < first:
+            raise Problem(f"rows of events overlap, or leave a hole: {rows}")
+        expected = last + 1
+    kept = {number for first, last, is_kept in rows if is_kept for number in range(first, last + 1)}
+    if (told := set(_durable(log))) != kept:
+        raise Problem(f"the log tells {sorted(told - kept)[:5]}, and keeps {sorted(kept - told)[:5]} untold")
+
+
+def _judge_moves(evidence: Evidence) -> None:
+    """A run changes its router only when that one is gone, and then once."""
+    most = 0 if evidence.case.victim == "neighbour" else 1
+    if evidence.case.storage in PAIRS and len(evidence.moves) > most:
+        raise Problem(f"the run went from router to router: {evidence.moves}")
+
+
+_ALLOWED: Final = {
+    "client": {SUCCEEDED},
+    "database": {SUCCEEDED},
+    "database_held": {SUCCEEDED},
+    "commit": {SUCCEEDED},
+    "claim": {SUCCEEDED},
+    "router": {SUCCEEDED},
+    "owner": {SUCCEEDED},
+    "neighbour": {SUCCEEDED},
+    "owner_drained": {SUCCEEDED},
+    "sidecar": {LOST},
+    "sidecar_guard": {LOST},
+    "router_sidecar": {LOST},
+    "agent": {FAILED},
+    "guard": {FAILED},
+}
+_MAY_LOSE_A_BEGINNER: Final = {"router", "claim", "owner", "owner_drained"}
+"""Those whose death may catch a run that no adapter has yet."""
+
+
 def _judge_outcome(case: Case, result: pb.Result, journal: list[dict[str, Any]]) -> None:
-    allowed = {
-        "client": {SUCCEEDED},
-        "database": {SUCCEEDED},
-        "router": {SUCCEEDED},
-        "sidecar": {LOST},
-        "sidecar_guard": {LOST},
-        "agent": {FAILED},
-        "guard": {FAILED},
-    }[case.victim]
+    allowed = _ALLOWED[case.victim]
     if case.state == "finishing":
         allowed = allowed | {SUCCEEDED}
-    if case.state == "before" and case.victim == "router":
+    if case.state == "before" and case.victim in _MAY_LOSE_A_BEGINNER:
         allowed = allowed | {LOST}
-    if case.state == "before" and case.victim.startswith("sidecar"):
+    if case.state == "before" and "sidecar" in case.victim:
         allowed = allowed | {SUCCEEDED}  # it came just after the kill
     if result.outcome not in allowed:
         name, failure = pb.Outcome.Name(result.outcome), result.failure

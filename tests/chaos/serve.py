@@ -1,5 +1,6 @@
-"""A router as a program: ``python -m tests.chaos.serve ADDRESS STATE_DIR ORPHAN_AFTER_S [RUN_LOG]``."""
+"""A router as a program: ``python -m tests.chaos.serve CONFIG``, fields of ``RouterConfig`` as JSON."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,17 +8,11 @@ from dragoman.router.app import RouterConfig, run_router
 
 
 def main() -> None:
-    """Serve the installed adapters until told to end."""
-    address, state_dir, orphan_after_s, run_log = [*sys.argv[1:], ""][:4]
-    config = RouterConfig(
-        listen=(address,),
-        state_dir=Path(state_dir),
-        user_manifests=False,
-        adapter_orphan_after_s=float(orphan_after_s),
-        run_log=run_log,
-        log_format="json",
-    )
-    run_router(config)
+    """Serve until told to end."""
+    given = json.loads(sys.argv[1])
+    given |= {"listen": tuple(given["listen"]), "addresses": tuple(given["addresses"])}
+    given["state_dir"] = Path(given["state_dir"])
+    run_router(RouterConfig(user_manifests=False, log_format="json", **given))
 
 
 if __name__ == "__main__":

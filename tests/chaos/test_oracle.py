@@ -29,7 +29,8 @@ def good(case: str = "sqlite/client/process/streaming/0") -> Evidence:
     events = [event(1, started=pb.Started()), *(text(number + 2, said) for number, said in enumerate(SAID))]
     events.append(event(6, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)))
     journal: list[dict[str, Any]] = [{"born": 1}, *({"said": said} for said in SAID), {"done": True}]
-    return Evidence(parse_case(1, case), journal, events, [copy.deepcopy(events)], secret=SECRET)
+    rows = [(1, 3, True), (4, 6, True)]
+    return Evidence(parse_case(1, case), journal, events, [copy.deepcopy(events)], secret=SECRET, rows=rows)
 
 
 def lost(log: list[pb.AgentEvent], after: int) -> list[pb.AgentEvent]:
@@ -48,8 +49,37 @@ def test_a_gap_before_lost_is_explicit() -> None:
     assert evidence.log is not None
     reader = lost(evidence.log, 4)
     evidence.log = lost(evidence.log, 3)
+    evidence.rows = [(1, 3, True), (4, 100, False), (101, 101, True)]
     evidence.readers = [reader]
     assert judge(evidence) == pb.OUTCOME_LOST
+
+
+def test_what_died_with_its_router_is_lost_behind_a_gap() -> None:
+    evidence = good("sqlite/router_sidecar/process/tool/0")
+    assert evidence.log is not None
+    failure = pb.Failure(kind=pb.FAILURE_KIND_ADAPTER_LOST, message="gone")
+    evidence.log[3:] = [event(4, result=pb.Result(outcome=pb.OUTCOME_LOST, failure=failure))]
+    evidence.rows, evidence.readers = [(1, 4, True)], [list(evidence.log)]
+    with pytest.raises(Problem, match="no gap"):
+        judge(evidence)
+
+
+def test_a_result_that_a_client_has_is_not_taken_back() -> None:
+    evidence = good("sqlite/router_sidecar/process/finishing/0")
+    assert evidence.log is not None
+    evidence.log = lost(evidence.log, 3)
+    with pytest.raises(Problem, match="was told OUTCOME_SUCCEEDED, and the log says OUTCOME_LOST"):
+        judge(evidence)
+
+
+@pytest.mark.parametrize(("victim", "most"), [("owner", 1), ("owner_drained", 1), ("neighbour", 0)])
+def test_a_run_goes_to_another_router_once_and_only_if_its_own_is_gone(victim: str, most: int) -> None:
+    evidence = good(f"pair/{victim}/process/tool/0")
+    evidence.moves = [("one", "other")] * most
+    assert judge(evidence) == pb.OUTCOME_SUCCEEDED
+    evidence.moves.append(("other", "one"))
+    with pytest.raises(Problem, match="from router to router"):
+        judge(evidence)
 
 
 def drop_from_log(evidence: Evidence) -> None:
@@ -100,6 +130,24 @@ def hide_behind_a_gap(evidence: Evidence) -> None:
     evidence.readers[0][2:4] = [gap]
 
 
+def keep_twice(evidence: Evidence) -> None:
+    evidence.rows = [(1, 3, True), (3, 6, True)]
+
+
+def keep_less_than_is_told(evidence: Evidence) -> None:
+    evidence.rows = [(1, 5, True), (6, 6, False)]
+
+
+def start_twice(evidence: Evidence) -> None:
+    evidence.journal.insert(1, {"born": 2})
+
+
+def attempt_twice(evidence: Evidence) -> None:
+    for events in [evidence.log or [], *evidence.readers]:
+        for one in events:
+            one.attempt = 2
+
+
 def forget(evidence: Evidence) -> None:
     evidence.log = None
 
@@ -113,6 +161,7 @@ def refuse(evidence: Evidence) -> None:
     [
         *(drop_from_log, drop_everywhere, tell_twice, rename, lose_the_end, end_twice, tell_the_secret),
         *(invent, succeed_too_early, hide_behind_a_gap, forget, refuse),
+        *(keep_twice, keep_less_than_is_told, start_twice, attempt_twice),
     ],
 )
 def test_what_is_wrong_is_seen(tamper: Callable[[Evidence], None]) -> None:
@@ -134,6 +183,7 @@ def test_a_killed_agent_may_have_one_output_in_flight() -> None:
     for events in [evidence.log or [], *evidence.readers]:
         del events[-2:]
         events.append(event(5, result=pb.Result(outcome=pb.OUTCOME_FAILED, failure=failure)))
+    evidence.rows = [(1, 5, True)]
     assert judge(evidence) == pb.OUTCOME_FAILED
     evidence.journal.insert(5, {"said": "<5:01234567>"})
     with pytest.raises(Problem, match="2 outputs"):

@@ -5,7 +5,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.chaos.cases import Case
+from tests.chaos.cases import PAIRS, Case
 from tests.chaos.oracle import Problem, read_notes
 from tests.chaos.world import PATIENCE_S, World
 from tests.router.harness import Proxy
@@ -27,6 +27,8 @@ _REACHED: Final = {"streaming": "<3:", "tool": "call-1", "finishing": "<2:"}
 """What a client has seen by when the run is in its state."""
 _CUT: Final = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
 _ASK_AGAIN: Final = {None, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
+_ASK_ANOTHER: Final = {Reason.DRAINING, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
+"""Refusals of a router with which who knows two goes to the other, and comes back."""
 
 
 class Reader:
@@ -34,16 +36,18 @@ class Reader:
 
     Args:
         run_id: the run.
-        address: where it reaches the router.
+        addresses: where it reaches a router; while a call is not accepted at one it goes round.
         request: what it asks for; ``None`` for one that only attaches.
         adapter: the run's adapter.
     """
 
-    def __init__(self, run_id: str, address: str, request: api.ExecuteRequest | None, adapter: str) -> None:
+    def __init__(
+        self, run_id: str, addresses: Sequence[str], request: api.ExecuteRequest | None, adapter: str
+    ) -> None:
         self.events: list[pb.AgentEvent] = []
         self.changed = asyncio.Event()
         self.refused: DragomanError | None = None
-        self.address = address
+        self.addresses = list(addresses)
         self.stream: RunStream | None = None
         self._run_id, self._request, self._adapter = run_id, request, adapter
         self._client: Client | None = None
@@ -53,7 +57,7 @@ class Reader:
     async def read(self) -> None:
         """Read to the result, with a new client as often as the old one is sent away."""
         while True:
-            async with Client(self.address, reattach_s=_LONG_AFTER_S) as self._client:
+            async with Client(self.addresses[0], reattach_s=_LONG_AFTER_S) as self._client:
                 self.stream = self._open(self._client)
                 try:
                     async for event in self.stream:
@@ -61,7 +65,9 @@ class Reader:
                         self.changed.set()
                 except DragomanError as error:
                     if self._is_cut_off(error):
-                        await asyncio.sleep(0.1)  # nobody knows whether the call arrived: the same once more
+                        # Nobody knows whether the call arrived: the same once more.
+                        self.addresses.append(self.addresses.pop(0))
+                        await asyncio.sleep(0.1)
                     elif not self._is_leaving:
                         self.refused = error
                         self.changed.set()
@@ -73,6 +79,8 @@ class Reader:
     def _is_cut_off(self, error: DragomanError) -> bool:
         """Tell whether the connection broke before there was any answer, which the client leaves to its caller."""
         is_new = self.stream is None or not self.stream.is_accepted
+        if len(self.addresses) > 1:  # an old run, too, may be asked for anew at a router that is just away
+            return is_new and (error.reason in _ASK_ANOTHER if error.reason is not None else error.code in _CUT)
         return is_new and not self._was_accepted and error.reason is None and error.code in _CUT
 
     def _open(self, client: Client) -> RunStream:
@@ -83,6 +91,11 @@ class Reader:
         return client.attach(
             self._run_id, after_sequence=after, hold=self._request is not None, adapter=self._adapter
         )
+
+    async def move(self, address: str) -> None:
+        """Go to another router."""
+        self.addresses.sort(key=lambda known: known != address)
+        await self.leave()
 
     async def leave(self) -> None:
         """Go away without a word, and come back as another client."""
@@ -122,9 +135,15 @@ class Trial:
         os.mkfifo(self.folder / "gate")
         self._gate = os.open(self.folder / "gate", os.O_RDWR | os.O_NONBLOCK)
         self._proxy: Proxy | None = None
+        self._is_finished = False
         self._tasks: list[asyncio.Task[None]] = []
-        self.reader = Reader(self.run_id, world.address, self._request(), case.adapter)
+        addresses = [router.address for router in world.routers]
+        self.reader = Reader(self.run_id, addresses, self._request(), case.adapter)
         self.readers = [self.reader]
+        self.answers_at = addresses[-1]
+        """Where a person answers what is asked."""
+        self.moves: list[tuple[str, str]] = []
+        """From which router to which it went by its end, where the database notes that."""
 
     def _request(self) -> api.ExecuteRequest:
         case = self.case
@@ -161,7 +180,7 @@ class Trial:
             listen = self.folder / "p.sock"
             self._proxy = Proxy(listen, Path(self.world.address.removeprefix("unix:")))
             await self._proxy.mend()
-            self.reader.address = f"unix:{listen}"
+            self.reader.addresses = [f"unix:{listen}"]
         self._tasks.append(asyncio.ensure_future(self.reader.read()))
 
     async def reach(self) -> None:
@@ -175,10 +194,14 @@ class Trial:
             await self.reader.until(lambda event: event.HasField("input_request"))
         else:
             await self.reader.until(lambda event: _REACHED[state] in str(event))
-        if self.case.dice("watched").random() < 0.3:
-            watcher = Reader(self.run_id, self.world.address, None, self.case.adapter)
+        is_pair = self.case.storage in PAIRS
+        if is_pair or self.case.dice("watched").random() < 0.3:
+            # Where there are two routers, through the one that does not have the run.
+            watcher = Reader(self.run_id, self.reader.addresses[::-1], None, self.case.adapter)
             self.readers.append(watcher)
             self._tasks.append(asyncio.ensure_future(watcher.read()))
+            if is_pair:
+                await watcher.until(lambda event: event.HasField("started"))
 
     @property
     def is_over(self) -> bool:
@@ -229,7 +252,10 @@ class Trial:
         os.write(self._gate, b"g")
 
     async def finish(self) -> None:
-        """Let the run come to its end, and read it."""
+        """Let the run come to its end, and read it; once."""
+        if self._is_finished:
+            return
+        self._is_finished = True
         self.open_gate()
         if self.case.state == "input":
             self._tasks.append(asyncio.ensure_future(self._answer()))
@@ -251,7 +277,7 @@ class Trial:
             return  # it never came so far, which has been told
         option = next(option.id for option in asked.options if option.kind == pb.INPUT_OPTION_KIND_ALLOW_ONCE)
         answer = pb.InputAnswer(option_ids=[option])
-        async with Client(self.world.address) as client:
+        async with Client(self.answers_at) as client:
             while True:
                 try:
                     await client.respond(self.run_id, asked.id, answer, adapter=self.case.adapter)
@@ -271,8 +297,8 @@ class Trial:
         return f"{error.reason} {error.code.name}: {error.message}" if error is not None else ""
 
     async def attach_all(self) -> list[pb.AgentEvent] | None:
-        """Return what the log has, as the router tells it now; ``None`` if it does not know the run."""
-        async with Client(self.world.address) as client:
+        """Return what the log has, as a router tells it now; ``None`` if it does not know the run."""
+        async with Client(self.case.dice("asked").choice(self.world.routers).address) as client:
             stream = client.attach(self.run_id)
             try:
                 async with asyncio.timeout(PATIENCE_S):

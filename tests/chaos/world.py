@@ -1,42 +1,100 @@
-"""A real router with its sidecars and agents as processes, and the means to kill each of them."""
+"""Real routers with their sidecars and agents as processes, and the means to kill each of them."""
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import secrets
 import signal
-import sqlite3
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
-import psycopg
 from dragoman.client import Client
 from dragoman.guard.processes import carriers, carries
 from dragoman.guard.tree import MARKER
 from dragoman.protocol.limits import channel_options
 from dragoman.v1 import router_pb2
 
+from tests.chaos.cases import ADAPTERS, PAIRS
+from tests.chaos.commits import Commits
+from tests.chaos.databases import Database, Postgres, Sqlite
+
 PATIENCE_S: Final = 60.0
 """How long what must come may take on a machine that is busy."""
 ORPHAN_AFTER_S: Final = 10.0
 """How long an adapter outlives its router, which comes back sooner if it was killed."""
+LEASE_S: Final = 4.0
+"""How long a router that is alone may say nothing before its runs could be taken."""
 GONE_S: Final = 25.0
 """How long processes may outlive the run or the router that they belong to."""
-SECRET: Final = re.compile(rb"chaos-[0-9a-f]{24}|" + b"chaos-".hex().encode())
-"""Any run's secret; as PostgreSQL tells bytes, its beginning."""
+SECRET: Final = re.compile(rb"chaos-[0-9a-f]{24}|" + b"chaos-".hex().encode() + rb"(3[0-9]|6[1-6]){24}")
+"""Any run's secret; also as PostgreSQL tells bytes."""
 ROOT: Final = Path(__file__).parents[2]
 
 
-class World:
-    """One router on one state directory.
+class Program:
+    """A program that answers at an address.
 
     Args:
-        storage: ``sqlite`` or ``postgres``.
+        address: where.
+        command: what the interpreter is given.
+        env: all its variables.
+        output: the file that takes what it says.
+    """
+
+    def __init__(self, address: str, command: Sequence[str], env: Mapping[str, str], output: Path) -> None:
+        self.address = address
+        self._command, self._env, self._output = command, env, output
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with self._output.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._env,
+                cwd=ROOT,
+            )
+        async with grpc.aio.insecure_channel(self.address, options=channel_options(self.address)) as channel:
+            ended = asyncio.ensure_future(self._process.wait())
+            ready = asyncio.ensure_future(channel.channel_ready())
+            await asyncio.wait({ended, ready}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            ready.cancel()
+            await asyncio.gather(ended, ready, return_exceptions=True)
+        assert self._process.returncode is None, self._output.read_text()[-2000:]
+
+    def send(self, signum: signal.Signals) -> None:
+        """Send it a signal, if it is there."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signum)
+
+    async def ended(self) -> None:
+        """Wait until it has ended."""
+        assert self._process is not None
+        async with asyncio.timeout(PATIENCE_S):
+            await self._process.wait()
+
+
+class World:
+    """One router on one state directory, or two on one PostgreSQL.
+
+    Args:
+        storage: see ``cases``.
         folder: with a path that is short enough for sockets.
         run_log: the database's address; empty for SQLite.
     """
@@ -44,45 +102,78 @@ class World:
     def __init__(self, storage: str, folder: Path, run_log: str = "") -> None:
         self.storage = storage
         self.folder = folder
-        self.run_log = run_log
-        self.address = f"unix:{folder}/r.sock"
-        self.state_dir = folder / "s"
-        self.output = folder / "router.log"
+        self.postgres = Postgres(run_log) if run_log else None
+        self.database: Database = self.postgres or Sqlite(folder / "s0" / "runs.db")
+        self.commits = Commits(folder / "pg", run_log) if run_log else None
         self.mark = f"CHAOS_WORLD={secrets.token_hex(8)}"
-        self._router: asyncio.subprocess.Process | None = None
         (folder / "home").mkdir()
+        self.sidecars = [self._sidecar(adapter) for adapter in ADAPTERS] if storage == "pair_dialed" else []
+        self.routers = [self._router(number) for number in range(2 if storage in PAIRS else 1)]
+
+    def _router(self, number: int) -> Program:
+        address = f"unix:{self.folder}/r{number}.sock"
+        config: dict[str, Any] = {
+            "listen": [address],
+            "state_dir": str(self.folder / f"s{number}"),
+            "adapter_orphan_after_s": ORPHAN_AFTER_S,
+            "run_log": self.commits.url if self.commits is not None else "",
+            "addresses": [sidecar.address for sidecar in self.sidecars],
+            "entry_points": not self.sidecars,
+        }
+        if self.storage in PAIRS:
+            # What others serve goes on without it; its own adapters' runs may come to their end.
+            config["drain_grace_s"] = 0.3 if self.sidecars else 30.0
+        else:
+            config["log_lease_s"] = LEASE_S
+        command = ["-m", "tests.chaos.serve", json.dumps(config)]
+        return Program(address, command, self._env(), self.folder / f"router{number}.log")
+
+    def _sidecar(self, adapter: str) -> Program:
+        address = f"unix:{self.folder}/{adapter}.sock"
+        command = ["-P", "-m", "dragoman.cli.main", "adapter", "serve", adapter]
+        env = self._env() | {"DRAGOMAN_LISTEN": address}
+        return Program(address, command, env, self.folder / f"{adapter}.log")
+
+    def _env(self) -> dict[str, str]:
+        name, _, value = self.mark.partition("=")
+        home = str(self.folder / "home")
+        return {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": str(self.folder), name: value}
+
+    @property
+    def address(self) -> str:
+        """Where the router answers, or the one of two that owns all runs."""
+        return self.routers[0].address
+
+    async def open(self) -> None:
+        """Start everything there is."""
+        if self.commits is not None:
+            await self.commits.open()
+        for sidecar in self.sidecars:
+            await sidecar.start()
+        await self.start()
+        if self.postgres is not None:
+            await asyncio.to_thread(self.postgres.watch_moves)
+
+    async def close(self) -> list[str]:
+        """End everything; return what is left."""
+        await self.end(signal.SIGTERM)
+        for sidecar in self.sidecars:
+            sidecar.send(signal.SIGTERM)
+            await sidecar.ended()
+        return await self.until_nothing_is_left()
 
     async def start(self) -> None:
-        """Start the router, and wait until it answers."""
-        command = ["-m", "tests.chaos.serve", self.address, str(self.state_dir), str(ORPHAN_AFTER_S), self.run_log]
-        name, _, value = self.mark.partition("=")
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), "TMPDIR": str(self.folder), name: value}
-        with self.output.open("ab") as output:
-            self._router = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=env,
-                cwd=ROOT,
-            )
-        async with grpc.aio.insecure_channel(self.address, options=channel_options(self.address)) as channel:
-            ended = asyncio.ensure_future(self._router.wait())
-            ready = asyncio.ensure_future(channel.channel_ready())
-            await asyncio.wait({ended, ready}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            ready.cancel()
-            await asyncio.gather(ended, ready, return_exceptions=True)
-        assert self._router.returncode is None, self.output.read_text()[-2000:]
+        """Start those routers that are not there, and wait until they answer."""
+        for router in self.routers:
+            if not router.is_up:
+                await router.start()
 
     async def end(self, signum: signal.Signals) -> None:
-        """Have the router end, and wait for it."""
-        assert self._router is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._router.send_signal(signum)
-        async with asyncio.timeout(PATIENCE_S):
-            await self._router.wait()
+        """Have all routers end, and wait for them."""
+        for router in self.routers:
+            router.send(signum)
+        for router in self.routers:
+            await router.ended()
 
     async def entry(self, adapter: str) -> router_pb2.AdapterEntry:
         """Return what the router tells of an adapter."""
@@ -95,27 +186,6 @@ class World:
         if pid > 0 and carries(pid, self.mark.encode()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    async def hurt_database(self, lock_s: float) -> None:
-        """Cut all connections to the database, or keep it from being written for so many seconds."""
-        if self.storage == "postgres":
-            await asyncio.to_thread(self._cut_connections)
-        else:
-            await asyncio.to_thread(self._hold_lock, lock_s)
-
-    def _cut_connections(self) -> None:
-        with psycopg.connect(self.run_log, autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-
-    def _hold_lock(self, lock_s: float) -> None:
-        with contextlib.closing(sqlite3.connect(self.state_dir / "runs.db", timeout=30.0)) as connection:
-            connection.isolation_level = None
-            connection.execute("BEGIN IMMEDIATE")
-            threading.Event().wait(lock_s)
-            connection.execute("ROLLBACK")
 
     def marked(self) -> list[int]:
         """Return the processes of agents' runs that are still there, and their guards."""
@@ -134,25 +204,18 @@ class World:
         """Wait until no process of this world is there: no agent, guard, sidecar or router."""
         return await _until_gone(lambda: carriers(self.mark.encode()))
 
-    def end_all(self) -> None:
+    async def end_all(self) -> None:
         """Kill what is left, after a failure."""
         for pid in carriers(self.mark.encode()):
             self.kill(pid)
+        if self.commits is not None:
+            await self.commits.close()
 
     def traces(self) -> list[str]:
         """Return where any run's secret is found: in any file of this world, or in its database."""
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         found = [str(path.relative_to(self.folder)) for path in files if SECRET.search(path.read_bytes())]
-        return found + (self._traces_in_postgres() if self.run_log else [])
-
-    def _traces_in_postgres(self) -> list[str]:
-        with psycopg.connect(self.run_log) as connection:
-            return [
-                table
-                for table in ("runs", "events", "sessions", "settings")
-                for (row,) in connection.execute(f"SELECT t::text FROM {table} t")
-                if SECRET.search(row.encode())
-            ]
+        return found + self.database.traces(SECRET.pattern)
 
 
 def _environment(pid: int) -> bytes:
