@@ -9,7 +9,7 @@ import pytest
 from dragoman.router._domain.reservation import STEP, next_reserved
 from dragoman.router._domain.stored import StoredEvents, StoredRun
 from dragoman.router._store.batches import unpack
-from dragoman.router._store.database import StoreError
+from dragoman.router._store.database import Database, StoreError
 from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.router._store.store import Store
 from dragoman.router._store.writer import LoggedRun, Writer
@@ -26,29 +26,37 @@ class Failing(Store):
     fails = False
     writes = 0
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.open_gate = asyncio.Event()
         self.open_gate.set()
+        self.gate_of_new = asyncio.Event()
+        self.gate_of_new.set()
+        self.begun: list[str] = []
         self.is_waiting = asyncio.Event()
         self.written: Callable[[], object] = lambda: None
 
     async def begin(self, run: StoredRun) -> bool:
-        await self._pass()
+        await self._pass(self.gate_of_new)
+        self.begun.append(run.run_id)
         return await super().begin(run)
 
+    async def remove(self, run_id: str, owner: str) -> None:
+        await self._pass(self.open_gate)
+        await super().remove(run_id, owner)
+
     async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
-        await self._pass()
+        await self._pass(self.open_gate)
         self.writes += 1
         try:
             return await super().write(events, runs)
         finally:
             self.written()
 
-    async def _pass(self) -> None:
-        if not self.open_gate.is_set():
+    async def _pass(self, gate: asyncio.Event) -> None:
+        if not gate.is_set():
             self.is_waiting.set()
-        await self.open_gate.wait()
+        await gate.wait()
         if self.fails:
             raise StoreError("database or disk is full")
 
@@ -93,14 +101,15 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    store = Failing(SqliteDatabase(tmp_path / "runs.db"))
+async def desk(database: Database) -> AsyncIterator[Desk]:
+    store = Failing(database)
     await store.open()
     writer = Writer(store, waiting_bytes=1000)
     work = asyncio.ensure_future(writer.run())
     yield Desk(store, writer)
     store.fails, store.written = False, lambda: None
     store.open_gate.set()
+    store.gate_of_new.set()
     await writer.close()
     await asyncio.wait_for(work, DEADLINE_S)
     await store.close()
@@ -273,6 +282,128 @@ async def test_a_run_that_is_over_is_written_to_its_end(desk: Desk) -> None:
     desk.writer.over(run)
     assert await desk.writer.flushed(run, DEADLINE_S)
     assert await desk.kept() == [b"result"]
+
+
+async def test_a_run_that_is_over_before_it_began_is_written_too(desk: Desk) -> None:
+    run = desk.run()
+    desk.writer.append(run, 1, b"result")
+    desk.writer.over(run)
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"result"]
+
+
+async def test_nothing_of_a_run_is_written_while_it_is_begun(desk: Desk) -> None:
+    run = desk.run()
+    desk.store.gate_of_new.clear()
+    beginning = asyncio.ensure_future(desk.writer.begin(run))
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    desk.writer.append(run, 1, b"result")
+    desk.writer.over(run)
+    assert not await desk.writer.flushed(run, 0.1), "it is not there yet"
+    desk.store.gate_of_new.set()
+    assert await asyncio.wait_for(beginning, DEADLINE_S)
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"result"]
+    assert not desk.lost, "nobody took it"
+
+
+async def removed(desk: Desk, run_id: str = "r") -> bool:
+    """Wait until a run that never was is forgotten; False if something is left of it."""
+    await asyncio.wait_for(desk.writer.removed(run_id), DEADLINE_S)
+    assert not desk.writer.is_removing(run_id)
+    assert not desk.lost
+    return await desk.store.run(run_id) is None and await desk.store.events(run_id, 0) == []
+
+
+async def test_a_run_that_is_refused_while_it_is_begun_is_forgotten(desk: Desk) -> None:
+    run = desk.run()
+    desk.store.gate_of_new.clear()
+    beginning = asyncio.ensure_future(desk.writer.begin(run))
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    desk.writer.over(run)
+    desk.writer.remove("r", "one")
+    other = desk.run("other")
+    desk.writer.over(other)
+    assert not await desk.writer.flushed(other, 0.1), "it is begun after"
+    assert desk.writer.is_removing("r")
+    desk.store.gate_of_new.set()
+    await asyncio.wait_for(beginning, DEADLINE_S)
+    assert desk.store.begun[0] == "r"
+    assert await removed(desk)
+
+
+async def test_a_run_that_is_refused_while_it_is_written_is_forgotten(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.store.open_gate.clear()
+    desk.writer.append(run, 1, b"e")
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    desk.writer.over(run)
+    desk.writer.remove("r", "one")
+    assert desk.writer.is_removing("r")
+    desk.store.open_gate.set()
+    assert await removed(desk)
+
+
+async def test_a_run_that_is_refused_before_it_began_late_is_not_begun(desk: Desk) -> None:
+    run, other = desk.run(), desk.run("other")
+    desk.store.fails = True
+    for one in (run, other):
+        assert await desk.writer.begin(one)
+    desk.store.begun.clear()
+    desk.writer.over(run)
+    desk.writer.remove("r", "one")
+    desk.store.fails = False
+    assert await desk.writer.flushed(other, DEADLINE_S)
+    assert desk.store.begun == ["other"]
+    assert await removed(desk)
+
+
+async def test_a_run_that_is_refused_while_others_begin_late_is_not_begun(desk: Desk) -> None:
+    first, run = desk.run("first"), desk.run()
+    desk.store.fails = True
+    for one in (first, run):
+        assert await desk.writer.begin(one)
+    desk.store.begun.clear()
+    desk.store.gate_of_new.clear()
+    desk.store.fails = False
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    desk.writer.over(run)
+    desk.writer.remove("r", "one")
+    desk.store.gate_of_new.set()
+    assert await desk.writer.flushed(first, DEADLINE_S)
+    assert desk.store.begun == ["first"]
+    assert await removed(desk)
+
+
+async def test_what_another_owner_keeps_by_the_id_of_a_refused_run_stays(desk: Desk) -> None:
+    assert await desk.writer.begin(desk.run(owner="two"))
+    run = desk.run()
+    assert not await desk.writer.begin(run)
+    desk.writer.over(run)
+    desk.writer.remove("r", "one")
+    await asyncio.wait_for(desk.writer.removed("r"), DEADLINE_S)
+    assert (await desk.stored()).owner == "two"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_id_of_a_run_that_was_refused_may_be_used_again(desk: Desk, *, fails: bool) -> None:
+    refused = desk.run()
+    await desk.writer.begin(refused)
+    desk.store.open_gate.clear()
+    desk.store.fails = fails
+    desk.writer.over(refused)
+    desk.writer.remove("r", "one")
+    run = desk.run()
+    beginning = asyncio.ensure_future(desk.writer.begin(run))
+    await asyncio.wait_for(desk.store.is_waiting.wait(), DEADLINE_S)
+    assert not beginning.done(), "what is about to be removed is not this one"
+    desk.store.open_gate.set()
+    assert await asyncio.wait_for(beginning, DEADLINE_S)
+    desk.store.fails = False
+    desk.writer.append(run, 1, b"e")
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"e"]
 
 
 async def test_closing_writes_what_waits(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
@@ -130,10 +130,13 @@ class Keeping:
         Raises:
             DragomanError: RUN_LOG_UNAVAILABLE.
         """
+        never_was = self.writer.is_removing(run_id)
         try:
-            return await self.store.run(run_id)
+            stored = await self.store.run(run_id)
         except StoreError as error:
             raise unavailable(error) from error
+        never_was = never_was or self.writer.is_removing(run_id)
+        return None if stored is not None and never_was and stored.owner == self.owner else stored
 
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
         """Return the live runs of one agent at one task, here and elsewhere; see ``Store.at_task``.
@@ -142,9 +145,10 @@ class Keeping:
             DragomanError: RUN_LOG_UNAVAILABLE.
         """
         try:
-            return await self.store.at_task(company_id, agent_id, task_key)
+            found = await self.store.at_task(company_id, agent_id, task_key)
         except StoreError as error:
             raise unavailable(error) from error
+        return [run for run in found if run.owner != self.owner or not self.writer.is_removing(run.run_id)]
 
     async def list_runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
         """Return runs, newest first; see ``Store.runs``.
@@ -179,12 +183,10 @@ class Keeping:
         self.writer.append(logged, sequence, data)
         self.writer.over(logged)
 
-    async def forget(self, run_id: str) -> None:
-        """Forget a run that never was."""
-        try:
-            await self.store.remove(run_id, self.owner)
-        except StoreError as error:
-            _log.warning("run log keeps a run that never was", run_id=run_id, why=str(error))
+    def forget(self, run_id: str) -> Coroutine[Any, Any, None]:
+        """Forget a run that never was, from now on; what is returned waits until the log has done so."""
+        self.writer.remove(run_id, self.owner)
+        return self.writer.removed(run_id)
 
     def _stored(self, record: RunRecord, place: dict[str, str], orphan_after_s: float) -> StoredRun:
         pending = [event.input_request for event in record.pending.values()]

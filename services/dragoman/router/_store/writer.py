@@ -46,11 +46,13 @@ class LoggedRun:
     """Called when another router has taken the run."""
     is_begun: bool = False
     """Whether the store knows it."""
+    is_beginning: bool = False
+    """Whether the store is being told; it may know it already."""
     is_late: bool = False
     """Whether it is still to be told to the store, which failed when it began."""
     is_over: bool = False
     is_gone: bool = False
-    """Whether no more of it is written: another router has it, or it cannot be kept."""
+    """Whether no more of it is written: another router has it, it cannot be kept, or it never was."""
     is_taken: bool = False
     """Whether another router has it."""
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
@@ -73,7 +75,7 @@ class LoggedRun:
     @property
     def told_up_to(self) -> int | None:
         """The last sequence that may be told to anybody; ``None`` for any."""
-        return self.stored.reserved if self.is_begun else None
+        return self.stored.reserved if self.is_begun or self.is_beginning else None
 
 
 class Writer:
@@ -89,6 +91,8 @@ class Writer:
         self._most = waiting_bytes
         self._waiting_bytes = 0
         self._runs: dict[str, LoggedRun] = {}
+        self._removing: dict[str, tuple[str, LoggedRun | None]] = {}
+        """Runs that never were, and may be in the store: by their ids, their owner's name and what is left here."""
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
         self._written = asyncio.Condition()
@@ -127,13 +131,58 @@ class Writer:
 
         Where the store fails it is written later, and nobody can tell whether the id was taken.
         """
+        await self.removed(run.stored.run_id)
+        if run.is_gone or run.is_begun or run.is_late:
+            return not run.is_taken
+        if run.stored.run_id in self._removing:
+            self._begin_later(run)
+            return True
         try:
-            return await self._begin(run)
+            is_new = await self._begin(run)
         except StoreError as error:
             self._fails(error)
+            self._begin_later(run)
+            return True
+        if not is_new:
+            self._let_go(run)
+        return is_new
+
+    def _begin_later(self, run: LoggedRun) -> None:
+        if not run.is_gone:
             run.is_late = True
             self.changed(run)
-            return True
+
+    def remove(self, run_id: str, owner: str) -> None:
+        """Have a run forgotten that never was: it is not begun any more, or taken out of the store again.
+
+        The store is tried until it does that, and a new run with this id is not begun before.
+
+        Args:
+            run_id: the run.
+            owner: in whose name it was kept; what others keep by this id stays.
+        """
+        run = self._runs.get(run_id)
+        if run is not None:
+            self._let_go(run)
+            if not run.is_begun and not run.is_late and not run.is_beginning:
+                return  # the store never heard of it
+        self._removing[run_id] = owner, run
+        self._work.set()
+
+    def is_removing(self, run_id: str) -> bool:
+        """Tell whether what the store has of a run is about to be forgotten, as it never was."""
+        return run_id in self._removing
+
+    async def removed(self, run_id: str) -> None:
+        """Wait until a run that never was is forgotten, or the store is known to fail."""
+
+        def reached() -> bool:
+            return run_id not in self._removing or bool(self._failing)
+
+        if not reached():
+            self._hurry.set()
+            async with self._written:
+                await self._written.wait_for(reached)
 
     def append(self, run: LoggedRun, sequence: int, data: bytes) -> None:
         """Take the run's next event; sequences that are left out are known to be lost."""
@@ -157,6 +206,8 @@ class Writer:
     def over(self, run: LoggedRun) -> None:
         """Say that nothing follows; what waits is still written."""
         run.is_over = True
+        if not run.is_begun and not run.is_beginning:
+            run.is_late = True  # it was over before anybody began it: it is in the log all the same
         self._hurry.set()
         self.changed(run)
 
@@ -218,10 +269,11 @@ class Writer:
             try:
                 await self._write()
             except StoreError as error:
-                if error.is_lasting:
-                    await self._set_aside()
+                if error.is_lasting and await self._set_aside():
+                    continue  # it was the fault of single runs
                 pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
                 self._fails(error)
+                await self._wake()
                 if self._closing:
                     return
                 await asyncio.sleep(pause_s)
@@ -232,8 +284,12 @@ class Writer:
                 pause_s = 0.0
                 self._works()
 
-    async def _set_aside(self) -> None:
-        """Write the runs one by one, and keep those no longer that cannot be written for a reason of their own."""
+    async def _set_aside(self) -> bool:
+        """Write the runs one by one, and keep those no longer that cannot be written for a reason of their own.
+
+        Returns:
+            Whether all others are written.
+        """
         for run in list(self._runs.values()):
             if not run.is_begun and not run.is_late:
                 continue
@@ -241,10 +297,11 @@ class Writer:
                 await self._write([run])
             except StoreError as error:
                 if not error.is_lasting:
-                    return
+                    return False
                 await self._abandon(run)
             except Exception:  # noqa: BLE001 - as above
                 await self._abandon(run)
+        return True
 
     async def _abandon(self, run: LoggedRun) -> None:
         _log.error("run no longer kept: it cannot be written", run_id=run.stored.run_id)
@@ -260,7 +317,8 @@ class Writer:
         self._work.set()
 
     def _has_work(self) -> bool:
-        return any(self._is_to_write(run) for run in self._runs.values())
+        to_write = any(self._is_to_write(run) for run in self._runs.values())
+        return to_write or any(not _is_beginning(run) for _, run in self._removing.values())
 
     @staticmethod
     def _is_to_write(run: LoggedRun) -> bool:
@@ -273,17 +331,46 @@ class Writer:
                 await asyncio.wait_for(self._hurry.wait(), GATHER_S)
 
     async def _write(self, some: Sequence[LoggedRun] | None = None) -> None:
+        await self._remove_all()
         wanted = list(self._runs.values()) if some is None else some
-        for run in [run for run in wanted if run.is_late]:
-            if not await self._begin(run):
-                await self._give_up(run)
-            run.is_late = False
-        taken = [run for run in wanted if run.is_begun and run.is_changed]
+        for run in wanted:
+            if run.is_late and not run.is_gone and run.stored.run_id not in self._removing:
+                await self._begin_late(run)
+        taken = [run for run in wanted if run.is_begun and run.is_changed and not run.is_gone]
+        if taken:
+            await self._write_down(taken)
+        await self._wake()
+
+    async def _remove_all(self) -> None:
+        """Forget the runs that never were, but for those that the store is still being told of."""
+        for run_id, (owner, run) in list(self._removing.items()):
+            if _is_beginning(run):
+                continue
+            try:
+                await self._store.remove(run_id, owner)
+            except StoreError as error:
+                if not error.is_lasting:
+                    raise
+                _log.error("run log keeps a run that never was", run_id=run_id, why=str(error))
+            except Exception as error:  # noqa: BLE001 - one run must not keep all others from being written
+                _log.error("run log keeps a run that never was", run_id=run_id, why=type(error).__name__)
+            del self._removing[run_id]
+            await self._wake()
+
+    async def _begin_late(self, run: LoggedRun) -> None:
+        is_new = await self._begin(run)
+        run.is_late = False
+        if not is_new and not run.is_gone:
+            await self._give_up(run)
+
+    async def _write_down(self, taken: Sequence[LoggedRun]) -> None:
         rows = {run.stored.run_id: _rows(run) for run in taken}
         after = {run.stored.run_id: self._after(run, rows[run.stored.run_id]) for run in taken}
         upto = {run.stored.run_id: (run.last, run.changes) for run in taken}
         lost = await self._store.write([row for item in rows.values() for row in item], list(after.values()))
         for run in taken:
+            if run.is_gone:
+                continue
             run.stored = after[run.stored.run_id]
             last, run.written = upto[run.stored.run_id]
             self._forget(run, last)
@@ -291,21 +378,21 @@ class Writer:
                 await self._give_up(run)
             elif run.is_over and not run.is_changed and self._runs.get(run.stored.run_id) is run:
                 del self._runs[run.stored.run_id]
-        await self._wake()
 
     async def _wake(self) -> None:
         async with self._written:
             self._written.notify_all()
 
     async def _begin(self, run: LoggedRun) -> bool:
-        run.stored, run.is_begun = self._next(run), True
+        run.stored, run.is_beginning = self._next(run), True
         try:
             is_new = await self._store.begin(run.stored)
-        except BaseException:
-            run.is_begun = False
-            raise
-        if not is_new:
-            self._let_go(run)
+        finally:
+            run.is_beginning = False
+            self._work.set()  # what came meanwhile had to wait
+        if is_new:
+            run.is_begun = True
+        else:
             run.is_taken = True
         return is_new
 
@@ -371,6 +458,10 @@ class Writer:
             if run.is_behind:
                 run.is_behind = False
                 run.remark("log_recovered", "The run log is written again.")
+
+
+def _is_beginning(run: LoggedRun | None) -> bool:
+    return run is not None and run.is_beginning
 
 
 def _rows(run: LoggedRun) -> list[StoredEvents]:
