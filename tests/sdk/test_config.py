@@ -1,5 +1,6 @@
 """Config values: whole numbers whole again, the seeds' keys under their names, fall-backs for the rest."""
 
+import json
 import math
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from dragoman.sdk._config import (
     ConfigValueError,
+    adapter_schema,
     as_bool,
     as_int,
     as_number,
@@ -18,6 +20,7 @@ from dragoman.sdk._config import (
     config_schema,
     extra_args,
     normalise,
+    print_schema,
     validate,
 )
 from dragoman.sdk._json import JsonObject
@@ -117,10 +120,11 @@ def test_properties_say_what_they_do_what_is_dangerous_and_what_not_every_agent_
     properties = common_properties()
     assert all(schema["description"] for schema in properties.values())
     dangerous = {name for name, schema in properties.items() if schema.get("x-dangerous")}
-    assert dangerous == {name for name in properties if name.startswith("dangerously")}
-    assert all("DANGEROUS" in str(properties[name]["description"]) for name in dangerous)
+    without_safeguard = {name for name in properties if name.startswith("dangerously")}
+    assert dangerous == {"command", "extraArgs", "args", *without_safeguard}
+    assert all("DANGEROUS" in str(properties[name]["description"]) for name in without_safeguard)
     special = {name for name, schema in properties.items() if not schema["x-common"]}
-    assert special == {"effort", "maxTurns", *dangerous}
+    assert special == {"effort", "maxTurns", *without_safeguard}
     assert (properties["timeoutSec"]["default"], properties["graceSec"]["default"]) == (0, 15)
 
 
@@ -136,6 +140,26 @@ def test_an_adapter_may_leave_out_what_it_cannot_honour() -> None:
     assert problem.path == "config.effort"
     with pytest.raises(KeyError):
         common_properties(without=["efort"])
+
+
+def test_an_adapters_own_properties_stand_besides_the_seeds_or_over_them() -> None:
+    own: dict[str, JsonObject] = {"model": {"type": "integer"}, "effort": {}, "speed": {"x-dangerous": True}}
+    schema = adapter_schema(own, without=["maxTurns"], also=["placeInWorkspace"], required=["model"])
+    properties = schema["properties"]
+    assert properties["model"] == {"type": "integer", "x-common": True}
+    assert properties["effort"] == {"x-common": False}
+    assert properties["speed"] == {"x-dangerous": True, "x-common": False}
+    assert set(properties) == {*common_properties(also=["placeInWorkspace"]), "speed"} - {"maxTurns"}
+    assert (schema["required"], schema["additionalProperties"]) == (["model"], False)
+    assert "required" not in adapter_schema({})
+
+
+def test_a_schema_is_printed_as_it_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_schema(adapter_schema({"a": {"description": "é"}}))
+    told = capsys.readouterr().out
+    assert json.loads(told) == adapter_schema({"a": {"description": "é"}})
+    assert told.startswith('{\n  "$schema"')
+    assert "é" in told
 
 
 def test_an_adapter_may_change_its_copy() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from dragoman.protocol.sessions import read_handle
-from dragoman.sdk._sessions import NEW, make_handle, plan_session, session_update
+from dragoman.sdk._sessions import NEW, is_uuid, make_handle, plan_session, session_update
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -141,3 +141,24 @@ def test_what_is_kept(outcome: pb.Outcome.ValueType, lost: bool, has_handle: boo
     assert (update.change if update is not None else None) == change
     if update is not None:
         assert update.HasField("handle") == (change == SET)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one", "is_one_in_lower_case"),
+    [
+        ("0199f3a0-35dd-7551-b064-600a91c73bf6", True, True),
+        ("0199F3A0-35dd-7551-b064-600a91c73bf6", True, False),
+        ("11111111-1111-4111-8111-111111111111", True, True),
+        ("11111111-1111-4111-8111-11111111111", False, False),
+        ("11111111-1111-4111-8111-111111111111\n", False, False),
+        (" 11111111-1111-4111-8111-111111111111", False, False),
+        ("{11111111-1111-4111-8111-111111111111}", False, False),
+        ("11111111111141118111111111111111", False, False),
+        ("\u0661" * 8 + "-1111-4111-8111-111111111111", False, False),
+        ("g1111111-1111-4111-8111-111111111111", False, False),
+        ("", False, False),
+    ],
+)
+def test_what_is_a_uuid(text: str, is_one: bool, is_one_in_lower_case: bool) -> None:
+    assert is_uuid(text) is is_one
+    assert is_uuid(text, lower_case=True) is is_one_in_lower_case

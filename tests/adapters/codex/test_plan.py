@@ -6,7 +6,7 @@ from signal import SIGINT, SIGTERM
 from typing import Any
 
 import pytest
-from dragoman.adapters.codex import adapter, schema
+from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.adapter import VERSION
 from dragoman.adapters.codex.plan import access, digest, instructions, plan_run, thread_params, turn_params
 from dragoman.protocol.errors import DragomanError, Reason
@@ -202,20 +202,6 @@ def test_what_is_refused(field: str, fields: dict[str, Any]) -> None:
         adapter().accept(request(fields.pop("config", None), **fields))
     assert caught.value.reason == Reason.INVALID_REQUEST
     assert field in str(caught.value)
-
-
-def test_the_shipped_schema_is_the_one_that_is_made() -> None:
-    assert adapter().describe().config_schema == schema.make_schema()
-
-
-def test_its_document_names_every_field_and_every_danger() -> None:
-    info = adapter().describe()
-    words = info.configuration_doc
-    for name, field in schema.make_schema()["properties"].items():
-        assert f"`{name}`" in words, name
-        if field.get("x-dangerous"):
-            line = next(line for line in words.splitlines() if f"`{name}`" in line and line.startswith("- "))
-            assert "**dangerous**" in line, name
 
 
 @pytest.mark.parametrize(("text", "expected"), [(OLD_ID, True), ("yesterday", False), ("", False), ("--last", False)])

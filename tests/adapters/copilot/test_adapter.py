@@ -1,44 +1,15 @@
 """What the adapter says of itself, whether it is logged in, and what its failures mean."""
 
-import json
-from importlib.metadata import entry_points
-from importlib.resources import files
 from pathlib import Path
 
-import jsonschema
 import pytest
 from dragoman.adapters.copilot import adapter
 from dragoman.adapters.copilot.adapter import INHERITED, find_login
 from dragoman.adapters.copilot.classify import failure_of_error, failure_of_words, retry_cause
-from dragoman.adapters.copilot.schema import make_schema
 from dragoman.sdk import Evidence, Report
 from dragoman.sdk._environment import inherited_variables
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-
-FOLDER = files("dragoman.adapters.copilot")
-DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
-SCHEMA = make_schema()
-
-
-def test_it_is_found_as_anybody_elses_would_be() -> None:
-    (entry,) = entry_points(group="dragoman.adapters", name="copilot")
-    assert entry.load()().describe().type == "copilot"
-
-
-def test_the_shipped_schema_is_the_made_one() -> None:
-    assert json.loads((FOLDER / "config.schema.json").read_text(encoding="utf-8")) == SCHEMA
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-
-
-def test_the_document_names_every_field_and_what_is_dangerous() -> None:
-    for name, schema in SCHEMA["properties"].items():
-        assert f"`{name}`" in DOCUMENT, name
-        if schema.get("x-dangerous"):
-            line = next(line for line in DOCUMENT.splitlines() if line.startswith("- ") and f"`{name}`" in line)
-            assert "**dangerous**" in line
-    assert "Use when:" in DOCUMENT
-    assert "Don't use when:" in DOCUMENT
 
 
 def test_the_aliases() -> None:

@@ -2,15 +2,12 @@
 
 import json
 from importlib.metadata import entry_points
-from importlib.resources import files
 from typing import Any
 
-import jsonschema
 import pytest
 from dragoman.adapters.cursor import adapter
 from dragoman.adapters.cursor.adapter import BASE, allows_everything
 from dragoman.adapters.cursor.parse import CursorParser
-from dragoman.adapters.cursor.schema import make_schema
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import Evidence, Line, Output, Plan, Report, SessionPlan
 from dragoman.v1 import event_pb2 as pb
@@ -22,9 +19,6 @@ from tests.adapters.jobs import job_of, request_of
 CHAT = "c6b62c6f-7ead-4fd6-9922-e952131177ff"
 NEW = SessionPlan(pb.SESSION_DISPOSITION_NEW)
 RESUMED = SessionPlan(pb.SESSION_DISPOSITION_RESUME, native_id=CHAT)
-FOLDER = files("dragoman.adapters.cursor")
-DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
-SCHEMA = make_schema()
 
 
 def frame(kind: str, **fields: Any) -> dict[str, Any]:
@@ -272,12 +266,3 @@ def test_it_is_found_and_says_what_it_is_made_from() -> None:
     assert info.type == "cursor"
     assert set(info.aliases) >= {"cursor_local", "cursor-agent"}
     assert all("documentation" in item.note for item in info.capabilities.items)
-
-
-def test_the_shipped_schema_and_the_document() -> None:
-    assert json.loads((FOLDER / "config.schema.json").read_text(encoding="utf-8")) == SCHEMA
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    for name in SCHEMA["properties"]:
-        assert f"`{name}`" in DOCUMENT, name
-    assert "Use when:" in DOCUMENT
-    assert "Don't use when:" in DOCUMENT

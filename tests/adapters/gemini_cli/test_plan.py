@@ -177,15 +177,5 @@ def test_what_would_reach_it_as_something_else_is_refused(tmp_path: Path, fields
         adapter().accept(request(tmp_path, **fields))
 
 
-def test_the_schema_and_the_document_tell_the_same(tmp_path: Path) -> None:
-    info = adapter().describe()
-    assert {"gemini_local", "gemini-cli", "gemini"} == set(info.aliases)
-    for name, schema in info.config_schema["properties"].items():
-        assert f"`{name}`" in info.configuration_doc, name
-        if schema.get("x-dangerous"):
-            (line,) = [
-                part
-                for part in info.configuration_doc.split("\n- ")
-                if part.startswith(f"`{name}`") or f", `{name}`" in part[:40]
-            ]
-            assert "**dangerous**" in line, name
+def test_its_aliases() -> None:
+    assert {"gemini_local", "gemini-cli", "gemini"} == set(adapter().describe().aliases)

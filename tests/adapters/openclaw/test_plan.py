@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.openclaw import plan
-from dragoman.adapters.openclaw.schema import make_schema
 from dragoman.adapters.openclaw.setting import Setting, own_config, read_setting, run_file, tool_environment
 from dragoman.adapters.openclaw.status import judge, models_of
 from dragoman.protocol.errors import DragomanError, Reason
@@ -94,17 +93,24 @@ def test_a_uuid_is_a_session_id() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "path"),
-    [({"prompt": " "}, "prompt"), ({"permissions": pb.Permissions(native_mode="wild")}, "permissions.native_mode")],
+    [
+        ({"prompt": " "}, "prompt"),
+        ({"permissions": pb.Permissions(native_mode="wild")}, "permissions.native_mode"),
+        ({"config": {"dangerouslySkipPermissions": True}}, "config.dangerouslySkipPermissions"),
+    ],
 )
 def test_what_is_refused(fields: dict[str, Any], path: str) -> None:
     with pytest.raises(DragomanError) as caught:
-        ADAPTER.accept(request(**fields))
+        ADAPTER.accept(request(fields.pop("config", None), **fields))
     assert caught.value.reason == Reason.INVALID_REQUEST
     assert path in str(caught.value)
 
 
-def test_the_schema_is_the_one_that_is_shipped() -> None:
-    assert ADAPTER.describe().config_schema == make_schema()
+@pytest.mark.parametrize(
+    ("config", "level"), [({}, None), ({"effort": "high"}, "high"), ({"effort": "high", "thinking": "low"}, "low")]
+)
+def test_how_much_the_model_thinks(config: dict[str, Any], level: str | None) -> None:
+    assert sent(plan.turn(job_of(request(config))))[1].get("thinking") == level
 
 
 # What a gateway is started with.

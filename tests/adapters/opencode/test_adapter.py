@@ -1,17 +1,12 @@
 """What the adapter says of itself, its checks, logins, tools, and its word on failures."""
 
-import json
-from importlib.metadata import entry_points
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from dragoman.adapters.opencode import adapter
 from dragoman.adapters.opencode.adapter import KEYS
 from dragoman.adapters.opencode.login import find_login, judge, parse_jsonc
-from dragoman.adapters.opencode.schema import config_schema
 from dragoman.adapters.opencode.tools import file_changes, tool_name
 from dragoman.sdk import Evidence, Report, Terminal
 from dragoman.sdk.acp import RpcError, ToolState
@@ -20,32 +15,9 @@ from dragoman.v1 import event_pb2 as pb
 
 from .planning import job_of, request
 
-FOLDER = files("dragoman.adapters.opencode")
-DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
-SCHEMA = config_schema()
 
-
-def test_it_is_found_as_anybody_elses_would_be() -> None:
-    (entry,) = entry_points(group="dragoman.adapters", name="opencode")
-    assert entry.load()().describe().type == "opencode"
+def test_its_alias() -> None:
     assert "opencode_local" in adapter().describe().aliases
-
-
-def test_the_shipped_schema_is_the_generated_one() -> None:
-    assert json.loads((FOLDER / "config.schema.json").read_text(encoding="utf-8")) == SCHEMA
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-
-
-@pytest.mark.parametrize("key", SCHEMA["properties"])
-def test_every_key_is_documented(key: str) -> None:
-    assert f"`{key}`" in DOCUMENT
-    assert SCHEMA["properties"][key]["description"]
-
-
-@pytest.mark.parametrize("key", [key for key, value in SCHEMA["properties"].items() if value.get("x-dangerous")])
-def test_what_is_dangerous_is_called_so(key: str) -> None:
-    (line,) = [line for line in DOCUMENT.splitlines() if line.startswith(f"- `{key}`")]
-    assert "**dangerous**" in line
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Qwen Code's adapter without Qwen Code: how it is run, and what is made of a recording."""
 
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from dragoman.adapters.qwen import adapter
 from dragoman.adapters.qwen.login import find_login
 from dragoman.adapters.qwen.plan import DEFAULTS, call_tokens, model_name
-from dragoman.adapters.qwen.schema import make_schema
 from dragoman.sdk import Job, Line, SkillStrategy
 from dragoman.testkit.families.qwen import QWEN
 from dragoman.testkit.isolation import isolate
@@ -152,12 +150,3 @@ def test_a_login_by_oauth_is_a_subscription(tmp_path: Path, is_in: bool) -> None
         (home.config / "oauth_creds.json").write_text('{"access_token": "fake"}')
     found = find_login({"QWEN_HOME": str(home.config), "OPENAI_API_KEY": "k"})
     assert (found.state, found.subscription) == (OK if is_in else MISSING, is_in)
-
-
-def test_the_shipped_schema_and_its_document() -> None:
-    folder = files("dragoman.adapters.qwen")
-    assert json.loads((folder / "config.schema.json").read_text()) == make_schema()
-    document = (folder / "configuration.md").read_text()
-    for name, schema in make_schema()["properties"].items():
-        assert f"`{name}`" in document
-        assert not schema.get("x-dangerous") or "dangerous" in document.split(f"`{name}`")[1].split("\n")[0]

@@ -9,11 +9,12 @@ network, ``Adapter`` for anything else, and serve it::
     serve(MyAdapter(), ["unix:/tmp/my.sock"])
 """
 
-from dragoman.sdk._adapter import Adapter, AdapterInfo, Model, capabilities
+from dragoman.sdk._adapter import Adapter, AdapterInfo, Model, capabilities, shipped_documents
 from dragoman.sdk._agent_adapter import AgentAdapter
 from dragoman.sdk._checks import Checks
 from dragoman.sdk._command_line import CommandLineAdapter
 from dragoman.sdk._config import (
+    adapter_schema,
     as_bool,
     as_int,
     as_number,
@@ -21,6 +22,7 @@ from dragoman.sdk._config import (
     as_string,
     as_string_list,
     common_properties,
+    print_schema,
 )
 from dragoman.sdk._detection import probe
 from dragoman.sdk._failures import classify_http, classify_text, unknown_session
@@ -48,7 +50,7 @@ from dragoman.sdk._parser import (
 from dragoman.sdk._permissions import decide
 from dragoman.sdk._run import Run
 from dragoman.sdk._server import AdapterServer, serve
-from dragoman.sdk._sessions import SessionPlan
+from dragoman.sdk._sessions import SessionPlan, is_uuid
 from dragoman.sdk._settings import Instructions, Settings
 from dragoman.sdk._skill_strategy import SkillStrategy
 from dragoman.sdk._skills import SkillSource, skill_prompt
@@ -93,6 +95,7 @@ __all__ = [
     "Turn",
     "Withdraw",
     "Write",
+    "adapter_schema",
     "as_bool",
     "as_int",
     "as_number",
@@ -106,11 +109,14 @@ __all__ = [
     "compact",
     "decide",
     "failure_from_hint",
+    "is_uuid",
     "log_event",
     "parse_json_object",
+    "print_schema",
     "probe",
     "render",
     "serve",
+    "shipped_documents",
     "skill_prompt",
     "unknown_session",
 ]

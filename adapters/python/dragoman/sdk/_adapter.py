@@ -1,9 +1,11 @@
 """What an adapter is: the few things that are its own. Everything else of the contract the SDK serves."""
 
 import abc
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.resources import files
+from typing import Any, TypedDict
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk._run import Run
@@ -43,6 +45,22 @@ class AdapterInfo:
     def has(self, feature: event_pb2.Feature.ValueType) -> bool:
         """Tell whether a capability is declared."""
         return any(item.feature == feature for item in self.capabilities.items)
+
+
+class Documents(TypedDict):
+    """What an adapter's folder holds for those who configure it, as ``AdapterInfo`` takes it."""
+
+    configuration_doc: str
+    config_schema: Mapping[str, Any]
+
+
+def shipped_documents(package: str) -> Documents:
+    """Return ``configuration.md`` and ``config.schema.json`` of a package; pass ``__package__``."""
+    folder = files(package)
+    return Documents(
+        configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
+        config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+    )
 
 
 def capabilities(

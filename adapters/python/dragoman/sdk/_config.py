@@ -4,9 +4,10 @@ Checking is in ``_schema``; here is what a config is made of.
 """
 
 import copy
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from dragoman.sdk._json import JsonObject, JsonValue, whole_number
 from dragoman.sdk._schema import ConfigSchema, Problem, show_path, validate
@@ -18,6 +19,7 @@ __all__ = [
     "ConfigSchema",
     "ConfigValueError",
     "Problem",
+    "adapter_schema",
     "as_bool",
     "as_int",
     "as_number",
@@ -28,6 +30,7 @@ __all__ = [
     "config_schema",
     "extra_args",
     "normalise",
+    "print_schema",
     "validate",
 ]
 
@@ -105,11 +108,20 @@ _PROPERTIES: Final[dict[str, JsonObject]] = {
         **_STRING_LIST,
         "description": "Arguments added to the agent's command line, one word each.",
         "default": [],
+        "x-common": True,
+        "x-dangerous": True,
     },
-    "args": {**_STRING_LIST, "description": "Another name of extraArgs, which wins."},
+    "args": {
+        **_STRING_LIST,
+        "description": "Another name of extraArgs, which wins.",
+        "x-common": True,
+        "x-dangerous": True,
+    },
     "command": {
         "type": "string",
         "description": "Program to run instead of the one found: a name on PATH, or an absolute path.",
+        "x-common": True,
+        "x-dangerous": True,
     },
     "timeoutSec": {
         "type": "number",
@@ -168,7 +180,7 @@ def common_properties(*, without: Collection[str] = (), also: Collection[str] = 
     """Return the JSON Schema properties of the seeds' ``adapterConfig``, for an adapter's own schema.
 
     Each says in its description what it does, its unit and what absence means. ``x-common`` is false
-    for what only some agents have, ``x-dangerous`` true for what takes a safeguard away.
+    for what only some agents have, ``x-dangerous`` true for what runs a program or takes a safeguard away.
 
     Args:
         without: Those that the adapter cannot honour; it must refuse them rather than ignore them.
@@ -190,10 +202,41 @@ def config_schema(properties: Mapping[str, JsonObject], required: Sequence[str] 
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
+        **({"required": list(required)} if required else {}),
         "properties": dict(properties),
-        "required": list(required),
         "additionalProperties": False,
     }
+
+
+def adapter_schema(
+    own: Mapping[str, JsonObject],
+    *,
+    without: Collection[str] = (),
+    also: Collection[str] = (),
+    required: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the schema of an adapter's ``config``: the seeds' properties, and its own besides or over them.
+
+    An own property is ``x-common`` only where it stands for one that is.
+
+    Args:
+        own: The adapter's own properties.
+        without: See ``common_properties``.
+        also: See ``common_properties``.
+        required: Those that must be given.
+
+    Raises:
+        KeyError: See ``common_properties``.
+    """
+    properties = common_properties(without=without, also=also)
+    for name, schema in own.items():
+        properties[name] = {**schema, "x-common": properties.get(name, {}).get("x-common", False)}
+    return config_schema(properties, required)
+
+
+def print_schema(schema: Mapping[str, Any]) -> None:
+    """Print a schema as it is shipped, for ``python -m my_adapter.schema > config.schema.json``."""
+    print(json.dumps(schema, indent=2, ensure_ascii=False))  # noqa: T201 - that is what it is for
 
 
 def as_string(value: object, fallback: T) -> str | T:

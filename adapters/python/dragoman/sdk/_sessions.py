@@ -1,11 +1,14 @@
 """The rules of sessions: when one is resumed, when not and why, and what to store afterwards. Pure."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dragoman.protocol.sessions import misfit, read_handle
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,16 @@ class SessionPlan:
 
 NEW = SessionPlan(pb.SESSION_DISPOSITION_NEW)
 """A new session, as none was asked for."""
+
+
+def is_uuid(text: str, *, lower_case: bool = False) -> bool:
+    """Tell whether ``text`` is a UUID, the whole of it, as many agents' session ids are.
+
+    Args:
+        text: what somebody says is one.
+        lower_case: whether only one in lower case will do, e.g. as it is the name of a file.
+    """
+    return _UUID.fullmatch(text) is not None and not (lower_case and text != text.lower())
 
 
 def plan_session(

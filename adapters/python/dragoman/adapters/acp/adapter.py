@@ -1,8 +1,6 @@
 """What the adapter for any ACP agent is."""
 
-import json
 from collections.abc import Collection, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -15,6 +13,7 @@ from dragoman.sdk import (
     as_object,
     as_string,
     capabilities,
+    shipped_documents,
 )
 from dragoman.sdk.acp import AcpAdapter, AcpOptions, UsageMeaning
 from dragoman.v1 import adapter_pb2
@@ -35,14 +34,12 @@ class AnyAcpAdapter(AcpAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="acp",
             label="ACP agent",
             version=VERSION,
             aliases=("acp_agent", "acp_local", "agent_client_protocol"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
         )
 

@@ -3,10 +3,9 @@
 It is shipped as ``config.schema.json``, which is made by ``python -m dragoman.adapters.acp.schema``.
 """
 
-import json
 from typing import Any, Final
 
-from dragoman.sdk import common_properties
+from dragoman.sdk import adapter_schema, print_schema
 
 _NO: Final = ("effort", "maxTurns", "dangerouslySkipPermissions", "dangerouslyBypassApprovalsAndSandbox")
 _OWN: Final[dict[str, dict[str, Any]]] = {
@@ -14,6 +13,13 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
         "type": "string",
         "minLength": 1,
         "description": "The agent's program: a name on PATH or an absolute path. Never passed through a shell.",
+        "x-dangerous": True,
+    },
+    "args": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": 'The command\'s arguments, e.g. ["acp"]. extraArgs wins.',
+        "x-dangerous": True,
     },
     "mode": {
         "type": "string",
@@ -61,25 +67,8 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    properties: dict[str, Any] = dict(common_properties(without=_NO))
-    for name, own in _OWN.items():
-        properties[name] = {**own, "x-common": name in properties}
-    for name in ("command", "extraArgs", "args"):
-        properties[name]["x-dangerous"] = True
-    properties["args"]["description"] = 'The command\'s arguments, e.g. ["acp"]. extraArgs wins.'
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "required": ["command"],
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def main() -> None:
-    """Print the schema as it is shipped."""
-    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - that is what it is for
+    return adapter_schema(_OWN, without=_NO, required=("command",))
 
 
 if __name__ == "__main__":
-    main()
+    print_schema(make_schema())

@@ -1,10 +1,7 @@
 """What the Claude Code adapter is."""
 
-import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.claude_code.checks import set_up_checks
@@ -27,14 +24,15 @@ from dragoman.sdk import (
     Settings,
     as_string,
     capabilities,
+    is_uuid,
     rules,
+    shipped_documents,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 VERSION: Final = "1.0.0"
 
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 INHERITED: Final = (
     # Who pays, and where the model is.
@@ -85,14 +83,12 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="claude_code",
             label="Claude Code",
             version=VERSION,
             aliases=("claude_local", "claude-code", "claude"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
             models=(Model("opus", "Claude Opus"), Model("sonnet", "Claude Sonnet"), Model("haiku", "Claude Haiku")),
         )
@@ -117,7 +113,7 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a UUID. Anything else might match the *title* of some session."""
-        return _UUID.fullmatch(text) is not None
+        return is_uuid(text)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield what would reach Claude Code as something else than it is."""

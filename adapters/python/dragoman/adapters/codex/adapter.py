@@ -1,10 +1,8 @@
 """What the Codex adapter is."""
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.codex.classify import LOGIN_HINT, failure_of_words
@@ -34,9 +32,11 @@ from dragoman.sdk import (
     as_bool,
     as_string,
     capabilities,
+    is_uuid,
     parse_json_object,
     probe,
     rules,
+    shipped_documents,
 )
 from dragoman.sdk.fields import objects, text
 from dragoman.v1 import adapter_pb2
@@ -45,7 +45,6 @@ from dragoman.v1 import event_pb2 as pb
 VERSION: Final = "1.0.0"
 INSTALL_HINT: Final = "Install it with `npm install -g @openai/codex`."
 
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _POLICIES: Final = ("untrusted", "on-request", "never")
 _MODELS_LIMIT_S: Final = 10.0
@@ -81,14 +80,12 @@ class CodexAdapter(CommandLineAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="codex",
             label="Codex",
             version=VERSION,
             aliases=("codex_local", "codex-cli"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
             models=(
                 Model("gpt-6.1-sol", "GPT-6.1-Sol", is_default=True),
@@ -113,7 +110,7 @@ class CodexAdapter(CommandLineAdapter):
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a UUID. With anything else ``codex exec resume`` begins a new thread."""
-        return _UUID.fullmatch(text) is not None
+        return is_uuid(text)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield what would reach Codex as something else than it is."""

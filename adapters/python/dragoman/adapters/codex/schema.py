@@ -3,10 +3,9 @@
 It is shipped as ``config.schema.json``, which is made by ``python -m dragoman.adapters.codex.schema``.
 """
 
-import json
 from typing import Any, Final
 
-from dragoman.sdk import common_properties
+from dragoman.sdk import adapter_schema, print_schema
 
 _EFFORTS: Final = ["", "none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"]
 
@@ -64,23 +63,8 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    common: dict[str, Any] = dict(common_properties(without=("dangerouslySkipPermissions", "maxTurns")))
-    for name, extension in _OWN.items():
-        common[name] = {**extension, "x-common": common[name]["x-common"] if name in common else False}
-    for name in ("command", "extraArgs", "args"):
-        common[name]["x-dangerous"] = True
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": common,
-        "additionalProperties": False,
-    }
-
-
-def main() -> None:
-    """Print the schema as it is shipped."""
-    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - that is what it is for
+    return adapter_schema(_OWN, without=("dangerouslySkipPermissions", "maxTurns"))
 
 
 if __name__ == "__main__":
-    main()
+    print_schema(make_schema())

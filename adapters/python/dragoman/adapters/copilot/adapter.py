@@ -1,10 +1,7 @@
 """What the Copilot adapter is."""
 
-import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -24,8 +21,10 @@ from dragoman.sdk import (
     Plan,
     Settings,
     capabilities,
+    is_uuid,
     parse_json_object,
     rules,
+    shipped_documents,
 )
 from dragoman.sdk.fields import objects, text
 from dragoman.v1 import adapter_pb2
@@ -42,7 +41,6 @@ INHERITED: Final = (
     *("COPILOT_CUSTOM_INSTRUCTIONS_DIRS", "COPILOT_AUTO_TIER", "USE_BUILTIN_RIPGREP"),
 )
 """Variables that Copilot needs of the adapter's own environment, by name."""
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _MOST_BYTES: Final = 256 * 1024
 
 
@@ -63,14 +61,12 @@ class CopilotAdapter(CommandLineAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="copilot",
             label="GitHub Copilot CLI",
             version=VERSION,
             aliases=("copilot_local", "github-copilot", "github_copilot"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
         )
 
@@ -95,7 +91,7 @@ class CopilotAdapter(CommandLineAdapter):
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a UUID."""
-        return _UUID.fullmatch(text) is not None
+        return is_uuid(text)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield what Copilot could not make anything of."""

@@ -3,10 +3,9 @@
 It is shipped as ``config.schema.json``, which is made by ``python -m dragoman.adapters.copilot.schema``.
 """
 
-import json
 from typing import Any, Final
 
-from dragoman.sdk import common_properties
+from dragoman.sdk import adapter_schema, print_schema
 
 _OWN: Final[dict[str, dict[str, Any]]] = {
     "effort": {
@@ -36,22 +35,8 @@ _MISSING: Final = ("maxTurns", "dangerouslySkipPermissions", "dangerouslyBypassA
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    properties: dict[str, Any] = dict(common_properties(without=_MISSING))
-    properties |= {name: {**extension, "x-common": False} for name, extension in _OWN.items()}
-    for name in ("command", "extraArgs", "args"):
-        properties[name]["x-dangerous"] = True
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def main() -> None:
-    """Print the schema as it is shipped."""
-    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - that is what it is for
+    return adapter_schema(_OWN, without=_MISSING)
 
 
 if __name__ == "__main__":
-    main()
+    print_schema(make_schema())

@@ -4,10 +4,8 @@ From cursor.com/docs/cli (parameters, output format, headless, permissions, auth
 had from a package registry: nothing of this was tried on the real one.
 """
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.cursor.parse import CursorParser
@@ -30,6 +28,7 @@ from dragoman.sdk import (
     failure_from_hint,
     probe,
     rules,
+    shipped_documents,
     unknown_session,
 )
 from dragoman.v1 import adapter_pb2
@@ -58,14 +57,12 @@ class CursorAdapter(CommandLineAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="cursor",
             label="Cursor",
             version="1.0.0",
             aliases=("cursor_local", "cursor-agent", "cursor_agent"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
             models=(Model("auto", "Cursor's choice", is_default=True),),
         )

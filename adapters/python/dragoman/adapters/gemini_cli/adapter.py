@@ -1,11 +1,8 @@
 """What the Gemini CLI adapter is."""
 
 import asyncio
-import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.gemini_cli.acp import WAYS, GeminiAcpParser
@@ -48,7 +45,9 @@ from dragoman.sdk import (
     as_string,
     capabilities,
     compact,
+    is_uuid,
     rules,
+    shipped_documents,
 )
 from dragoman.sdk.acp import AcpAdapter, Conversation
 from dragoman.v1 import adapter_pb2
@@ -56,7 +55,6 @@ from dragoman.v1 import event_pb2 as pb
 
 VERSION: Final = "1.0.0"
 
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 INHERITED: Final = (
     # Who pays, and where the model is.
@@ -91,14 +89,12 @@ class GeminiCliAdapter(AcpAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="gemini_cli",
             label="Gemini CLI",
             version=VERSION,
             aliases=("gemini_local", "gemini-cli", "gemini"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
             models=(
                 Model("auto", "Auto"),
@@ -176,7 +172,7 @@ class GeminiCliAdapter(AcpAdapter):
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a UUID. A number, or ``latest``, would resume whatever session that is."""
-        return _UUID.fullmatch(text) is not None
+        return is_uuid(text)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield what would reach Gemini CLI as something else than it is, or could not be kept."""

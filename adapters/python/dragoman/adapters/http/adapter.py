@@ -2,10 +2,8 @@
 
 import asyncio
 import importlib.util
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.http.exchange import Call, Exchange, ExchangeError
@@ -40,6 +38,7 @@ from dragoman.sdk import (
     as_object,
     as_string,
     capabilities,
+    shipped_documents,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -62,14 +61,12 @@ class HttpAdapter(InProcessAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="http",
             label="HTTP",
             version=VERSION,
             aliases=("http_agent", "webhook"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
         )
 

@@ -3,11 +3,10 @@
 It is shipped as ``config.schema.json``, which is made by ``python -m dragoman.adapters.http.schema``.
 """
 
-import json
 from typing import Any, Final
 
 from dragoman.adapters.http.mapping import DEFAULT_PATHS
-from dragoman.sdk import common_properties
+from dragoman.sdk import adapter_schema, print_schema
 
 _URL: Final = {"type": "string", "pattern": "^https?://"}
 _OWN: Final[dict[str, dict[str, Any]]] = {
@@ -111,22 +110,8 @@ _WITHOUT: Final = (
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    properties: dict[str, Any] = dict(common_properties(without=_WITHOUT))
-    for name, extension in _OWN.items():
-        properties[name] = {**extension, "x-common": False}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": properties,
-        "required": ["url"],
-        "additionalProperties": False,
-    }
-
-
-def main() -> None:
-    """Print the schema as it is shipped."""
-    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - that is what it is for
+    return adapter_schema(_OWN, without=_WITHOUT, required=("url",))
 
 
 if __name__ == "__main__":
-    main()
+    print_schema(make_schema())

@@ -1,8 +1,6 @@
 """What the model API adapter is: an agent for a machine without agents."""
 
-import json
 from collections.abc import Collection, Iterator, Mapping
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.model_api import access
@@ -32,6 +30,7 @@ from dragoman.sdk import (
     as_string,
     capabilities,
     rules,
+    shipped_documents,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -56,14 +55,12 @@ class ModelApiAdapter(InProcessAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="model_api",
             label="Model API",
             version=VERSION,
             aliases=("api-fallback", "api_fallback", *access.ALIASES),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
             models=ANTHROPIC.models,
         )

@@ -3,10 +3,9 @@
 It is shipped as ``config.schema.json``, which is made by ``python -m dragoman.adapters.model_api.schema``.
 """
 
-import json
 from typing import Any, Final
 
-from dragoman.sdk import common_properties
+from dragoman.sdk import adapter_schema, print_schema
 
 _OWN: Final[dict[str, dict[str, Any]]] = {
     "provider": {
@@ -45,26 +44,16 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
         "description": "Offer no Edit: files are written as a whole, as by permissions.native_mode wholeFiles.",
     },
 }
+_WITHOUT: Final = (
+    *("command", "args", "extraArgs"),
+    *("dangerouslySkipPermissions", "dangerouslyBypassApprovalsAndSandbox"),
+)
 
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    without = ("command", "args", "extraArgs", "dangerouslySkipPermissions", "dangerouslyBypassApprovalsAndSandbox")
-    properties: dict[str, Any] = dict(common_properties(without=without))
-    for name, extension in _OWN.items():
-        properties[name] = {**extension, "x-common": False}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def main() -> None:
-    """Print the schema as it is shipped."""
-    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - that is what it is for
+    return adapter_schema(_OWN, without=_WITHOUT)
 
 
 if __name__ == "__main__":
-    main()
+    print_schema(make_schema())

@@ -6,14 +6,13 @@ Bounded in size and number. Secrets of the run are taken out before anything is 
 import contextlib
 import json
 import os
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from dragoman.adapters.model_api.reply import Message
-from dragoman.sdk import JsonValue, parse_json_object
+from dragoman.sdk import JsonValue, is_uuid, parse_json_object
 from dragoman.sdk import fields as read
 
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -22,12 +21,11 @@ MOST_SESSIONS: Final = 500
 """Conversations that are kept, the newest ones."""
 
 _VERSION: Final = 1
-_ID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 def is_session_id(text: str) -> bool:
     """Tell whether ``text`` has the shape of a session's id: a UUID, so no path."""
-    return _ID.fullmatch(text) is not None
+    return is_uuid(text, lower_case=True)
 
 
 def state_directory(env: Mapping[str, str]) -> Path:

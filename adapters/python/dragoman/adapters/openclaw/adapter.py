@@ -1,10 +1,7 @@
 """What the OpenClaw adapter is."""
 
 import asyncio
-import json
-import re
 from collections.abc import Collection, Iterator, Mapping
-from importlib.resources import files
 from typing import ClassVar, Final
 
 import psutil
@@ -35,7 +32,9 @@ from dragoman.sdk import (
     Report,
     Settings,
     capabilities,
+    is_uuid,
     rules,
+    shipped_documents,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -49,7 +48,6 @@ MODES: Final = ("read-only", "guarded", "workspace", "full")
 
 _MARKER: Final = "DRAGOMAN_RUN_MARKER"
 """The variable by which all programs of a run are known."""
-_UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _WAIT_MS: Final = 5000
 
 
@@ -74,14 +72,12 @@ class OpenClawAdapter(CommandLineAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="openclaw",
             label="OpenClaw",
             version=VERSION,
             aliases=("openclaw_local", "openclaw_gateway", "openclaw-gateway"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
         )
 
@@ -106,7 +102,7 @@ class OpenClawAdapter(CommandLineAdapter):
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a UUID. OpenClaw itself takes anything for an id, and begins anew."""
-        return _UUID.fullmatch(text) is not None
+        return is_uuid(text, lower_case=True)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield what would be passed over, or reach OpenClaw as something else."""

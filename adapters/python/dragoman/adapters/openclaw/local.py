@@ -69,7 +69,7 @@ def plan_local(job: Job) -> Plan:
     argv += ["--message-file", str(job.run_dir / MESSAGE), "--timeout", "0"]  # else it gives up after ten minutes
     if job.settings.model:
         argv += ["--model", job.settings.model]
-    thinking = as_string(job.config.get("thinking"), "")
+    thinking = plan.thinking_level(job)
     if thinking:
         argv += ["--thinking", thinking]
     run: dict[str, JsonValue] = {"asks": False, "env": {}, "system": plan.system_text(job)}

@@ -84,10 +84,15 @@ def turn(job: Job) -> bytes:
     system = system_text(job)
     if system:
         params["extraSystemPrompt"] = system
-    thinking = as_string(job.config.get("thinking"), "")
+    thinking = thinking_level(job)
     if thinking:
         params["thinking"] = thinking
     return request(TURN, "agent", params)
+
+
+def thinking_level(job: Job) -> str:
+    """Return how much the model is to think; empty if OpenClaw's configuration decides."""
+    return as_string(job.config.get("thinking"), "") or as_string(job.config.get("effort"), "")
 
 
 def next_question(job: Job) -> bytes:

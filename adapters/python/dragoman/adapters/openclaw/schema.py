@@ -3,13 +3,16 @@
 It is shipped as ``config.schema.json``, which is made by ``python -m dragoman.adapters.openclaw.schema``.
 """
 
-import json
 from typing import Any, Final
 
-from dragoman.sdk import common_properties
+from dragoman.sdk import adapter_schema, print_schema
 
-_CANNOT: Final = ("dangerouslyBypassApprovalsAndSandbox", "extraArgs", "args", "maxTurns")
-"""There is no command line of the user's, and OpenClaw has no turn limit."""
+_CANNOT: Final = (
+    *("dangerouslySkipPermissions", "dangerouslyBypassApprovalsAndSandbox"),
+    *("extraArgs", "args", "maxTurns"),
+)
+"""There is no command line of the user's, OpenClaw has no turn limit, and what it may do ``permissions`` say."""
+_LEVELS: Final = ["", "off", "minimal", "low", "medium", "high", "xhigh", "adaptive"]
 _OWN: Final[dict[str, dict[str, Any]]] = {
     "agent": {
         "type": "string",
@@ -26,29 +29,17 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
     },
     "thinking": {
         "type": "string",
-        "enum": ["", "off", "minimal", "low", "medium", "high", "xhigh", "adaptive"],
+        "enum": _LEVELS,
         "description": "How much the model thinks. Absent or empty: as OpenClaw's configuration says.",
     },
+    "effort": {"type": "string", "enum": _LEVELS, "description": "Another name of thinking, which wins."},
 }
 
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    properties: dict[str, Any] = dict(common_properties(without=_CANNOT))
-    properties |= {name: {**schema, "x-common": False} for name, schema in _OWN.items()}
-    properties["command"]["x-dangerous"] = True
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def main() -> None:
-    """Print the schema as it is shipped."""
-    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))  # noqa: T201 - that is what it is for
+    return adapter_schema(_OWN, without=_CANNOT)
 
 
 if __name__ == "__main__":
-    main()
+    print_schema(make_schema())

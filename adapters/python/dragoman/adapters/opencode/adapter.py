@@ -1,14 +1,12 @@
 """What the opencode adapter is."""
 
 import asyncio
-import json
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.opencode import content, run_format
@@ -36,6 +34,7 @@ from dragoman.sdk import (
     failure_from_hint,
     probe,
     rules,
+    shipped_documents,
 )
 from dragoman.sdk.acp import AcpAdapter, AcpOptions, Conversation, RpcError, conversation
 from dragoman.v1 import adapter_pb2
@@ -100,14 +99,12 @@ class OpencodeAdapter(AcpAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="opencode",
             label="opencode",
             version=VERSION,
             aliases=("opencode_local",),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
         )
 

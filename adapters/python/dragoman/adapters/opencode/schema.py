@@ -3,13 +3,15 @@
 It is shipped as ``config.schema.json``, which is made by ``python -m dragoman.adapters.opencode.schema``.
 """
 
-import json
-import sys
 from typing import Any, Final
 
-from dragoman.sdk import common_properties
+from dragoman.sdk import adapter_schema, print_schema
 
 _OWN: Final[dict[str, dict[str, Any]]] = {
+    "model": {
+        "type": "string",
+        "description": "provider/model, e.g. anthropic/claude-sonnet-4-5. Absent: opencode decides.",
+    },
     "variant": {
         "type": "string",
         "description": "How much the model thinks, in opencode's words, e.g. low, high. Absent: opencode's choice.",
@@ -62,21 +64,10 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def config_schema() -> dict[str, Any]:
-    """Return the schema."""
-    unused = {"effort", "maxTurns", "dangerouslyBypassApprovalsAndSandbox"}
-    properties: dict[str, Any] = {
-        **common_properties(without=unused),
-        **{name: {"x-common": False, **schema} for name, schema in _OWN.items()},
-    }
-    properties["model"]["description"] = "provider/model, e.g. anthropic/claude-sonnet-4-5. Absent: opencode decides."
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
+def make_schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``config``."""
+    return adapter_schema(_OWN, without=("effort", "maxTurns", "dangerouslyBypassApprovalsAndSandbox"))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(config_schema(), indent=2) + "\n")
+    print_schema(make_schema())

@@ -1,10 +1,7 @@
 """What the pi adapter is, and how pi is run."""
 
-import json
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.pi.parse import KINDS, PiParser
@@ -22,13 +19,14 @@ from dragoman.sdk import (
     capabilities,
     classify_text,
     failure_from_hint,
+    is_uuid,
     rules,
+    shipped_documents,
     unknown_session,
 )
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _READING: Final = {pb.TOOL_KIND_READ, pb.TOOL_KIND_SEARCH}
 _SYSTEM: Final = "system.md"
 
@@ -51,7 +49,6 @@ class PiAdapter(CommandLineAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         made = capabilities(
             *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN, pb.FEATURE_MODEL_CHOICE),
             *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START, pb.FEATURE_PER_CALL_USAGE),
@@ -66,8 +63,7 @@ class PiAdapter(CommandLineAdapter):
             label="pi",
             version="1.0.0",
             aliases=("pi_local",),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=made,
         )
 
@@ -109,7 +105,7 @@ class PiAdapter(CommandLineAdapter):
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a whole UUID; pi would take a part of one, or a path."""
-        return _UUID.fullmatch(text) is not None
+        return is_uuid(text, lower_case=True)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield what pi would pass over: it has no modes."""

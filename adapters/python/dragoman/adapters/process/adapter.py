@@ -1,13 +1,20 @@
 """What the process adapter is."""
 
-import json
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import ClassVar
 
 from dragoman.adapters.process.parse import JsonLinesParser, TextParser
 from dragoman.adapters.process.plan import plan_command
-from dragoman.sdk import AdapterInfo, AuthFinding, CommandLineAdapter, Job, Parser, Plan, capabilities
+from dragoman.sdk import (
+    AdapterInfo,
+    AuthFinding,
+    CommandLineAdapter,
+    Job,
+    Parser,
+    Plan,
+    capabilities,
+    shipped_documents,
+)
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -23,7 +30,6 @@ class ProcessAdapter(CommandLineAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         able = capabilities(
             pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN, cancel=pb.CANCEL_STYLE_SIGNAL
         )
@@ -32,8 +38,7 @@ class ProcessAdapter(CommandLineAdapter):
             type="process",
             label="Process",
             version=VERSION,
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=able,
         )
 

@@ -1,10 +1,7 @@
 """What the Qwen Code adapter is."""
 
-import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from typing import ClassVar, Final
 
 from dragoman.adapters.qwen.login import find_login
@@ -31,14 +28,15 @@ from dragoman.sdk import (
     SkillStrategy,
     capabilities,
     compact,
+    is_uuid,
     rules,
+    shipped_documents,
 )
 from dragoman.sdk.acp import AcpAdapter, AcpOptions
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 VERSION: Final = "1.0.0"
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 class QwenAdapter(AcpAdapter):
@@ -64,14 +62,12 @@ class QwenAdapter(AcpAdapter):
 
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
-        folder = files(__package__)
         return AdapterInfo(
             type="qwen",
             label="Qwen Code",
             version=VERSION,
             aliases=("qwen_local", "qwen-code", "qwen_code"),
-            configuration_doc=(folder / "configuration.md").read_text(encoding="utf-8"),
-            config_schema=json.loads((folder / "config.schema.json").read_text(encoding="utf-8")),
+            **shipped_documents(__package__),
             capabilities=_capabilities(),
         )
 
@@ -109,7 +105,7 @@ class QwenAdapter(AcpAdapter):
 
     def is_session_id(self, text: str) -> bool:
         """Tell whether ``text`` is a UUID, as all of its sessions have."""
-        return _UUID.fullmatch(text) is not None
+        return is_uuid(text)
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether a provider is configured."""
