@@ -5,6 +5,7 @@ import pytest
 from dragoman.cli._phrases import result
 from dragoman.cli.commands._chain import put_chain
 from dragoman.cli.commands.serve import _max_runs
+from dragoman.cli.main import main
 from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -37,6 +38,11 @@ def test_a_kind_that_is_none_is_named_with_near_ones() -> None:
         put_chain(api.ExecuteRequest(), "two", "auth-requird", None, ignore_breaker=False)
 
 
+def test_where_none_is_near_all_kinds_are_named() -> None:
+    with pytest.raises(click.BadParameter, match=r"they are auth_required, .*quota_exceeded"):
+        put_chain(api.ExecuteRequest(), "two", "xyz", None, ignore_breaker=False)
+
+
 def test_who_could_take_over_is_told() -> None:
     failure = pb.Failure(kind=pb.FAILURE_KIND_AUTH_REQUIRED, message="no login")
     event = pb.AgentEvent(result=pb.Result(failure=failure, fallback_candidates=["two", "three"]))
@@ -51,3 +57,11 @@ def test_limits_that_are_none_are_refused(pair: str) -> None:
 
 def test_limits() -> None:
     assert _max_runs(("a=1", "b=20")) == {"a": 1, "b": 20}
+
+
+@pytest.mark.parametrize("url", ["mysql://root:pw@db/runs", "./runs.db", "sqlite:runs.db"])
+def test_serve_refuses_a_run_log_that_it_has_not(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--run-log", url]) == 2
+    told = capsys.readouterr().err
+    assert "is no postgresql:// URL" in told
+    assert "pw" not in told

@@ -1,16 +1,18 @@
 """The commands that look and steer, as a program, against a scripted server."""
 
 import json
+import os
+import pty
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.testkit.fake_adapter import FakeAdapter
+from dragoman.testkit.fake_adapter import FakeAdapter, Teller
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import duration_pb2, json_format, timestamp_pb2
 
-from tests.cli.program import DESCRIBED, dragoman, routed
+from tests.cli.program import DESCRIBED, dragoman, finish, routed, start
 
 FOUND = api.DetectResponse(
     detections=[
@@ -141,10 +143,7 @@ async def test_cancelling_what_is_not_known() -> None:
     async with routed(FakeAdapter(answers={"Cancel": error})) as env:
         done = await dragoman("cancel", "run-1", env=env)
     assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        "error: no run 'run-1' here\n"
-        "  it is over and forgotten, or never was; 'dragoman runs' lists those that are known\n"
-    )
+    assert done.err == ("error: no run 'run-1' here\n  'dragoman runs' lists those that are known\n")
 
 
 @pytest.mark.parametrize(
@@ -181,12 +180,68 @@ async def test_runs() -> None:
         text = await dragoman("runs", "--live", "--adapter", "fake", "--limit", "2", env=env)
         machine = await dragoman("runs", "--json", env=env)
     assert [line.split() for line in text.out.splitlines()] == [
-        ["run-2", "running", "fake", "1970-01-01", "00:00:00", "UTC", "4", "events"],
-        ["run-1", "succeeded", "fake", "0", "events"],
+        ["run-2", "running", "fake", "1970-01-01T00:00:00Z", "4"],
+        ["run-1", "succeeded", "fake", "0"],
     ]
     assert len(json.loads(machine.out)["runs"]) == 2
     first = fake.requests("ListRuns")[0]
     assert (first.live_only, first.adapter, first.page_size) == (True, "fake", 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "task", "shown"),
+    [
+        (80, "", "RUN    STATE    ADAPTER  ACCEPTED (UTC)  EVENTS\nrun-2  running  fake     01-01 00:00:00  4\n"),
+        (64, "T" * 30, "EVENTS  TASK\nrun-2  running  fake     01-01 00:00:00  4       TTTTTTTTTTTTTT…\n"),
+        (50, "T" * 30, "EVENTS\nrun-2  running  fake     01-01 00:00:00  4\n"),
+    ],
+)
+async def test_runs_fit_a_terminal(columns: int, task: str, shown: str) -> None:
+    run = router_pb2.RunSummary(
+        run_id="run-2", adapter="fake", phase=pb.RUN_PHASE_RUNNING, last_sequence=4, task_key=task
+    )
+    run.accepted_at.FromSeconds(0)
+    fake = FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse(runs=[run])})
+    near, far = pty.openpty()
+    async with routed(fake) as env:
+        process = await start("runs", env={**env, "NO_COLOR": "1", "COLUMNS": str(columns)}, stdout=far)
+        os.close(far)
+        await finish(process)
+    text = os.read(near, 65536).decode().replace("\r\n", "\n")
+    os.close(near)
+    assert text.endswith(shown)
+    assert all(len(line) <= columns for line in text.splitlines())
+
+
+async def test_no_runs_are_nothing_for_programs() -> None:
+    async with routed(FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse()})) as env:
+        done = await dragoman("runs", env=env)
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (pb.InputRequest(id="q", kind=pb.INPUT_KIND_SCHEMA), "--value JSON"),
+        (pb.InputRequest(id="q", kind=pb.INPUT_KIND_TEXT), "--text ANSWER"),
+    ],
+)
+async def test_show_tells_how_other_questions_are_answered(asked: pb.InputRequest, answer: str) -> None:
+    response = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="run-2"), pending_requests=[asked])
+    async with routed(FakeAdapter(answers={"GetRun": response})) as env:
+        done = await dragoman("show", "run-2", env=env)
+    assert done.out.endswith(f"dragoman respond run-2 q {answer}\n")
+
+
+@pytest.mark.parametrize("command", ["attach run-1", "cancel run-1", "respond run-1 q --text t"])
+async def test_the_adapter_of_a_run_of_others_is_named(command: str) -> None:
+    tell = Teller()
+    answers = {"Cancel": api.CancelResponse(), "Respond": api.RespondResponse(sequence=1)}
+    fake = FakeAdapter([tell.started(), tell.succeeded()], answers=answers)
+    async with routed(fake) as env:
+        await dragoman(*command.split(), "--adapter", "fake", env=env)
+    [(_name, request)] = fake.calls
+    assert request.adapter == "fake"
 
 
 async def test_runs_are_asked_for_by_agent_task_mark_and_end() -> None:
@@ -212,7 +267,7 @@ async def test_show_tells_all_that_is_known_and_how_to_answer() -> None:
         machine = await dragoman("show", "run-2", "--json", env=env)
     assert text.out == (
         "run-2\nstate     waiting for input\nadapter   fake\nevents    0\ntask      T-1\nlabels    team=blue\n"
-        "remark    It was cut.\nasks      q1: May I?\n          dragoman respond run-2 q1 …  [yes, no]\n"
+        "remark    It was cut.\nasks      q1: May I?\n          dragoman respond run-2 q1 --option yes|no\n"
     )
     assert json.loads(machine.out)["run"]["runId"] == "run-2"
 

@@ -96,3 +96,12 @@ def test_what_to_type_next() -> None:
     assert _detected.next_command(OK) == 'dragoman run claude_code "Say hello in one sentence."'
     generic = pb.Detection(adapter="process", confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE)
     assert _detected.next_command(generic) == "dragoman describe process"
+
+
+def test_what_to_do_is_told_once() -> None:
+    problem = pb.DetectionProblem(message="No credentials.", hint="Log in.")
+    found = pb.Detection(adapter="a", available=True, auth=pb.AUTH_STATE_MISSING, hint="Log in.", problems=[problem])
+    assert [plain(line) for line in _detected.lines([found])] == [
+        "✗ a (installed but not authenticated. Log in)",
+        "    ! No credentials",
+    ]

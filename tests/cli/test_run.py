@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
-from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Silence, Teller
+from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Silence, Teller, Until
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, json_format
@@ -206,7 +206,7 @@ async def test_lines_nobody_recognised_are_counted_and_shown_with_debug() -> Non
     async with routed(fake) as env:
         quiet = await dragoman("run", "fake", env=env)
         loud = await dragoman("run", "fake", "--debug", env=env)
-    assert quiet.err == "1 lines were not recognised; --debug shows them\n"
+    assert quiet.err == "1 line was not recognised; --debug shows them\n"
     assert "odd" not in quiet.out
     assert "│ odd\n" in loud.out
 
@@ -226,3 +226,25 @@ async def test_attach_follows_from_a_sequence() -> None:
     assert done.code == 0
     assert done.last_line.endswith("run run-1")
     assert fake.requests("Attach") == [api.AttachRequest(run_id="run-1", hold=True)]
+
+
+async def test_attach_from_a_later_sequence_shows_what_it_would_show_from_the_first() -> None:
+    tell = Teller()
+    begun = tell.started()  # of an adapter whose agent's lines are its answer
+    later: list[Action] = [tell.event(log=pb.Log(text="two", stream=pb.OUTPUT_STREAM_STDOUT)), tell.succeeded()]
+    fake = fake_of([begun, Until("never")], later)
+    async with routed(fake) as env:
+        done = await dragoman("attach", "run-1", "--after", "1", env=env)
+    assert done.out.splitlines()[0] == "two"
+    assert [request.after_sequence for request in fake.requests("Attach")] == [0, 1]
+    assert not any(request.hold for request in fake.requests("Attach"))
+
+
+async def test_programs_that_attach_from_a_later_sequence_get_only_that() -> None:
+    tell = Teller()
+    tell.sequence = 1
+    fake = fake_of([tell.succeeded()])
+    async with routed(fake) as env:
+        done = await dragoman("attach", "run-1", "--after", "1", "--json", env=env)
+    assert [json.loads(line)["sequence"] for line in done.out.splitlines()] == ["2"]
+    assert len(fake.requests("Attach")) == 1

@@ -57,9 +57,9 @@ async def test_a_table_at_a_terminal(terminal: tuple[int, int]) -> None:
     assert done.code == 0
     shown = os.read(near, 65536).decode().replace("\r\n", "\n")
     assert shown == (
-        "TASK     ADAPTER  AGENT  RUNS  USED                     SESSION\n"
-        "issue-1  fake     ada    12    1970-01-01 01:00:00 UTC  s-1\n"
-        "issue-1  other    -      0                              s-2\n"
+        "TASK     ADAPTER  AGENT  RUNS  USED (UTC)        SESSION\n"
+        "issue-1  fake     ada    12    1970-01-01 01:00  s-1\n"
+        "issue-1  other    -      0                       s-2\n"
     )
 
 

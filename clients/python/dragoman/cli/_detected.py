@@ -28,7 +28,8 @@ def lines(detections: Iterable[pb.Detection]) -> list[list[Segment]]:
         out.append([mark, Segment(f"{name} ({_facts(found) if ready else _obstacles(found)})")])
         for problem in found.problems:
             if problem.message != found.message:
-                out.append([Segment(f"    ! {_joined(problem.message, problem.hint)}", Style.TOOL)])
+                hint = problem.hint if problem.hint != found.hint else ""  # told above
+                out.append([Segment(f"    ! {_joined(problem.message, hint)}", Style.TOOL)])
     return out
 
 

@@ -53,10 +53,11 @@ def _no_directory(error: OSError) -> Complaint:
     )
 
 
-def _no_log(error: StoreError) -> Complaint:
+def _no_log(error: StoreError, run_log: str = "") -> Complaint:
+    own = "free its disk, or give 'dragoman serve' another --run-log or --state-dir"
     return Complaint(
         str(error),
-        hint="free its disk, or give 'dragoman serve' another --run-log or --state-dir",
+        hint="see that the server of --run-log is up and lets this user in" if "://" in run_log else own,
         exit_code=EXIT_FAILED,
     )
 
@@ -92,7 +93,7 @@ def serve(config: RouterConfig) -> None:
             raise
         raise ProblemError(_no_directory(error)) from error
     except StoreError as error:
-        raise ProblemError(_no_log(error)) from error
+        raise ProblemError(_no_log(error, config.run_log)) from error
 
 
 def _announce(addresses: Sequence[str]) -> None:

@@ -60,6 +60,10 @@ class Screen:
         else:
             await self._print(self._out_style(self._renderer.render(event)))
 
+    def recall(self, event: pb.AgentEvent) -> None:
+        """Take note of an event that was shown elsewhere before."""
+        self._renderer.render(event)
+
     async def say(self, text: str, style: Style = Style.STRONG) -> None:
         """Say something about the run, on standard error, on a line of its own.
 
@@ -80,8 +84,9 @@ class Screen:
         line = last_line(result, run_id)
         style = Style.ASSISTANT if result.outcome == pb.OUTCOME_SUCCEEDED else Style.ERROR
         if self._renderer.hidden_lines:
-            lines = f"{self._renderer.hidden_lines} lines were not recognised; --debug shows them"
-            await self.say(lines, Style.FAINT)
+            number = self._renderer.hidden_lines
+            lines = f"{number} lines were" if number > 1 else "1 line was"
+            await self.say(f"{lines} not recognised; --debug shows them", Style.FAINT)
         if self._json:
             await self.say(line, style)
             return

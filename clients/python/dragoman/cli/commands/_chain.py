@@ -69,6 +69,7 @@ def _kind(name: str) -> event_pb2.FailureKind.ValueType:
     wanted = name.upper().replace("-", "_").removeprefix(_PREFIX)
     if wanted not in known:
         near = near_names(wanted.lower(), [kind.lower() for kind in known])
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        every = f"; they are {', '.join(kind.lower() for kind in known)}"
+        hint = f"; did you mean {' or '.join(near)}?" if near else every
         raise click.BadParameter(f"{name!r} is no kind of failure{hint}", param_hint="--fallback-on")
     return event_pb2.FailureKind.Value(known[wanted])

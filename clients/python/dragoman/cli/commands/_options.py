@@ -28,6 +28,16 @@ def router_option(*, finds_runs: bool = False) -> Callable[[_F], _F]:
     )
 
 
+def adapter_option() -> Callable[[_F], _F]:
+    """Return ``--adapter NAME`` for a run that the router may not know."""
+    return click.option(
+        "--adapter",
+        default="",
+        metavar="NAME",
+        help="The run's adapter, if a router with another log started it.",
+    )
+
+
 def json_option(what: str) -> Callable[[_F], _F]:
     """Return ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help=what)

@@ -76,7 +76,7 @@ def _entry_lines(entry: router_pb2.AdapterEntry) -> list[list[Segment]]:
     if entry.HasField("pid"):
         facts.append(f"pid {entry.pid}")
     if entry.live_runs:
-        facts.append(f"{entry.live_runs} live runs")
+        facts.append(f"{entry.live_runs} live run{'s' if entry.live_runs > 1 else ''}")
     refused = entry.state in {router_pb2.ADAPTER_STATE_REFUSED, router_pb2.ADAPTER_STATE_UNAVAILABLE}
     style = Style.ERROR if refused else Style.PLAIN
     lines = [[Segment(one_line(entry.adapter, 60), Style.STRONG), Segment(f"  {', '.join(facts)}", style)]]

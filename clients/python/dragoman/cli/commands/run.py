@@ -1,5 +1,7 @@
 """``dragoman run`` and ``dragoman attach``."""
 
+import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +17,22 @@ from dragoman.cli._screen import Screen
 from dragoman.cli._summary import EXIT_OK
 from dragoman.cli._text import one_line
 from dragoman.cli.commands._chain import chain_options, put_chain
-from dragoman.cli.commands._options import config_option, cwd_option, env_option, json_option, router_option
+from dragoman.cli.commands._options import (
+    adapter_option,
+    config_option,
+    cwd_option,
+    env_option,
+    json_option,
+    router_option,
+)
 from dragoman.client import Client, execute_request
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
 _ASKING = frozenset({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATURE_INPUT_REQUESTS})
+_RECALLING_S = 2.0
+"""How long the first event of a run is waited for, of which somebody has seen later ones."""
 _STARTING_S = 3.0
 """How long an adapter may take to start without a word."""
 _EXAMPLES = """\b
@@ -278,13 +289,25 @@ def _standard_input() -> str:
 @click.option("--hold", is_flag=True, help="Keep the run alive while this follows it.")
 @click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
 @json_option("Print one line of JSON per event.")
+@adapter_option()
 @router_option(finds_runs=True)
-def attach_command(run_id: str, after: int, hold: bool, debug: bool, as_json: bool, router: str | None) -> int:
+def attach_command(
+    run_id: str, after: int, hold: bool, debug: bool, as_json: bool, adapter: str, router: str | None
+) -> int:
     """Follow RUN: what is stored, then live. Ctrl-C leaves it; 'dragoman cancel' ends it."""
 
     async def work(client: Client) -> int:
         async with Screen(as_json=as_json, debug=debug) as screen:
-            stream = client.attach(run_id, after_sequence=after, hold=hold)
+            if after and not as_json:
+                await _recall(client, run_id, adapter, screen)
+            stream = client.attach(run_id, after_sequence=after, hold=hold, adapter=adapter)
             return await Drive(stream, screen, interactive=is_interactive(), owned=False).run()
 
     return run_connected(router, work, debug=debug)
+
+
+async def _recall(client: Client, run_id: str, adapter: str, screen: Screen) -> None:
+    """Let the screen know how the run began, without showing it: that decides what is shown of the rest."""
+    async with client.attach(run_id, adapter=adapter) as stream:
+        with contextlib.suppress(TimeoutError, StopAsyncIteration):
+            screen.recall(await asyncio.wait_for(anext(stream), _RECALLING_S))

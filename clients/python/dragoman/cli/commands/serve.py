@@ -57,13 +57,14 @@ _log_level = click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where logs of adapters and detections are kept. Default: the user's own directories.",
+    help="Where runs, logs of adapters and detections are kept. Default: the user's own directories.",
 )
 @click.option(
     "--run-log",
     metavar="URL",
     default="",
     envvar="DRAGOMAN_RUN_LOG",
+    show_envvar=True,
     help="Where runs are kept: a postgresql:// URL, which several routers may share, or 'memory'. "
     "Default: a SQLite file in the state directory.",
 )
@@ -71,6 +72,7 @@ _log_level = click.option(
     "--advertise",
     metavar="ADDR",
     envvar="DRAGOMAN_ADVERTISE",
+    show_envvar=True,
     help="Where other routers of the same run log reach this one. Default: the first --listen.",
 )
 @click.option(
@@ -104,7 +106,7 @@ def serve_command(
         addresses=adapters,
         manifests=manifests,
         state_dir=state_dir,
-        run_log=run_log,
+        run_log=_run_log(run_log),
         advertise=advertise,
         max_runs=_max_runs(max_runs_pairs),
         log_format=log_format,
@@ -114,6 +116,14 @@ def serve_command(
         serve(config)
     except AddressError as error:
         raise ProblemError(Complaint(str(error), exit_code=EXIT_USAGE)) from error
+
+
+def _run_log(url: str) -> str:
+    if url in {"", "memory"} or url.startswith(("postgresql://", "postgres://")):
+        return url
+    # Its beginning only: what follows may be a password.
+    told = f"{url.partition('://')[0]!r} is no postgresql:// URL, and not 'memory'; for a file give --state-dir"
+    raise click.BadParameter(told, param_hint="--run-log")
 
 
 def _max_runs(pairs: tuple[str, ...]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from dragoman.cli._problem import ProblemError
 from dragoman.cli._show import print_json, print_json_lines, print_lines
 from dragoman.cli._style import Segment, Style
 from dragoman.cli._summary import EXIT_OK, EXIT_USAGE
+from dragoman.cli._table import table
 from dragoman.cli._text import count, one_line
 from dragoman.cli.commands._options import json_option, router_option
 from dragoman.client import Client
@@ -126,16 +127,9 @@ def _name(session: router_pb2.StoredSession) -> str:
 
 
 def _table(found: Sequence[router_pb2.StoredSession]) -> list[list[Segment]]:
-    head = ("TASK", "ADAPTER", "AGENT", "RUNS", "USED", "SESSION")
-    rows = [head, *(_row(session) for session in found)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(head) - 1)]
-    lines: list[list[Segment]] = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
-        style = Style.FAINT if row is head else Style.PLAIN
-        first = Style.FAINT if row is head else Style.STRONG
-        lines.append([Segment(cells[0], first), Segment("  " + "  ".join([*cells[1:], row[-1]]), style)])
-    return lines if found else [[Segment("no stored sessions")]]
+    if not found:
+        return [[Segment("no stored sessions")]]
+    return table(("TASK", "ADAPTER", "AGENT", "RUNS", "USED (UTC)", "SESSION"), [_row(session) for session in found])
 
 
 def _row(session: router_pb2.StoredSession) -> tuple[str, ...]:
@@ -144,13 +138,13 @@ def _row(session: router_pb2.StoredSession) -> tuple[str, ...]:
         one_line(session.adapter, 30),
         one_line(session.key.agent_id, 30) or "-",
         count(session.runs),
-        _when(session.used_at),
+        _when(session.used_at, "%Y-%m-%d %H:%M"),
         one_line(session.handle.display_id or session.handle.native_id, 60),
     )
 
 
-def _when(time: timestamp_pb2.Timestamp) -> str:
-    return time.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC") if time.ListFields() else ""
+def _when(time: timestamp_pb2.Timestamp, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    return time.ToDatetime().strftime(form) if time.ListFields() else ""
 
 
 def _details(session: router_pb2.StoredSession) -> list[list[Segment]]:

@@ -1,6 +1,7 @@
 """``dragoman cancel``, ``respond``, ``runs`` and ``show``: runs that somebody else started."""
 
 import json
+import sys
 from collections.abc import Sequence
 
 import click
@@ -9,8 +10,9 @@ from dragoman.cli._connect import run_connected
 from dragoman.cli._show import print_json, print_lines
 from dragoman.cli._style import Segment, Style
 from dragoman.cli._summary import EXIT_FAILED, EXIT_OK, processes
+from dragoman.cli._table import table
 from dragoman.cli._text import one_line, seconds, word
-from dragoman.cli.commands._options import json_option, router_option
+from dragoman.cli.commands._options import adapter_option, json_option, router_option
 from dragoman.client import Client
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -23,15 +25,18 @@ _OUTCOMES = {name.removeprefix("OUTCOME_").lower(): number for name, number in p
 @click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="Time to end by itself; 0 kills now.")
 @click.option("--reason", default="", help="Why, for people.")
 @json_option("Print the CancelResponse as JSON.")
+@adapter_option()
 @router_option(finds_runs=True)
-def cancel_command(run_id: str, grace: float | None, reason: str, as_json: bool, router: str | None) -> int:
+def cancel_command(
+    run_id: str, grace: float | None, reason: str, as_json: bool, adapter: str, router: str | None
+) -> int:
     """Stop RUN, and say how it ended and whether its processes are proven gone.
 
     Exit code 1 if they are not.
     """
 
     async def work(client: Client) -> int:
-        response = await client.cancel(run_id, grace_s=grace, reason=reason)
+        response = await client.cancel(run_id, grace_s=grace, reason=reason, adapter=adapter)
         result = pb.Result(outcome=response.outcome)
         if response.HasField("tree_confirmed_dead"):
             result.tree_confirmed_dead = response.tree_confirmed_dead
@@ -56,6 +61,7 @@ def cancel_command(run_id: str, grace: float | None, reason: str, as_json: bool,
 @click.option("--value", metavar="JSON", help="An answer that fits the request's schema.")
 @click.option("--input", "updated_input", metavar="JSON", help="The tool's input, changed.")
 @click.option("--message", default="", help="Words to the agent, e.g. why it was refused.")
+@adapter_option()
 @router_option(finds_runs=True)
 def respond_command(
     run_id: str,
@@ -65,6 +71,7 @@ def respond_command(
     value: str | None,
     updated_input: str | None,
     message: str,
+    adapter: str,
     router: str | None,
 ) -> int:
     """Answer the question REQUEST of RUN. The first valid answer wins."""
@@ -79,7 +86,9 @@ def respond_command(
     )
 
     async def work(client: Client) -> None:
-        response = await client.respond(run_id, request_id, answer, responder="dragoman command line")
+        response = await client.respond(
+            run_id, request_id, answer, responder="dragoman command line", adapter=adapter
+        )
         print_lines([[Segment(f"answered; recorded as event {response.sequence}")]])
 
     return run_connected(router, work)
@@ -161,19 +170,20 @@ def _when(run: router_pb2.RunSummary) -> str:
 
 
 def _run_lines(runs: Sequence[router_pb2.RunSummary]) -> list[list[Segment]]:
-    rows = [
-        (one_line(run.run_id), _state(run), one_line(run.adapter, 60), _when(run), f"{run.last_sequence} events")
-        for run in runs
-    ]
-    widths = [max((len(row[at]) for row in rows), default=0) for at in range(4)]
-    return [
-        [
-            Segment(row[0].ljust(widths[0]), Style.STRONG),
-            Segment("  " + "  ".join(cell.ljust(width) for cell, width in zip(row[1:4], widths[1:], strict=True))),
-            Segment(f"  {row[4]}"),
-        ]
-        for row in rows
-    ]
+    if not runs:
+        return [[Segment("no such runs")]] if sys.stdout.isatty() else []
+    head = ("RUN", "STATE", "ADAPTER", "ACCEPTED (UTC)", "EVENTS", "TASK")
+    return table(head, [_run_row(run) for run in runs])
+
+
+def _run_row(run: router_pb2.RunSummary) -> tuple[str, ...]:
+    accepted = ""
+    if run.HasField("accepted_at"):
+        accepted = run.accepted_at.ToDatetime().strftime(
+            "%m-%d %H:%M:%S" if sys.stdout.isatty() else "%Y-%m-%dT%H:%M:%SZ"
+        )
+    events, task = str(run.last_sequence), one_line(run.task_key, 80)
+    return one_line(run.run_id), _state(run), one_line(run.adapter, 60), accepted, events, task
 
 
 def _details(response: router_pb2.GetRunResponse) -> list[list[Segment]]:
@@ -198,9 +208,16 @@ def _details(response: router_pb2.GetRunResponse) -> list[list[Segment]]:
     lines += [[Segment(f"{name:9} {value}")] for name, value in facts.items() if value]
     lines += [[Segment(f"remark    {one_line(remark, 400)}", Style.TOOL)] for remark in run.remarks]
     for asked in response.pending_requests:
-        options = ", ".join(one_line(option.id, 40) for option in asked.options)
         lines.append([Segment(f"asks      {one_line(asked.id)}: {one_line(asked.title, 300)}", Style.TOOL)])
-        lines.append(
-            [Segment(f"          dragoman respond {one_line(run.run_id)} {one_line(asked.id)} …  [{options}]")]
-        )
+        command = f"dragoman respond {one_line(run.run_id)} {one_line(asked.id)} {_answer(asked)}"
+        lines.append([Segment(f"          {command}")])
     return lines
+
+
+def _answer(asked: pb.InputRequest) -> str:
+    """Return how a question is answered, as options of ``dragoman respond``."""
+    if asked.kind == pb.INPUT_KIND_SCHEMA:
+        return "--value JSON"
+    if not asked.options:
+        return "--text ANSWER"
+    return f"--option {'|'.join(one_line(option.id, 40) for option in asked.options)}"
