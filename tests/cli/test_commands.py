@@ -191,9 +191,9 @@ async def test_runs() -> None:
 @pytest.mark.parametrize(
     ("columns", "task", "shown"),
     [
-        (80, "", "RUN    STATE    ADAPTER  ACCEPTED (UTC)  EVENTS\nrun-2  running  fake     01-01 00:00:00  4\n"),
-        (64, "T" * 30, "EVENTS  TASK\nrun-2  running  fake     01-01 00:00:00  4       TTTTTTTTTTTTTT…\n"),
-        (50, "T" * 30, "EVENTS\nrun-2  running  fake     01-01 00:00:00  4\n"),
+        (80, "", "RUN    STATE    ADAPTER  ACCEPTED (UTC)  SEQUENCE\nrun-2  running  fake     01-01 00:00:00  4\n"),
+        (64, "T" * 30, "SEQUENCE  TASK\nrun-2  running  fake     01-01 00:00:00  4         TTTTTTTTTTTT…\n"),
+        (50, "T" * 30, "SEQUENCE\nrun-2  running  fake     01-01 00:00:00  4\n"),
     ],
 )
 async def test_runs_fit_a_terminal(columns: int, task: str, shown: str) -> None:
@@ -266,7 +266,7 @@ async def test_show_tells_all_that_is_known_and_how_to_answer() -> None:
         text = await dragoman("show", "run-2", env=env)
         machine = await dragoman("show", "run-2", "--json", env=env)
     assert text.out == (
-        "run-2\nstate     waiting for input\nadapter   fake\nevents    0\ntask      T-1\nlabels    team=blue\n"
+        "run-2\nstate     waiting for input\nadapter   fake\nsequence  0\ntask      T-1\nlabels    team=blue\n"
         "remark    It was cut.\nasks      q1: May I?\n          dragoman respond run-2 q1 --option yes|no\n"
     )
     assert json.loads(machine.out)["run"]["runId"] == "run-2"
@@ -277,3 +277,15 @@ async def test_an_unserved_method_is_told_as_that() -> None:
         done = await dragoman("runs", env=env)
     assert done.code == 1
     assert done.err.startswith("error: what answers there does not serve this\n")
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [(pb.Result(exit_code=3), "exit      code 3\n"), (pb.Result(signal="SIGTERM"), "exit      SIGTERM\n")],
+)
+async def test_show_tells_how_the_agent_ended(result: pb.Result, told: str) -> None:
+    result.outcome = pb.OUTCOME_FAILED
+    response = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="run-2", result=result))
+    async with routed(FakeAdapter(answers={"GetRun": response})) as env:
+        done = await dragoman("show", "run-2", env=env)
+    assert told in done.out

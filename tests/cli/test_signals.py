@@ -79,7 +79,7 @@ async def test_once_leaves_where_nobody_answers_any_more(script: list[Action], t
         process = await start("run", "fake", "--run-id", "r1", env={"DRAGOMAN_ROUTER": address})
         await fake.gate("called Execute").wait()
     assert process.stderr is not None
-    assert await process.stderr.readline() == b"the connection broke; looking for r1 again\xe2\x80\xa6\n"
+    assert await process.stderr.readline() == b"the stream broke; looking for r1 again\xe2\x80\xa6\n"
     process.send_signal(signal.SIGINT)
     done = await asyncio.wait_for(finish(process), 10)
     assert done.code == 130

@@ -88,7 +88,7 @@ class Drive:
         return EXIT_FAILED if result is None else exit_code(result)
 
     async def _say_broken(self, _error: DragomanError) -> None:
-        await self._screen.say(f"the connection broke; looking for {self._stream.run_id} again…", Style.FAINT)
+        await self._screen.say(f"the stream broke; looking for {self._stream.run_id} again…", Style.FAINT)
 
     async def _take(self, event: pb.AgentEvent) -> None:
         kind = event.WhichOneof("body")

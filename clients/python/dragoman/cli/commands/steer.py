@@ -172,7 +172,7 @@ def _when(run: router_pb2.RunSummary) -> str:
 def _run_lines(runs: Sequence[router_pb2.RunSummary]) -> list[list[Segment]]:
     if not runs:
         return [[Segment("no such runs")]] if sys.stdout.isatty() else []
-    head = ("RUN", "STATE", "ADAPTER", "ACCEPTED (UTC)", "EVENTS", "TASK")
+    head = ("RUN", "STATE", "ADAPTER", "ACCEPTED (UTC)", "SEQUENCE", "TASK")
     return table(head, [_run_row(run) for run in runs])
 
 
@@ -182,8 +182,8 @@ def _run_row(run: router_pb2.RunSummary) -> tuple[str, ...]:
         accepted = run.accepted_at.ToDatetime().strftime(
             "%m-%d %H:%M:%S" if sys.stdout.isatty() else "%Y-%m-%dT%H:%M:%SZ"
         )
-    events, task = str(run.last_sequence), one_line(run.task_key, 80)
-    return one_line(run.run_id), _state(run), one_line(run.adapter, 60), accepted, events, task
+    sequence, task = str(run.last_sequence), one_line(run.task_key, 80)
+    return one_line(run.run_id), _state(run), one_line(run.adapter, 60), accepted, sequence, task
 
 
 def _details(response: router_pb2.GetRunResponse) -> list[list[Segment]]:
@@ -194,7 +194,7 @@ def _details(response: router_pb2.GetRunResponse) -> list[list[Segment]]:
         "adapter": one_line(run.adapter, 60),
         "accepted": _when(run),
         "took": seconds(result.duration.ToNanoseconds() / 1e9) if result.HasField("duration") else "",
-        "events": str(run.last_sequence),
+        "sequence": str(run.last_sequence),
         "attempt": str(run.attempt) if run.attempt > 1 else "",
         "task": one_line(run.task_key),
         "agent": one_line(run.agent_id),
@@ -202,6 +202,7 @@ def _details(response: router_pb2.GetRunResponse) -> list[list[Segment]]:
         "readers": str(run.readers) if run.readers else "",
         "session": one_line(result.session.handle.display_id or result.session.handle.native_id),
         "failure": one_line(result.failure.message, 600),
+        "exit": one_line(result.signal) or (f"code {result.exit_code}" if result.exit_code else ""),
         "summary": one_line(result.summary, 600),
     }
     lines = [[Segment(one_line(run.run_id), Style.STRONG)]]
