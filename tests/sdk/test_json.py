@@ -19,6 +19,7 @@ from hypothesis import strategies as st
         (b"{", None),
         (b'{"a": "\xff"}', None),
         (b"[" * 100_000, None),
+        (rb'{"a": "\ud800", "b": ' + b"[" * 900 + b"]" * 900 + b"}", None),
         (b'{"a": ' + b"9" * 5000 + b"}", None),
         ('{"a": "é\u2028"}'.encode(), {"a": "é\u2028"}),
         (rb'{"a": "\ud83d\ude00"}', {"a": "😀"}),

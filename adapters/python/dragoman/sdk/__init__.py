@@ -46,6 +46,7 @@ from dragoman.sdk._parser import (
     Withdraw,
     Write,
     log_event,
+    outputs_of,
 )
 from dragoman.sdk._permissions import decide
 from dragoman.sdk._run import Run
@@ -111,6 +112,7 @@ __all__ = [
     "failure_from_hint",
     "is_uuid",
     "log_event",
+    "outputs_of",
     "parse_json_object",
     "print_schema",
     "probe",

@@ -39,11 +39,11 @@ def parse_json_object(data: bytes) -> JsonObject | None:
     """
     try:
         value = json.loads(data)
+        if not isinstance(value, dict):
+            return None
+        return _well_formed_object(value) if _MAY_HOLD_SURROGATES.search(data) else value
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict):
-        return None
-    return _well_formed_object(value) if _MAY_HOLD_SURROGATES.search(data) else value
 
 
 def _well_formed_object(value: JsonObject) -> JsonObject:

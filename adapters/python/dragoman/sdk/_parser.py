@@ -154,3 +154,32 @@ def log_event(stream: Stream, line: Line) -> pb.AgentEvent:
     if "\ufffd" in text and text.encode() != line.data:
         log.raw = line.data
     return pb.AgentEvent(log=log)
+
+
+def outputs_of(
+    report: Report, stream: Stream, line: Line, read: Callable[[], Iterable[Output] | None] | None, native: str = ""
+) -> list[Output]:
+    """Return what a line comes down to; the line itself, as a log, where it says nothing that is known.
+
+    Args:
+        report: the parser's; it is told that the agent said something.
+        stream: where the line came from.
+        line: as it came.
+        read: reads the line's frame; None, or a reader that returns None, where nothing is known of it. What is
+            nested so deeply that it can be read but not written is not known either.
+        native: the frame's own name, put on the first event; empty where nobody asks for names.
+    """
+    if read is None:
+        return [log_event(stream, line)]
+    report.has_output = True
+    try:
+        found = read()
+        outputs = None if found is None else list(found)
+    except RecursionError:
+        outputs = None
+    if outputs is None:
+        return [log_event(stream, line)]
+    event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
+    if native and event is not None:
+        event.native.type = native
+    return outputs

@@ -5,6 +5,7 @@ never fatal.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from dragoman.adapters.claude_code import control
@@ -35,6 +36,7 @@ from dragoman.sdk import (
     as_string,
     compact,
     log_event,
+    outputs_of,
     parse_json_object,
 )
 from dragoman.v1 import event_pb2 as pb
@@ -80,16 +82,8 @@ class ClaudeParser:
         frame = parse_json_object(line.data) if stream == "stdout" else None
         if frame is None:
             return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            outputs = self._frame(frame, line)
-        except RecursionError:  # nested so deeply that it can be read but not written
-            outputs = None
-        if outputs is None:
-            return [log_event(stream, line)]
-        if self._names_frames:
-            _name(frame, outputs)
-        return outputs
+        native = _name(frame) if self._names_frames else ""
+        return outputs_of(self.report, stream, line, partial(self._frame, frame, line), native)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
@@ -322,10 +316,8 @@ class ClaudeParser:
         return Terminal(succeeded=False, subtype=subtype, failure=failure)
 
 
-def _name(frame: Fields, outputs: list[Output]) -> None:
-    event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
-    if event is not None:
-        event.native.type = "/".join(part for part in (text(frame, "type"), text(frame, "subtype")) if part)
+def _name(frame: Fields) -> str:
+    return "/".join(part for part in (text(frame, "type"), text(frame, "subtype")) if part)
 
 
 def _message(words: str, frame: Fields) -> pb.AgentEvent:

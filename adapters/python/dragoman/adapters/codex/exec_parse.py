@@ -5,6 +5,7 @@ took is kept in the session's handle, and where it is not known, nothing is told
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from dragoman.adapters.codex.classify import failure_of
@@ -13,7 +14,18 @@ from dragoman.adapters.codex.plan import TOTALS_KEY, kept
 from dragoman.adapters.codex.thread import ThreadEvents, notice
 from dragoman.adapters.codex.tools import Calls
 from dragoman.adapters.codex.usage import dump, load, minus, read_counts, token_counts
-from dragoman.sdk import Job, JsonValue, Line, Output, Report, Stream, Terminal, compact, log_event, parse_json_object
+from dragoman.sdk import (
+    Job,
+    JsonValue,
+    Line,
+    Output,
+    Report,
+    Stream,
+    Terminal,
+    compact,
+    outputs_of,
+    parse_json_object,
+)
 from dragoman.sdk.fields import Fields, inner, objects, text
 from dragoman.v1 import event_pb2 as pb
 
@@ -57,19 +69,10 @@ class ExecParser:
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
-        frame = parse_json_object(line.data) if stream == "stdout" else None
-        handler = self._handlers.get(text(frame, "type")) if frame is not None else None
-        if frame is None or handler is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            outputs = list(handler(frame))
-        except RecursionError:  # nested so deeply that it can be read but not written
-            return [log_event(stream, line)]
-        for output in outputs[:1]:
-            if self._job.request.include_native and isinstance(output, pb.AgentEvent):
-                output.native.type = text(frame, "type")
-        return outputs
+        frame = (parse_json_object(line.data) if stream == "stdout" else None) or {}
+        kind = text(frame, "type")
+        read = partial(self._handlers[kind], frame) if kind in self._handlers else None
+        return outputs_of(self.report, stream, line, read, kind if self._job.request.include_native else "")
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""

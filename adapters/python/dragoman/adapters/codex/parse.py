@@ -8,6 +8,7 @@ fatal.
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from dragoman.adapters.codex.approvals import Approvals
@@ -39,6 +40,7 @@ from dragoman.sdk import (
     Write,
     compact,
     log_event,
+    outputs_of,
     unknown_session,
 )
 from dragoman.sdk.fields import Fields, inner, objects, text
@@ -86,16 +88,9 @@ class AppServerParser:
         message = self._peer.read(line.data) if stream == "stdout" else None
         if message is None or isinstance(message, Stray):
             return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            outputs = self._message(message)
-        except RecursionError:  # nested so deeply that it can be read but not written
-            outputs = None
-        if outputs is None:
-            return [log_event(stream, line)]
-        if self._job.request.include_native and isinstance(message, Notification | Request):
-            _name(message.method, outputs)
-        return outputs
+        names = self._job.request.include_native
+        native = message.method if names and isinstance(message, Notification | Request) else ""
+        return outputs_of(self.report, stream, line, partial(self._message, message), native)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
@@ -283,9 +278,3 @@ def _terminal(status: str, error: Fields, limits: Iterable[pb.RateLimit]) -> Ter
     if failure.kind == pb.FAILURE_KIND_QUOTA_EXCEEDED:  # numbers are surer than the words about them
         failure = replace(failure, retry_not_before=used_up_until(limits) or failure.retry_not_before)
     return Terminal(succeeded=False, subtype=status, failure=failure)
-
-
-def _name(method: str, outputs: list[Output]) -> None:
-    event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
-    if event is not None:
-        event.native.type = method

@@ -37,7 +37,7 @@ from dragoman.sdk import (
     Write,
     compact,
     jsonrpc,
-    log_event,
+    outputs_of,
 )
 from dragoman.sdk.fields import Fields, count, inner, objects, text
 from dragoman.v1 import event_pb2 as pb
@@ -111,14 +111,7 @@ class CopilotParser:
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a message, or a line of standard error."""
         message = self._peer.read(line.data) if stream == "stdout" else None
-        if message is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            outputs = self._take(message)
-        except RecursionError:  # nested so deeply that it can be read but not written
-            outputs = None
-        return [log_event(stream, line)] if outputs is None else outputs
+        return outputs_of(self.report, stream, line, partial(self._take, message) if message is not None else None)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""

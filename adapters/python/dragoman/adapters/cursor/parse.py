@@ -6,9 +6,20 @@ a message come in pieces and then once more as a whole. Newer versions mark piec
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
-from dragoman.sdk import FailureInfo, Line, Output, Report, Stream, Terminal, compact, log_event, parse_json_object
+from dragoman.sdk import (
+    FailureInfo,
+    Line,
+    Output,
+    Report,
+    Stream,
+    Terminal,
+    compact,
+    outputs_of,
+    parse_json_object,
+)
 from dragoman.sdk.fields import Fields, count, inner, objects, text
 from dragoman.v1 import event_pb2 as pb
 
@@ -59,15 +70,9 @@ class CursorParser:
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
-        frame = parse_json_object(line.data) if stream == "stdout" else None
-        handler = self._handlers.get(text(frame, "type")) if frame is not None else None
-        if frame is None or handler is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            return list(handler(frame))
-        except RecursionError:  # nested so deeply that it can be read but not written
-            return [log_event(stream, line)]
+        frame = (parse_json_object(line.data) if stream == "stdout" else None) or {}
+        handler = self._handlers.get(text(frame, "type"))
+        return outputs_of(self.report, stream, line, partial(handler, frame) if handler else None)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""

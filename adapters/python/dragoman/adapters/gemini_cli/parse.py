@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_stream, retry_cause
@@ -16,6 +17,7 @@ from dragoman.sdk import (
     compact,
     fields,
     log_event,
+    outputs_of,
     parse_json_object,
 )
 from dragoman.sdk.fields import Fields
@@ -98,22 +100,12 @@ class StreamParser:
         """Take a line."""
         if stream == "stderr":
             return [*self._retries.line(line.data.decode("utf-8", "replace")), log_event(stream, line)]
-        frame = parse_json_object(line.data)
-        handler = self._handlers.get(fields.text(frame, "type")) if frame is not None else None
-        if frame is None or handler is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            outputs = list(handler(frame))
-        except RecursionError:  # nested so deeply that it can be read but not written
-            return [log_event(stream, line)]
-        if frame.get("type") == "result":
+        frame = parse_json_object(line.data) or {}
+        kind = fields.text(frame, "type")
+        read = partial(self._handlers[kind], frame) if kind in self._handlers else None
+        if kind == "result":
             self.report.raw_json = line.data.decode("utf-8", "replace")
-        if self._names_frames:
-            event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
-            if event is not None:
-                event.native.type = fields.text(frame, "type")
-        return outputs
+        return outputs_of(self.report, stream, line, read, kind if self._names_frames else "")
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""

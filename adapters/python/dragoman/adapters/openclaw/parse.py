@@ -5,6 +5,7 @@ understood becomes a ``log`` event.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from dragoman.adapters.openclaw import plan
@@ -26,7 +27,7 @@ from dragoman.sdk import (
     Withdraw,
     Write,
     compact,
-    log_event,
+    outputs_of,
     parse_json_object,
 )
 from dragoman.sdk import fields as read
@@ -75,14 +76,7 @@ class OpenClawParser:
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
         frame = parse_json_object(line.data) if stream == "stdout" else None
-        if frame is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            outputs = self._frame(frame)
-        except RecursionError:  # nested so deeply that it can be read but not written
-            outputs = None
-        return [log_event(stream, line)] if outputs is None else list(outputs)
+        return outputs_of(self.report, stream, line, partial(self._frame, frame) if frame is not None else None)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""

@@ -28,7 +28,7 @@ from dragoman.sdk import (
     classify_text,
     compact,
     failure_from_hint,
-    log_event,
+    outputs_of,
     parse_json_object,
 )
 from dragoman.v1 import event_pb2 as pb
@@ -96,15 +96,10 @@ class RunParser:
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
-        frame = parse_json_object(line.data) if stream == "stdout" else None
-        handler = self._handlers.get(as_string(frame.get("type"), "")) if frame is not None else None
-        if frame is None or handler is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            return [*self._session(frame), *handler(frame)]
-        except RecursionError:  # nested so deeply that it can be read but not written
-            return [log_event(stream, line)]
+        frame = (parse_json_object(line.data) if stream == "stdout" else None) or {}
+        handler = self._handlers.get(as_string(frame.get("type"), ""))
+        read = (lambda: [*self._session(frame), *handler(frame)]) if handler else None
+        return outputs_of(self.report, stream, line, read)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""

@@ -3,9 +3,21 @@
 import re
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import partial
 from typing import Final
 
-from dragoman.sdk import FailureInfo, Line, Output, Report, Stream, Terminal, compact, log_event, parse_json_object
+from dragoman.sdk import (
+    FailureInfo,
+    Line,
+    Output,
+    Report,
+    Stream,
+    Terminal,
+    compact,
+    log_event,
+    outputs_of,
+    parse_json_object,
+)
 from dragoman.sdk.fields import Fields, count, inner, number, objects, text
 from dragoman.v1 import event_pb2 as pb
 
@@ -44,8 +56,8 @@ class PiParser:
         kind = text(frame or {}, "type")
         if frame is None or (kind not in _SILENT and not hasattr(self, f"_on_{kind}")):
             return [log_event(stream, line)]
-        self.report.has_output = True
-        return [] if kind in _SILENT else getattr(self, f"_on_{kind}")(frame)
+        read = partial(getattr(self, f"_on_{kind}"), frame) if kind not in _SILENT else tuple
+        return outputs_of(self.report, stream, line, read)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output: only now it is sure that pi does not try again."""

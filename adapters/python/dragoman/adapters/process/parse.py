@@ -4,7 +4,8 @@ Plain text: each line is a ``log`` event. JSON lines (``config.output`` = ``json
 the seeds' transcript kinds; anything else is a ``log`` event too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from dragoman.sdk import (
     FailureInfo,
@@ -19,6 +20,7 @@ from dragoman.sdk import (
     as_string,
     compact,
     log_event,
+    outputs_of,
     parse_json_object,
 )
 from dragoman.v1 import event_pb2 as pb
@@ -74,17 +76,16 @@ class JsonLinesParser:
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
-        fields = parse_json_object(line.data) if stream == "stdout" else None
-        handler = self._handlers.get(as_string(fields.get("type"), "")) if fields is not None else None
-        if fields is None or handler is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        ended: list[Output] = []
+        fields = (parse_json_object(line.data) if stream == "stdout" else None) or {}
+        handler = self._handlers.get(as_string(fields.get("type"), ""))
+        return outputs_of(self.report, stream, line, partial(self._take, handler, fields) if handler else None)
+
+    def _take(self, handler: Callable[[Fields], Iterable[Output]], fields: Fields) -> Iterator[Output]:
         if self._text_item and not (fields.get("type") == "assistant" and fields.get("delta") is True):
             # Said so that what is held back of it comes now, and not after what follows.
-            ended = [pb.AgentEvent(text=pb.Text(item_id=self._text_item))]
+            yield pb.AgentEvent(text=pb.Text(item_id=self._text_item))
             self._text_item = ""
-        return [*ended, *handler(fields)]
+        yield from handler(fields)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""

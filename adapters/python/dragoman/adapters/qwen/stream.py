@@ -4,8 +4,9 @@ Its last line can be cut at 64 KiB, as it exits before the pipe is drained; so t
 before, and a last line of which only the beginning is there still tells how the run ended.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from dragoman.sdk import (
@@ -20,6 +21,7 @@ from dragoman.sdk import (
     compact,
     failure_from_hint,
     log_event,
+    outputs_of,
     parse_json_object,
     unknown_session,
 )
@@ -58,18 +60,18 @@ class QwenStreamParser:
                 self.report.terminal = Terminal(succeeded=True, subtype="success")
                 return []
             return [log_event(stream, line)]
-        events = self._frame(frame)
-        if events is None:
-            return [log_event(stream, line)]
-        self.report.has_output = True
-        parent = text(frame, "parent_tool_use_id")
-        for event in events if parent else ():
-            event.lineage.parent_tool_call_id = parent
-        return events
+        return outputs_of(self.report, stream, line, partial(self._read, frame))
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
         return []
+
+    def _read(self, frame: Fields) -> Sequence[pb.AgentEvent] | None:
+        events = self._frame(frame)
+        parent = text(frame, "parent_tool_use_id")
+        for event in events or () if parent else ():
+            event.lineage.parent_tool_call_id = parent
+        return events
 
     def _frame(self, frame: Fields) -> list[pb.AgentEvent] | None:
         kind, message = text(frame, "type"), inner(frame, "message")

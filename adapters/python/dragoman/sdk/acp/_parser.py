@@ -7,13 +7,25 @@ history and is not told again.
 
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from functools import partial
 from typing import Final
 
 from dragoman.sdk._fields import Fields, inner, text
 from dragoman.sdk._json import compact
 from dragoman.sdk._jsonrpc import INTERNAL_ERROR, Notification, Peer, Request, Response, RpcError, Stray
 from dragoman.sdk._lines import Line
-from dragoman.sdk._parser import Ask, CloseInput, FailureInfo, Output, Report, Stream, Terminal, Write, log_event
+from dragoman.sdk._parser import (
+    Ask,
+    CloseInput,
+    FailureInfo,
+    Output,
+    Report,
+    Stream,
+    Terminal,
+    Write,
+    log_event,
+    outputs_of,
+)
 from dragoman.sdk.acp._adjusting import Adjustment, adjustments
 from dragoman.sdk.acp._ending import ending, other_usage, run_usage
 from dragoman.sdk.acp._failures import failure_of, is_lost_session
@@ -90,16 +102,8 @@ class AcpParser:
         message = self._peer.read(line.data) if stream == "stdout" else None
         if message is None or isinstance(message, Stray):
             return [log_event(stream, line)]
-        self.report.has_output = True
-        try:
-            outputs = self._message(message)
-        except RecursionError:  # nested so deeply that it can be read but not written
-            outputs = None
-        if outputs is None:
-            return [log_event(stream, line)]
-        if self._wanted.names_frames:
-            _name(message, outputs)
-        return outputs
+        native = _name(message) if self._wanted.names_frames else ""
+        return outputs_of(self.report, stream, line, partial(self._message, message), native)
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
@@ -304,12 +308,8 @@ def _lost(session_id: str, failure: FailureInfo) -> FailureInfo:
     return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code=failure.code, errors=failure.errors)
 
 
-def _name(message: Request | Notification | Response[str], outputs: list[Output]) -> None:
-    event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
-    if event is None:
-        return
+def _name(message: Request | Notification | Response[str]) -> str:
     if isinstance(message, Response):
-        event.native.type = f"{message.tag}/result"
-    else:
-        kind = text(inner(message.params, "update"), "sessionUpdate")
-        event.native.type = "/".join(part for part in (message.method, kind) if part)
+        return f"{message.tag}/result"
+    kind = text(inner(message.params, "update"), "sessionUpdate")
+    return "/".join(part for part in (message.method, kind) if part)
