@@ -32,6 +32,8 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     seconds_to_lost: list[float] = field(default_factory=list)
+    seconds: Counter[str] = field(default_factory=Counter)
+    """How long what was killed took to be killed, and its runs to end."""
 
 
 class Campaign:
@@ -54,6 +56,7 @@ class Campaign:
         await self._settle()
 
     async def _round(self, victim: str, cases: list[Case]) -> None:
+        began = time.monotonic()
         trials = [Trial(case, self._world) for case in cases]
         self._trials += trials
         if victim == "each":
@@ -69,6 +72,7 @@ class Campaign:
                 trial.moves = await asyncio.to_thread(postgres.moves, trial.run_id)
         if left := await self._world.until_no_run_is_left():
             self._blame(trials, f"left after all runs: {left}")
+        self._tally.seconds[victim] += round(time.monotonic() - began)
 
     async def _each(self, trials: Sequence[Trial], do: Callable[[Trial], Awaitable[None]]) -> None:
         """Do this with all at once; what goes wrong is a problem of that one."""

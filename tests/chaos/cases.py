@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 ALONE: Final = ("sqlite", "postgres")
@@ -101,11 +101,15 @@ def cells(storage: str) -> list[Cell]:
 
 
 def sweep(seed: int, storage: str, number: int) -> list[tuple[str, list[Case]]]:
-    """Return one case of each cell, by what is killed together; the order is the seed's."""
+    """Return the cases of each cell, by what is killed together; the order is the seed's.
+
+    Victims that a run has for itself are killed twice, as that costs little; what runs share is killed once.
+    """
     made = [Case(seed, *cell, number) for cell in cells(storage)]
     rounds: list[tuple[str, list[Case]]] = []
     if storage in ALONE:
-        rounds.append(("each", [case for case in made if case.victim in EACH]))
+        twice = [replace(case, number=2 * number + more) for case in made for more in (0, 1)]
+        rounds.append(("each", [case for case in twice if case.victim in EACH]))
     rounds += [(one, [case for case in made if case.victim == one]) for one in victims(storage) if one not in EACH]
     dice = random.Random(f"{seed} {storage} {number}")
     dice.shuffle(rounds)

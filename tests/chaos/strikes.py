@@ -49,6 +49,11 @@ class Strike(abc.ABC):
     async def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Note what is needed for it, while all is well."""
 
+    async def _come_back(self) -> None:
+        """Have callers that saw nothing of their runs ask for them again."""
+        asking = [trial.reader for trial in self._trials if trial.case.state == "before" and trial.reader.repeats]
+        await asyncio.gather(*(reader.leave() for reader in asking if not reader.events))
+
     @abc.abstractmethod
     async def do(self) -> Blame:
         """Kill, and bring back what has to be there for the runs to come to an end; return what was wrong."""
@@ -60,6 +65,7 @@ class Router(Strike):
     async def do(self) -> Blame:
         await self._world.end(signal.SIGKILL)
         await self._world.start()
+        await self._come_back()
         return []
 
 
@@ -93,6 +99,7 @@ class RouterSidecar(Sidecar):
             end()
         await router.ended()
         await self._world.start()
+        await self._come_back()
         return []
 
 
@@ -167,6 +174,7 @@ class Claim(Commit):
     async def _provoke(self) -> None:
         await self._world.end(signal.SIGKILL)
         await self._world.start()
+        await self._come_back()
 
 
 class _OneOfTwo(Strike):

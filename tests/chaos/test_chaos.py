@@ -93,6 +93,7 @@ def _report(storage: str, tally: Tally) -> None:
     if tally.seconds_to_lost:
         print(f"  LOST was told {max(tally.seconds_to_lost):.2f} s after a sidecar's end at the latest")
     print(f"  outcomes: {dict(sorted(tally.outcomes.items()))}")
+    print(f"  seconds: {dict(tally.seconds)}")
     hit = {(victim, adapter) for _, victim, adapter, _ in tally.cells}
     for victim in victims(storage):
         for adapter in [one for one in ADAPTERS if (victim, one) in hit]:

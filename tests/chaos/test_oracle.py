@@ -196,8 +196,9 @@ def test_a_token_that_an_event_tells_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_sweep_has_every_cell_once_and_is_the_seeds(storage: str) -> None:
+def test_a_sweep_has_every_cell_and_is_the_seeds(storage: str) -> None:
     cases = [case for _, group in sweep(7, storage, 0) for case in group]
-    assert sorted(case.cell for case in cases) == sorted(cells(storage))
+    assert len({case.name for case in cases}) == len(cases)
+    assert {case.cell for case in cases} == set(cells(storage))
     assert sweep(7, storage, 0) == sweep(7, storage, 0) != sweep(8, storage, 0)
     assert all(parse_case(7, case.name) == case for case in cases)

@@ -53,6 +53,8 @@ class Reader:
         self._client: Client | None = None
         self._is_leaving = False
         self._was_accepted = False
+        self.repeats = False
+        """Whether it asks for the run once more, rather than about it, as long as it has seen nothing of it."""
 
     async def read(self) -> None:
         """Read to the result, with a new client as often as the old one is sent away."""
@@ -79,13 +81,14 @@ class Reader:
     def _is_cut_off(self, error: DragomanError) -> bool:
         """Tell whether the connection broke before there was any answer, which the client leaves to its caller."""
         is_new = self.stream is None or not self.stream.is_accepted
-        if len(self.addresses) > 1:  # an old run, too, may be asked for anew at a router that is just away
-            return is_new and (error.reason in _ASK_ANOTHER if error.reason is not None else error.code in _CUT)
-        return is_new and not self._was_accepted and error.reason is None and error.code in _CUT
+        if error.reason is not None:
+            return is_new and len(self.addresses) > 1 and error.reason in _ASK_ANOTHER
+        return is_new and error.code in _CUT
 
     def _open(self, client: Client) -> RunStream:
         self._was_accepted = self._was_accepted or (self.stream is not None and self.stream.is_accepted)
-        if self._request is not None and not self._was_accepted:
+        is_new = not self._was_accepted or (self.repeats and not self.events)
+        if self._request is not None and is_new:
             return client.execute(self._request)
         after = max((event.gap.to_sequence or event.sequence for event in self.events), default=0)
         return client.attach(
@@ -139,6 +142,7 @@ class Trial:
         self._tasks: list[asyncio.Task[None]] = []
         addresses = [router.address for router in world.routers]
         self.reader = Reader(self.run_id, addresses, self._request(), case.adapter)
+        self.reader.repeats = case.dice("repeats").random() < 0.5
         self.readers = [self.reader]
         self.answers_at = addresses[-1]
         """Where a person answers what is asked."""

@@ -27,6 +27,8 @@ PATIENCE_S: Final = 60.0
 """How long what must come may take on a machine that is busy."""
 ORPHAN_AFTER_S: Final = 10.0
 """How long an adapter outlives its router, which comes back sooner if it was killed."""
+REATTACH_S: Final = 8.0
+"""How long a run is looked for, or its request waited for, before it is LOST."""
 LEASE_S: Final = 4.0
 """How long a router that is alone may say nothing before its runs could be taken."""
 GONE_S: Final = 25.0
@@ -116,6 +118,7 @@ class World:
             "listen": [address],
             "state_dir": str(self.folder / f"s{number}"),
             "adapter_orphan_after_s": ORPHAN_AFTER_S,
+            "reattach_s": REATTACH_S,
             "run_log": self.commits.url if self.commits is not None else "",
             "addresses": [sidecar.address for sidecar in self.sidecars],
             "entry_points": not self.sidecars,
