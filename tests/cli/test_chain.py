@@ -3,9 +3,11 @@
 import click
 import pytest
 from dragoman.cli._phrases import result
+from dragoman.cli._router import _no_log
 from dragoman.cli.commands._chain import put_chain
 from dragoman.cli.commands.serve import _max_runs
 from dragoman.cli.main import main
+from dragoman.router.app import StoreError
 from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -57,6 +59,20 @@ def test_limits_that_are_none_are_refused(pair: str) -> None:
 
 def test_limits() -> None:
     assert _max_runs(("a=1", "b=20")) == {"a": 1, "b": 20}
+
+
+@pytest.mark.parametrize(
+    ("run_log", "is_lasting", "hint"),
+    [
+        ("", False, "free its disk, or"),
+        ("postgresql://db/runs", False, "see that the server of --run-log is up"),
+        ("postgresql://db/runs", True, ""),  # e.g. the extra is missing, and the message says so
+    ],
+)
+def test_what_helps_a_run_log_that_cannot_be_used(run_log: str, is_lasting: bool, hint: str) -> None:
+    told = _no_log(StoreError("no", is_lasting=is_lasting), run_log)
+    assert told.hint.startswith(hint)
+    assert bool(told.hint) is bool(hint)
 
 
 @pytest.mark.parametrize("url", ["mysql://root:pw@db/runs", "./runs.db", "sqlite:runs.db"])

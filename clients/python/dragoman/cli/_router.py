@@ -54,12 +54,10 @@ def _no_directory(error: OSError) -> Complaint:
 
 
 def _no_log(error: StoreError, run_log: str = "") -> Complaint:
-    own = "free its disk, or give 'dragoman serve' another --run-log or --state-dir"
-    return Complaint(
-        str(error),
-        hint="see that the server of --run-log is up and lets this user in" if "://" in run_log else own,
-        exit_code=EXIT_FAILED,
-    )
+    hint = "free its disk, or give 'dragoman serve' another --run-log or --state-dir"
+    if "://" in run_log:
+        hint = "" if error.is_lasting else "see that the server of --run-log is up and lets this user in"
+    return Complaint(str(error), hint=hint, exit_code=EXIT_FAILED)
 
 
 def _short_directory() -> str | None:
