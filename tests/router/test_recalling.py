@@ -52,6 +52,16 @@ async def test_what_is_answered_while_the_log_is_read_is_not_asked_again() -> No
     assert told[1].input_request.id == "new"
 
 
+async def test_what_is_written_before_it_is_told_is_not_told_by_the_log() -> None:
+    fanout = evicted(1, 2)
+    reader = LogReader(Scripted([text(1), text(2), text(3)], []), "r", 0, fanout=fanout)
+    assert await reader.read() == [text(1), text(2)]
+    fanout.append(text(3), 3)
+    fanout.close()
+    assert await reader.read() == [text(3)]
+    assert await reader.read() == []
+
+
 async def test_a_log_that_fails_in_the_middle_says_so_and_that_it_may_be_tried_again() -> None:
     reader = LogReader(Scripted([text(1)], StoreError("the disk is gone")), "r", 0)
     assert await reader.read() == [text(1)]

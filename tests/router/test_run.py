@@ -1,14 +1,22 @@
 """One run by itself: what it waits for before it tells anybody."""
 
+import asyncio
 from typing import Any, cast
 
+from dragoman.protocol.holding import Holders
 from dragoman.protocol.wire import join
+from dragoman.router._domain.directory import Directory
+from dragoman.router._domain.run_states import Step
 from dragoman.router._domain.runs import RunRecord
 from dragoman.router._local.clock import SystemClock
+from dragoman.router._ports import Launcher, Processes
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.run import Run
+from dragoman.router._rpc.scene import Scene, Timing
 from dragoman.router._store.writer import LoggedRun, Writer
 from dragoman.v1 import event_pb2 as pb
+
+SCENE = Scene(Directory(), cast("Launcher", None), SystemClock(), cast("Processes", None), Timing())
 
 
 class Marking:
@@ -17,6 +25,14 @@ class Marking:
     def __init__(self, run: Run) -> None:
         self.asked: list[tuple[int, int]] = []
         self._run = run
+
+        self.failing = ""
+        self.written = asyncio.Event()
+
+    async def flushed(self, _logged: object, _timeout_s: float) -> bool:
+        return await self.written.wait()
+
+    def over(self, _logged: object) -> None: ...
 
     async def reserved(self, _logged: object, sequence: int) -> None:
         self.asked.append((sequence, self._run.fanout.last_sequence))
@@ -28,11 +44,65 @@ def event(sequence: int, **body: Any) -> bytes:
     return pb.AgentEvent(sequence=sequence, run_id="r", attempt=1, **body).SerializeToString()
 
 
-async def test_each_event_of_a_batch_waits_for_the_mark() -> None:
+def followed() -> tuple[Run, Marking]:
     record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
-    run = Run(record, cast("Host", None), SystemClock(), lambda _run: None)
+    run = Run(record, cast("Host", None), SCENE, lambda _run: None)
+    run.step(Step.PINNED)
     marking = Marking(run)
     run.keep(cast("Writer", marking), cast("LoggedRun", object()))
+    return run, marking
+
+
+def result(sequence: int) -> bytes:
+    return event(sequence, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED))
+
+
+async def test_how_a_run_ended_is_told_once_it_is_written() -> None:
+    run, marking = followed()
+    reader = run.fanout.reader()
+    await run.take(event(1, started=pb.Started()))
+    await run.take(result(2))
+    assert await reader.read() == [event(1, started=pb.Started())]
+    assert run.is_ending
+    assert not run.over.is_set()
+    run.lose("is gone")  # too late: it is known how it ended
+    marking.written.set()
+    await run.over.wait()
+    assert await reader.read() == [result(2)]
+    assert await reader.read() == []
+
+
+async def test_a_loss_too_is_told_once_it_is_written() -> None:
+    run, marking = followed()
+    await run.take(event(1, started=pb.Started()))
+    run.lose("is gone")
+    assert run.fanout.last_sequence == 1
+    marking.written.set()
+    await run.over.wait()
+    assert run.fanout.last_sequence == 2
+
+
+async def test_a_log_that_is_known_to_fail_keeps_nobody_from_hearing_how_a_run_ended() -> None:
+    run, marking = followed()
+    marking.failing = "the disk is full"
+    await run.take(event(1, started=pb.Started()))
+    await run.take(result(2))
+    await run.over.wait()
+
+
+async def test_the_end_of_a_run_that_another_router_has_taken_is_not_told() -> None:
+    run, marking = followed()
+    run.holders = Holders(0.0, lambda: None)
+    await run.take(event(1, started=pb.Started()))
+    await run.take(result(2))
+    run.give_up()
+    marking.written.set()
+    await SCENE.tasks.end()
+    assert run.fanout.last_sequence == 1
+
+
+async def test_each_event_of_a_batch_waits_for_the_mark() -> None:
+    run, marking = followed()
     await run.take(event(1, started=pb.Started()))
     await run.take(join([event(number, text=pb.Text(delta="x")) for number in (2, 3)]))
     assert marking.asked == [(1, 0), (2, 1), (3, 2)]

@@ -107,7 +107,7 @@ class Admitting:
         try:
             if not granted.is_set() and wait_s and not is_crowded:
                 await self._wait(run, granted, wait_s)
-            if not granted.is_set() and not run.over.is_set():
+            if not granted.is_set() and not run.is_ending:
                 raise self._full(adapter, limit, waited=bool(wait_s))
             yield
         finally:
@@ -120,7 +120,7 @@ class Admitting:
         await first_of(
             asyncio.ensure_future(granted.wait()), asyncio.ensure_future(run.over.wait()), timeout_s=wait_s
         )
-        run.record.phase = pb.RUN_PHASE_STARTING if not run.over.is_set() else run.record.phase
+        run.record.phase = pb.RUN_PHASE_STARTING if not run.is_ending else run.record.phase
         self._scene.changes.tell()
 
     def _full(self, adapter: str, limit: int | None, *, waited: bool) -> DragomanError:

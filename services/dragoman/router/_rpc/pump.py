@@ -92,6 +92,8 @@ class Pump:
         if self._run.state in {RunState.FOLLOWED, RunState.BROKEN}:
             self._run.step(Step.ANOTHER)  # the adapter before did not take it
         async with self._run.host.use() as endpoint:
+            if self._run.is_ending:
+                return None
             self._run.pin(endpoint)
             # Before it may begin there: who takes the run over must not take it for one that never began.
             await self._run.placed()
@@ -147,7 +149,7 @@ class Pump:
     async def _follow(self, endpoint: Endpoint, method: str, request: bytes) -> None:
         run = self._run
         patience = _Patience(self._scene.timing.reattach_s)
-        while not run.over.is_set() and run.held_back is None and self._refused is None:
+        while not run.is_ending and run.held_back is None and self._refused is None:
             try:
                 await self._drain(endpoint, method, request, patience)
             except ProtocolViolationError as error:
@@ -164,7 +166,7 @@ class Pump:
     async def _mend(self, endpoint: Endpoint, method: str, broken: _BrokenError, patience: "_Patience") -> bool:
         """Say whether it is worth another try, once it is; else end the run."""
         run, error = self._run, broken.error
-        if run.over.is_set():
+        if run.is_ending:
             return False
         if error is not None and self._is_refusal(method, error):
             self._refused = error
@@ -248,7 +250,7 @@ class Pump:
         run = self._run
         while message is not grpc.aio.EOF:
             await run.take(message)
-            if run.over.is_set() or run.held_back is not None:
+            if run.is_ending or run.held_back is not None:
                 await _let_end(call)
                 return
             message = await call.read()

@@ -74,7 +74,11 @@ class LogReader:
             rows = await self._store.events(self._run_id, self.last_sequence)
         except StoreError as error:
             raise unavailable(error) from error
-        return [event for row in rows for event in self._events(row)]
+        return [event for row in rows if self._is_told(row.first) for event in self._events(row)]
+
+    def _is_told(self, sequence: int) -> bool:
+        """Tell whether an event may be told: what a run ends with is in the log before it is in memory."""
+        return self._fanout is None or sequence <= self._fanout.last_sequence
 
     def _go_live(self, fanout: Fanout) -> Reader:
         live = fanout.reader(self.last_sequence, replay_done=self._replay_done, copies=self._copies())
@@ -90,7 +94,7 @@ class LogReader:
             return events
         for data in unpack(row.data):
             sequence = peek(data).sequence
-            if sequence > self.last_sequence:
+            if sequence > self.last_sequence and self._is_told(sequence):
                 events.append(data)
                 self.last_sequence = sequence
         return events

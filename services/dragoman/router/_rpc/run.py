@@ -12,9 +12,9 @@ from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._domain.fallback import Course, ended, wants_candidates
 from dragoman.router._domain.run_states import RunState, Step, after
 from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, between, lost, never_started
-from dragoman.router._ports import Clock
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.scene import Scene
 from dragoman.router._rpc.sessions import RunSession
 from dragoman.router._store.writer import LoggedRun, Writer
 from dragoman.v1 import event_pb2 as pb
@@ -24,6 +24,8 @@ _MOVED_S = 5.0
 """How long a run waits until it is seen that the log can be written, before it goes to another adapter."""
 _PLACED_S = 2.0
 """How long a run waits until it is written down which process gets it."""
+_TOLD_S = 1.0
+"""How long the end of a run waits until it is written down."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -38,7 +40,7 @@ class Run:
     Args:
         record: what is kept of it.
         host: the place of its adapter.
-        clock: the time.
+        scene: what the router's parts share.
         on_over: called once it is over.
         first_sequence: of the first event that will come.
     """
@@ -64,7 +66,7 @@ class Run:
         self,
         record: RunRecord,
         host: Host,
-        clock: Clock,
+        scene: Scene,
         on_over: "Callable[[Run], None]",
         *,
         first_sequence: int = 1,
@@ -79,7 +81,7 @@ class Run:
         self.accepted = asyncio.Event()
         """Set once the adapter has the run."""
         self.over = asyncio.Event()
-        """Set once there is a result, or it was refused."""
+        """Set once its result is told, or it was refused."""
         self.state = RunState.WAITING
         """Where the router stands with it; see ``_domain.run_states``."""
         self.replayed = asyncio.Event()
@@ -107,7 +109,8 @@ class Run:
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
         self._early: list[bytes] = []
-        self._clock = clock
+        self._clock = scene.clock
+        self._tasks = scene.tasks
         self._on_over = on_over
         self._holders: Holders | None = None
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
@@ -116,6 +119,11 @@ class Run:
     def run_id(self) -> str:
         """Its id."""
         return self.record.run_id
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is known how it ends, which is told once it is written down."""
+        return self.over.is_set() or self.record.is_over
 
     @property
     def holders(self) -> Holders:
@@ -179,13 +187,11 @@ class Run:
                 await self.session.hear(event)
             if self._writer is not None and self._logged is not None:
                 await self._writer.reserved(self._logged, event.sequence)
-            if self.over.is_set() or self.is_given_up:
+            if self.is_ending or self.is_given_up:
                 return  # meanwhile
             self._take_one(event, data, holds_back=holds_back)
 
     def _take_one(self, event: pb.AgentEvent, data: bytes, *, holds_back: bool) -> None:
-        if self.record.is_over:
-            raise ProtocolViolationError("an event came after the result")
         if self.held_back is not None:
             raise ProtocolViolationError("an event came after the result")
         if not event.sequence:
@@ -207,10 +213,10 @@ class Run:
             return
         self.accepted.set()
         self._note(event, kind)
-        self._append(data, event.sequence)
-        if self.record.result is not None:
-            self.step(Step.ENDED)
-            self._end(self.record.result)
+        if self.record.result is None:
+            self._append(data, event.sequence)
+        else:
+            self._end(data, event.sequence, Step.ENDED)
 
     def _note(self, event: pb.AgentEvent, kind: str | None) -> None:
         if self.course is None:
@@ -239,7 +245,7 @@ class Run:
         if self.session is not None:
             await self.session.hear(event)
         self.held_back = None
-        if not self.over.is_set() and not self.is_given_up:
+        if not self.is_ending and not self.is_given_up:
             self._take_durable(event, data)
 
     async def may_turn(self) -> bool:
@@ -265,7 +271,7 @@ class Run:
             self._writer.append(self._logged, sequence, data)
             while not self._is_called_off() and not await self._writer.flushed(self._logged, _MOVED_S):
                 self.log.warning("attempt ended, and not written yet", sequence=sequence)
-        if self.over.is_set() or self.is_given_up:
+        if self.is_ending or self.is_given_up:
             return
         self.fanout.append(data, sequence)
         self.failed, self.held_back, self.endpoint = failed, None, None
@@ -274,7 +280,7 @@ class Run:
         self.log.info("attempt ended", sequence=sequence, failure=pb.FailureKind.Name(failed.failure.kind))
 
     def _is_called_off(self) -> bool:
-        return self.over.is_set() or self.is_given_up or self.cancelling.is_set()
+        return self.is_ending or self.is_given_up or self.cancelling.is_set()
 
     def move(self, host: Host) -> None:
         """Say which adapter has it from now on."""
@@ -303,14 +309,8 @@ class Run:
         for data in early:
             self.fanout.send_ephemeral(data)
 
-    def _append(
-        self,
-        data: bytes,
-        sequence: int,
-        *,
-        skipped: pb.GapReason.ValueType = pb.GAP_REASON_EVICTED,
-    ) -> None:
-        self.fanout.append(data, sequence, skipped=skipped)
+    def _append(self, data: bytes, sequence: int) -> None:
+        self.fanout.append(data, sequence)
         if self._writer is not None and self._logged is not None:
             self._writer.append(self._logged, sequence, data)
 
@@ -372,7 +372,7 @@ class Run:
 
     def refuse(self, error: DragomanError) -> None:
         """End it without a result: the call was wrong, or there is no adapter. The id may be used again."""
-        if not self.over.is_set():
+        if not self.is_ending:
             self.refusal = error
             self.step(Step.REFUSED)
             self.log.info("run refused", reason=error.reason.value if error.reason else error.code.name)
@@ -392,22 +392,37 @@ class Run:
             self._writer = self._logged = None
 
     def _end_by_word(self, result: pb.Result, step: Step = Step.LOST) -> None:
-        if self.over.is_set():
+        if self.is_ending:
             return
-        self.step(step)
         sequence, data = self.record.end(result, self._clock.time())
-        self._append(data, sequence, skipped=pb.GAP_REASON_NOT_DURABLE)
-        self._end(result)
+        self._end(data, sequence, step)
 
-    def _end(self, result: pb.Result) -> None:
-        self.log.info("run ended", outcome=pb.Outcome.Name(result.outcome), sequence=self.record.last_sequence)
+    def _end(self, data: bytes, sequence: int, step: Step) -> None:
+        self.awaits_request = False
+        if self._writer is None or self._logged is None:
+            self._tell_end(data, sequence, step)
+            return
+        self._writer.append(self._logged, sequence, data)
+        self._writer.over(self._logged)
+        self._tasks.start(self._tell_written_end(data, sequence, step), f"end {self.run_id}")
+
+    async def _tell_written_end(self, data: bytes, sequence: int, step: Step) -> None:
+        """Tell how it ended once that is written down: should this router die, nobody may find another end there."""
+        if self._writer is not None and self._logged is not None and not self._writer.failing:
+            await self._writer.flushed(self._logged, _TOLD_S)
+        if not self.is_given_up:
+            self._tell_end(data, sequence, step)
+
+    def _tell_end(self, data: bytes, sequence: int, step: Step) -> None:
+        assert self.record.result is not None
+        self.step(step)
+        skipped = pb.GAP_REASON_EVICTED if step is Step.ENDED else pb.GAP_REASON_NOT_DURABLE
+        self.fanout.append(data, sequence, skipped=skipped)
+        self.log.info("run ended", outcome=pb.Outcome.Name(self.record.result.outcome), sequence=sequence)
         self._close()
 
     def _close(self) -> None:
         self.fanout.close()
-        self.awaits_request = False
-        if self._writer is not None and self._logged is not None:
-            self._writer.over(self._logged)
         self.over.set()
         self.kept.set()
         self.replayed.set()

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator
-from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.holding import Holders
@@ -25,10 +24,6 @@ from dragoman.router._rpc.scene import Scene
 from dragoman.router._rpc.sessions import Found, Sessions
 from dragoman.router._rpc.steering import end_orphan
 from dragoman.v1 import adapter_pb2
-
-_ENDING_S: Final = 1.0
-"""How long a run of another router may take from its end, as others were told, until that is written down."""
-_LOOK_S: Final = 0.1
 
 
 class Runs:
@@ -90,12 +85,8 @@ class Runs:
         Raises:
             DragomanError: SESSION_BUSY.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _ENDING_S
-        while record.task_key and (other := await self._elsewhere(record)) is not None:
-            if loop.time() > until:
-                raise _busy(other.run_id, other.adapter)
-            await asyncio.sleep(_LOOK_S)  # it may be over, and its router just about to write so
+        if record.task_key and (other := await self._elsewhere(record)) is not None:
+            raise _busy(other.run_id, other.adapter)
 
     async def _elsewhere(self, record: RunRecord) -> StoredRun | None:
         """Return another adapter's run of the same task that another router follows."""
@@ -134,7 +125,7 @@ class Runs:
         record.digest = self.keeping.digests.digest(request)
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
-        run = Run(record, host, self._scene.clock, self._over)
+        run = Run(record, host, self._scene, self._over)
         run.holders = Holders(orphan_after_s(request), lambda: end_orphan(run, self._scene))
         self._runs[run.run_id] = run
         self._keep(run, orphan_after_s(request))
@@ -178,7 +169,7 @@ class Runs:
 
     def adopt(self, run_id: str, host: Host, *, hold: bool) -> Run:
         """Take up a run that an adapter may know and this router does not."""
-        run = Run(self._record(run_id, host), host, self._scene.clock, self._over)
+        run = Run(self._record(run_id, host), host, self._scene, self._over)
         run.catches_up = True
         pump = Pump(run, self._scene, hold=hold)
         # Who started it said for how long it may be without a holder, and the adapter knows; so no longer holding
@@ -199,7 +190,7 @@ class Runs:
         record.task_key, record.labels = summary.task_key, dict(summary.labels)
         record.phase, record.instance_id = summary.phase, summary.instance_id
         record.go_on(stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1)  # that one is the claim's
-        run = Run(record, host, self._scene.clock, self._over, first_sequence=stored.logged + 1)
+        run = Run(record, host, self._scene, self._over, first_sequence=stored.logged + 1)
         run.holders = Holders(stored.orphan_after, lambda: end_orphan(run, self._scene))
         if summary.HasField("session_key"):
             run.session = self.sessions.follow_on(record, summary.session_key, run.remark)
@@ -240,7 +231,7 @@ class Runs:
             self._forget(run.run_id, run.record.number)
             self._scene.tasks.start(self.keeping.forget(run.run_id), f"forget {run.run_id}")
             return
-        finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if one.record.is_over]
+        finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if one.over.is_set()]
         for run_id in self._retention.to_forget(finished, self._scene.clock.time()):
             self._runs.pop(run_id, None)
         # By id and number: a timer that held the run would keep what was forgotten for want of room.

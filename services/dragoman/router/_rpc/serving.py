@@ -86,8 +86,8 @@ async def stream_run(core: Core, run: Run, context: Context, *, after_sequence: 
         await run.replayed.wait()
     if run.refusal is not None:
         raise run.refusal
-    if after_sequence > run.record.last_sequence:
-        raise _ahead(after_sequence, run.record.last_sequence)
+    if after_sequence > run.fanout.last_sequence:
+        raise _ahead(after_sequence, run.fanout.last_sequence)
     reader: EventReader
     if run.fanout.first_kept <= after_sequence + 1:
         reader = run.fanout.reader(after_sequence, replay_done=joined, copies=_pending(run) if joined else [])

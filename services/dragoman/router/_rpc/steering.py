@@ -43,8 +43,8 @@ async def cancel(run: Run, request: bytes, scene: Scene) -> adapter_pb2.CancelRe
     """
     run.cancelling.set()
     run.stop_waiting()
-    if run.over.is_set():
-        return _response(run)
+    if run.is_ending:
+        return await _told_response(run)
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     scene.tasks.start(_tell_and_answer(run, request, told), f"cancel {run.run_id}")
     over = asyncio.ensure_future(run.over.wait())
@@ -54,12 +54,12 @@ async def cancel(run: Run, request: bytes, scene: Scene) -> adapter_pb2.CancelRe
         done, _ = await asyncio.wait(either, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         if told.done() and told.exception() is None:
             await asyncio.wait([over], timeout=_RECORDED_S)
-        if not done and not run.over.is_set():
+        if not done:
             run.lose(f"did not end the run within {patience_s:.0f} s of being told to")
     finally:
         over.cancel()
-    if run.over.is_set():
-        return _response(run)
+    if run.record.is_over or run.over.is_set():
+        return await _told_response(run)
     return adapter_pb2.CancelResponse.FromString(told.result())
 
 
@@ -116,6 +116,12 @@ async def _reachable(run: Run, endpoint: Endpoint) -> None:
     )
 
 
+async def _told_response(run: Run) -> adapter_pb2.CancelResponse:
+    """Return how a run ended once others are told, which is when it is written down."""
+    await first_of(asyncio.ensure_future(run.over.wait()), timeout_s=_RECORDED_S)
+    return _response(run)
+
+
 def _response(run: Run) -> adapter_pb2.CancelResponse:
     result = run.record.result
     if result is None:
@@ -143,7 +149,7 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
         asyncio.ensure_future(run.over.wait()),
         timeout_s=_ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S),
     )
-    if run.over.is_set():
+    if run.is_ending:
         raise finished(run.run_id)
     if run.endpoint is None or not run.accepted.is_set():
         raise DragomanError(

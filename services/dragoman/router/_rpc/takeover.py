@@ -97,7 +97,7 @@ class Takeover:
             await self._wait_for_request(run)
             return
         endpoint = await self._endpoint(host, json.loads(stored.place))
-        if run.over.is_set():
+        if run.is_ending:
             return
         if endpoint is None:
             run.lose(_BETWEEN if "between" in json.loads(stored.place) else _GONE)
@@ -108,7 +108,7 @@ class Takeover:
         """Give a run that no adapter had yet the time in which who asked for it is expected to ask again."""
         again, over = asyncio.ensure_future(run.replayed.wait()), asyncio.ensure_future(run.over.wait())
         await first_of(again, over, timeout_s=self._core.scene.timing.reattach_s)
-        if run.awaits_request and not run.over.is_set():
+        if run.awaits_request and not run.is_ending:
             run.lose(_NOT_BEGUN)
 
     def _go_on(self, run: Run, endpoint: Endpoint) -> None:
