@@ -89,7 +89,8 @@ async def measure_history(folder: Path) -> None:
         await _fill(place / "state" / "runs.db", number)
         async with routed(place, "", logs=True) as (address, _process):
             taken[number] = await _look(address, number)
-    for what in ("runs", "attach"):
+        taken[number]["forget"] = await _seek(place / "state" / "runs.db")
+    for what in ("runs", "attach", "forget"):
         few, many = taken[FEW][what], taken[MANY][what]
         print(
             f"  {what:7} with {FEW} finished runs {few * 1e3:6.1f} ms, with {MANY} {many * 1e3:6.1f} ms,"
@@ -124,6 +125,19 @@ def _events(run_id: str) -> bytes:
         pb.AgentEvent(sequence=EVENTS, run_id=run_id, attempt=1, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED))
     )
     return pack(event.SerializeToString() for event in made)
+
+
+async def _seek(file: Path) -> float:
+    """Return how long it takes to see that nothing is to be forgotten, which is done every minute."""
+    store = Store(SqliteDatabase(file))
+    await store.open()
+    taken = []
+    for _ in range(LOOKS):
+        began = time.monotonic()
+        assert not await store.forget(before=0.0, most_bytes=1 << 50)
+        taken.append(time.monotonic() - began)
+    await store.close()
+    return statistics.median(taken)
 
 
 async def _look(address: str, number: int) -> dict[str, float]:

@@ -17,6 +17,11 @@ SELECT 'r' || n, n, CASE WHEN n % 40 = 0 THEN NULL ELSE n + 1 END, 'process', 'a
     CASE WHEN n % 40 = 0 THEN 0 ELSE 1 END, NULL, CAST('' AS blob), 10000, 5, 100, 'one', 0, '{}', 0
 FROM numbers
 """
+_SESSIONS = """
+INSERT INTO sessions (company_id, agent_id, adapter, task_key, used_at, state)
+SELECT company_id, agent_id, adapter, run_id, accepted_at, state FROM runs
+"""
+_EVENTS = "INSERT INTO events (run_id, first, last, data) SELECT run_id, 1, 5, CAST('e' AS blob) FROM runs"
 _LAST = (2000.0, "r2000")
 _Asking = Callable[[Store], Awaitable[object]]
 
@@ -53,7 +58,7 @@ class Explained:
 async def explained(database: Database) -> AsyncIterator[Explained]:
     """A log with much history and few live runs; PostgreSQL knows that, as it looks by itself."""
     await database.open()
-    await database.execute([(_HISTORY, {})])
+    await database.execute([(_HISTORY, {}), (_EVENTS, {}), (_SESSIONS, {})])
     if not isinstance(database, SqliteDatabase):
         await database.execute([("ANALYZE", {})])
     yield Explained(database)
@@ -83,3 +88,20 @@ async def test_it_is_found_by_an_index(explained: Explained, ask: _Asking, index
     assert re.search(rf"\b{index}\b", plan), plan
     assert not re.search(r"Seq Scan|TEMP B-TREE|\bSCAN runs$", plan), plan
     assert "Sort" not in plan, plan
+
+
+@pytest.mark.parametrize("limits", [(50.0, 1 << 40), (0.0, 385_000)], ids=["by-age", "by-size"])
+async def test_what_is_to_be_forgotten_is_found_by_an_index(explained: Explained, limits: tuple[float, int]) -> None:
+    assert await Store(explained).forget(before=limits[0], most_bytes=limits[1]) > 40
+    look, events, runs = explained.plans
+    assert re.search("COVERING INDEX runs_finished|Index Only Scan using runs_finished", look), look
+    assert not re.search("TEMP B-TREE|Sort", look), look
+    for plan in (events, runs):
+        assert re.search(r"\bruns_finished\b", plan), plan
+        assert not re.search("Seq Scan on runs|SCAN runs$", plan), plan
+
+
+async def test_sessions_that_are_to_be_forgotten_are_found_by_an_index(explained: Explained) -> None:
+    assert await Store(explained).forget_sessions(before=50.0) > 40
+    (plan,) = explained.plans
+    assert re.search(r"\bsessions_by_time\b", plan), plan

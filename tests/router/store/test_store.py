@@ -1,12 +1,14 @@
 """What the run log keeps, in SQLite and in PostgreSQL: the same tests for both."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dragoman.protocol.limits import MIB
 from dragoman.router._domain.stored import RunQuery, SessionId, StoredEvents, StoredRun
-from dragoman.router._store.database import Database, StoreError
+from dragoman.router._store.database import Database, Row, Statement, StoreError, Value
 from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.router._store.store import Store, session_name
@@ -180,6 +182,46 @@ async def test_old_and_too_many_runs_are_forgotten_with_their_events(store: Stor
     assert [run.run_id for run in await store.runs(RunQuery(), before=None, size=9)] == ["new", "live"]
     assert await store.events("large", 0) == []
     assert await store.events("new", 0) != []
+
+
+async def test_many_bytes_are_not_forgotten_at_once(store: Store) -> None:
+    for number in range(3):
+        await store.begin(ended(f"r{number}", float(number), 30 * MIB))
+    assert await store.forget(before=9.0, most_bytes=MIB) == 2
+    assert await store.forget(before=9.0, most_bytes=MIB) == 1
+
+
+class Overtaken:
+    """A database in which another router forgets whenever something was read."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._other = Store(database)
+
+    async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
+        rows = await self._database.fetch(sql, values)
+        await self._other.forget(before=0.0, most_bytes=100)
+        return rows
+
+    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+        return await self._database.execute(statements)
+
+    async def open(self) -> None:
+        await self._database.open()
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+async def test_several_routers_that_forget_at_once_forget_no_more_than_one(database: Database) -> None:
+    store = Store(Overtaken(database))
+    await store.open()
+    for number in range(20):
+        await store.begin(ended(f"r{number:02}", float(number), 10))
+    await store.forget(before=0.0, most_bytes=100)
+    left = await store.runs(RunQuery(), before=None, size=99)
+    assert {run.run_id for run in left} == {f"r{number}" for number in range(10, 20)}
+    await store.close()
 
 
 async def test_a_session_is_kept_replaced_and_forgotten(store: Store) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
+from dragoman.protocol.limits import MIB
 from dragoman.router._domain.stored import RunQuery, SessionId, StoredEvents, StoredRun
 from dragoman.router._store.database import Database, Row, Statement, Value
 from dragoman.v1 import router_pb2
@@ -18,6 +19,16 @@ _AT_TASK: Final = (
 _PAGE_ROWS: Final = 64
 """Rows of events that are read at once; a row holds at most what one batch of the writer does."""
 _FORGOTTEN_AT_ONCE: Final = 200
+_FREED_AT_ONCE: Final = 32 * MIB
+"""Bytes after which no more runs are forgotten at once: SQLite writes nothing else meanwhile."""
+_FINISHED: Final = "FROM runs WHERE finished_at IS NOT NULL"
+_OLDEST: Final = (
+    f"SELECT finished_at, run_id, bytes, (SELECT CAST(sum(bytes) AS bigint) {_FINISHED}) AS kept {_FINISHED}"
+    " ORDER BY finished_at, run_id LIMIT :size"
+)
+_UP_TO: Final = f"{_FINISHED} AND (finished_at, run_id) <= (:finished_at, :run_id)"
+_FORGET_EVENTS: Final = f"DELETE FROM events WHERE run_id IN (SELECT run_id {_UP_TO})"  # noqa: S608 - constants
+_FORGET_RUNS: Final = f"DELETE {_UP_TO}"
 
 
 class Store:
@@ -162,29 +173,27 @@ class Store:
         )
 
     async def forget(self, *, before: float, most_bytes: int) -> int:
-        """Forget finished runs that are too old, and the oldest of those that are too many; return how many.
+        """Forget finished runs that are too old, and the oldest of those that are too many; at most some at once.
 
         Args:
             before: what ended before this, in seconds since the epoch, goes.
             most_bytes: what may be kept.
+
+        Returns:
+            How many went; 0 if no more has to.
         """
-        rows = await self._database.fetch(
-            "SELECT run_id FROM (SELECT run_id, finished_at, sum(bytes) OVER (ORDER BY finished_at DESC, run_id)"
-            " AS kept FROM runs WHERE finished_at IS NOT NULL) AS finished"
-            " WHERE finished_at < :before OR kept > :most LIMIT :size",
-            {"before": before, "most": most_bytes, "size": _FORGOTTEN_AT_ONCE},
-        )
-        await self._database.execute(
-            [
-                statement
-                for (run_id,) in rows
-                for statement in (
-                    ("DELETE FROM events WHERE run_id = :run_id", {"run_id": run_id}),
-                    ("DELETE FROM runs WHERE run_id = :run_id", {"run_id": run_id}),
-                )
-            ]
-        )
-        return len(rows)
+        # The sum and the rows are of one moment: of several routers that do this at once, none takes too much.
+        rows = await self._database.fetch(_OLDEST, {"size": _FORGOTTEN_AT_ONCE})
+        kept = cast("int", rows[0][3]) if rows else 0
+        number = freed = 0
+        for finished_at, _, size, _ in cast("list[tuple[float, str, int, int]]", rows):
+            if (finished_at >= before and kept - freed <= most_bytes) or freed > _FREED_AT_ONCE:
+                break
+            number, freed = number + 1, freed + size
+        if number:
+            values = {"finished_at": rows[number - 1][0], "run_id": rows[number - 1][1]}
+            await self._database.execute([(_FORGET_EVENTS, values), (_FORGET_RUNS, values)])
+        return number
 
     # Sessions.
 
@@ -215,6 +224,12 @@ class Store:
         )
         (deleted,) = await self._database.execute([(sql, _key(key))])
         return deleted > 0
+
+    async def forget_sessions(self, *, before: float) -> int:
+        """Forget sessions that were last used before a time, in seconds since the epoch; return how many."""
+        sql = "DELETE FROM sessions WHERE used_at < :before"
+        (deleted,) = await self._database.execute([(sql, {"before": before})])
+        return deleted
 
     async def sessions(
         self, wanted: Mapping[str, str], *, before: tuple[float, str] | None, size: int

@@ -24,7 +24,7 @@ CREATE INDEX runs_by_task ON runs (task_key, accepted_at, run_id);
 CREATE INDEX runs_live ON runs (owner, lease_until) WHERE finished_at IS NULL;
 CREATE INDEX runs_live_by_time ON runs (accepted_at, run_id) WHERE finished_at IS NULL;
 CREATE INDEX runs_live_by_task ON runs (company_id, agent_id, task_key) WHERE finished_at IS NULL;
-CREATE INDEX runs_finished ON runs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX runs_finished ON runs (finished_at, run_id, bytes) WHERE finished_at IS NOT NULL;
 
 -- Some events in a row, as the bytes that passed, each behind its length as a varint. Null: they were not kept.
 CREATE TABLE events (
