@@ -32,7 +32,8 @@ from dragoman.router._rpc.adapter_service import AdapterServicer
 from dragoman.router._rpc.admitting import Policy
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
-from dragoman.router._rpc.keeping import Keeping, Kept
+from dragoman.router._rpc.forgetting import Kept
+from dragoman.router._rpc.keeping import Keeping
 from dragoman.router._rpc.router_service import RouterServicer
 from dragoman.router._rpc.scene import Scene, Timing
 from dragoman.router._rpc.takeover import Takeover
@@ -154,7 +155,7 @@ class _Running:
             timing=_timing(config),
         )
         kept = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
-        log = Kept(config.log_retain_s, config.log_max_bytes)
+        log = Kept(config.log_retain_s, config.log_max_bytes, config.log_retain_sessions_s)
         runs = Store(_database(config.run_log, places))
         name = scene.processes.own_name()
         keeping = Keeping(runs, scene.clock, name, kept=log, lease_s=config.log_lease_s)

@@ -40,6 +40,7 @@ class RouterConfig:
         log_lease_s: how long this router may say nothing before others take its runs.
         log_retain_s: how long finished runs are kept in the log.
         log_max_bytes: how many bytes of their events at most.
+        log_retain_sessions_s: how long stored sessions are kept that no run uses; 0 for ever.
         retain_finished_s: how long finished runs are kept in memory too.
         max_retained_runs: how many of them at most.
         max_retained_bytes: how many bytes of their events at most.
@@ -72,6 +73,7 @@ class RouterConfig:
     log_lease_s: float = 15.0
     log_retain_s: float = 7 * 24 * 3600.0
     log_max_bytes: int = 4096 * MIB
+    log_retain_sessions_s: float = 90 * 24 * 3600.0
     retain_finished_s: float = RETAIN_FINISHED_S
     max_retained_runs: int = MAX_RETAINED_RUNS
     max_retained_bytes: int = 256 * MIB

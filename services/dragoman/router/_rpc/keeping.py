@@ -4,15 +4,16 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RequestDigests
+from dragoman.router._domain.contact import Contact
 from dragoman.router._domain.runs import RunRecord, lost
 from dragoman.router._domain.stored import RunQuery, StoredRun
 from dragoman.router._ports import Clock
+from dragoman.router._rpc.forgetting import Forgetting, Kept
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.store import Store
 from dragoman.router._store.writer import LoggedRun, Writer
@@ -22,6 +23,8 @@ LEASE_S: Final = 15.0
 """Seconds after which another router may take the runs of one that says nothing."""
 _RENEWALS: Final = 3
 """How often a lease is renewed before it runs out."""
+_AGAIN_S: Final = 1.0
+"""How soon a lease is renewed again that could not be: it does not last much longer."""
 _LISTING_S: Final = 1.0
 """How long a list waits for what has just happened to be written."""
 _CLOSING_S: Final = 5.0
@@ -30,14 +33,6 @@ _CLOSING_S: Final = 5.0
 Remark: TypeAlias = Callable[[str, str], None]
 
 _log = structlog.get_logger("dragoman.router")
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How long runs that are over are kept, and how many bytes of their events."""
-
-    seconds: float
-    most_bytes: int
 
 
 class Keeping:
@@ -61,7 +56,8 @@ class Keeping:
         self.digests = RequestDigests()
         """Of requests; with the key of the log once it is open."""
         self._clock = clock
-        self._kept = kept
+        self._forgetting = Forgetting(store, clock, kept)
+        self._contact = Contact(lease_s)
         self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -90,14 +86,33 @@ class Keeping:
 
     async def keep_alive(self) -> None:
         """Renew the lease, and forget what is old, until cancelled."""
-        while True:
-            try:
-                now = self._clock.time()
-                await self.store.renew(self.owner, now + self.lease_s)
-                await self.store.forget(before=now - self._kept.seconds, most_bytes=self._kept.most_bytes)
-            except StoreError as error:
-                _log.warning("run log not renewed", why=str(error))
-            await asyncio.sleep(self.lease_s / _RENEWALS)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._forgetting.run(), name="forget old runs")
+            while True:
+                pause_s = self.lease_s / _RENEWALS
+                await asyncio.sleep(pause_s if await self.renew() else min(pause_s, _AGAIN_S))
+
+    async def renew(self) -> bool:
+        """Renew the lease once; False if the log cannot be written."""
+        try:
+            await self.store.renew(self.owner, self._clock.time() + self.lease_s)
+        except StoreError as error:
+            _log.warning("run log not renewed", why=str(error))
+            self.missed()
+            return False
+        self._contact.worked(self._clock.time())
+        return True
+
+    def missed(self) -> None:
+        """Take note that the log could not be reached, so that nothing is claimed for a while; see ``may_claim``."""
+        self._contact.failed()
+
+    def may_claim(self) -> bool:
+        """Tell whether a lease that has run out is its owner's fault, and not that of a log that was out of reach.
+
+        False from a failure until the log was there for a whole lease: by then all that live have renewed theirs.
+        """
+        return self._contact.lasts(self._clock.time())
 
     def follow(
         self,

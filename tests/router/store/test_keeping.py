@@ -1,0 +1,184 @@
+"""How a router keeps its runs: its lease, what it forgets meanwhile, and when it may take those of others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._domain.contact import Contact
+from dragoman.router._local.clock import SystemClock
+from dragoman.router._rpc.forgetting import Forgetting, Kept
+from dragoman.router._rpc.keeping import LEASE_S, Keeping
+from dragoman.router._store.database import Database, StoreError
+from dragoman.router._store.store import Store
+from dragoman.v1 import router_pb2
+
+from tests.router.harness import PATIENCE_S
+from tests.router.store.test_store import KEY, a_run, ended
+from tests.router.test_sessions import scene_in
+
+KEPT = Kept(seconds=100.0, most_bytes=1000)
+
+
+class SetClock(SystemClock):
+    """A clock that goes when it is told to."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Slow(Store):
+    """A store that takes long to forget, fails when told to, and tells what it was asked."""
+
+    fails = False
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.gate = asyncio.Event()
+        self.forgetting = asyncio.Event()
+        self.renewed: asyncio.Queue[float] = asyncio.Queue()
+
+    async def forget(self, *, before: float, most_bytes: int) -> int:
+        self.forgetting.set()
+        await self.gate.wait()
+        return await super().forget(before=before, most_bytes=most_bytes)
+
+    async def renew(self, owner: str, lease_until: float) -> None:
+        if self.fails:
+            raise StoreError("it is not there")
+        await super().renew(owner, lease_until)
+        self.renewed.put_nowait(lease_until)
+
+    async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[object]:  # type: ignore[override]  # never returns
+        raise StoreError("it is not there")
+
+
+@pytest.fixture
+async def slow(database: Database) -> AsyncIterator[Slow]:
+    store = Slow(database)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_a_lease_is_renewed_however_long_forgetting_takes(slow: Slow) -> None:
+    await slow.begin(ended("old", 1.0))
+    keeping = Keeping(slow, SystemClock(), "one", kept=KEPT, lease_s=0.03)
+    alive = asyncio.ensure_future(keeping.keep_alive())
+    async with asyncio.timeout(PATIENCE_S):
+        await slow.forgetting.wait()
+        leases = [await slow.renewed.get() for _ in range(4)]
+    assert leases == sorted(leases)
+    assert await slow.run("old") is not None
+    slow.gate.set()
+    async with asyncio.timeout(PATIENCE_S):
+        while await slow.run("old") is not None:
+            await slow.renewed.get()
+    alive.cancel()
+    await asyncio.gather(alive, return_exceptions=True)
+
+
+async def test_all_that_is_old_is_forgotten_some_at_once(store: Store) -> None:
+    clock = SetClock()
+    await asyncio.gather(*(store.begin(ended(f"r{number}", number / 10)) for number in range(450)))
+    for run in (ended("new", 950.0), a_run("live")):
+        await store.begin(run)
+    assert await store.forget(before=10.0, most_bytes=1000) == 100
+    await Forgetting(store, clock, KEPT).forget()
+    assert await store.run("r449") is None
+    assert await store.run("new") is not None
+    assert await store.run("live") is not None
+    assert await store.forget(before=900.0, most_bytes=1000) == 0
+
+
+async def test_sessions_that_no_run_uses_are_forgotten(store: Store) -> None:
+    clock = SetClock()
+    other = replace(KEY, task_key="other")
+    await store.keep_session(KEY, router_pb2.StoredSession(runs=1), 100.0)
+    await store.keep_session(other, router_pb2.StoredSession(runs=2), 900.0)
+    await Forgetting(store, clock, KEPT).forget()
+    assert await store.session(KEY) is not None, "for ever"
+    await Forgetting(store, clock, replace(KEPT, sessions_s=800.0)).forget()
+    assert await store.session(KEY) is None
+    assert await store.session(other) is not None
+
+
+async def test_sessions_are_forgotten_as_it_was_configured(folder: Path) -> None:
+    async with scene_in(folder, log_retain_s=0.0, log_retain_sessions_s=0.01) as scene:
+        await scene.run({"set": "s1"})
+        async with asyncio.timeout(PATIENCE_S):
+            while await scene.sessions():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+
+
+async def test_who_comes_back_after_an_outage_lets_others_renew_first(slow: Slow) -> None:
+    clock = SetClock()
+    keeping = Keeping(slow, clock, "one", kept=KEPT)
+    assert keeping.may_claim(), "nothing failed before"
+
+    async def renew(at: float, *, fails: bool = False) -> bool:
+        clock.now, slow.fails = at, fails
+        assert await keeping.renew() is not fails
+        return keeping.may_claim()
+
+    assert await renew(1000.0)
+    assert await renew(1005.0)
+    assert not await renew(1010.0, fails=True)
+    assert not await renew(1030.0), "the leases of others may have run out meanwhile"
+    for at in (1035.0, 1040.0, 1044.0):
+        assert not await renew(at)
+    assert await renew(1045.0), "by now they are renewed, or theirs is the fault"
+    keeping.missed()
+    assert not keeping.may_claim(), "who looks for runs has seen it fail"
+
+
+def test_what_was_not_seen_for_long_was_away() -> None:
+    contact = Contact(LEASE_S)
+    contact.worked(1000.0)
+    assert contact.lasts(1010.0)
+    assert not contact.lasts(1011.0), "a renewal hangs"
+    contact.worked(1012.0)
+    assert not contact.lasts(1012.0)
+    for at in (1017.0, 1022.0, 1026.0):
+        contact.worked(at)
+        assert not contact.lasts(at)
+    contact.worked(1027.0)
+    assert contact.lasts(1027.0)
+
+
+def test_a_clock_that_was_set_back_holds_nothing_up_for_long() -> None:
+    contact = Contact(LEASE_S)
+    contact.worked(5000.0)
+    contact.worked(1000.0)
+    assert not contact.lasts(1000.0)
+    for at in (1005.0, 1010.0, 1015.0):
+        contact.worked(at)
+    assert contact.lasts(1015.0)
+
+
+async def test_what_cannot_be_read_is_told(slow: Slow) -> None:
+    with pytest.raises(DragomanError) as caught:
+        await Keeping(slow, SystemClock(), "one", kept=KEPT).at_task("c", "a", "t")
+    assert caught.value.reason is Reason.RUN_LOG_UNAVAILABLE
+
+
+async def test_a_run_that_was_refused_is_found_no_more_while_it_is_still_kept(store: Store) -> None:
+    keeping = Keeping(store, SystemClock(), "one", kept=KEPT)
+    for run in (a_run(), a_run("theirs", owner="two")):
+        await store.begin(run)
+        keeping.forget(run.run_id).close()  # nobody waits for it
+    assert await keeping.find("r") is None
+    assert await keeping.find("theirs") is not None
+    assert [run.run_id for run in await keeping.at_task("c", "a", "t")] == ["theirs"]
+    work = asyncio.ensure_future(keeping.writer.run())
+    async with asyncio.timeout(PATIENCE_S):
+        await keeping.writer.removed("r")
+        await keeping.writer.removed("theirs")
+    assert await store.run("r") is None
+    assert await store.run("theirs") is not None
+    await keeping.writer.close()
+    await work
