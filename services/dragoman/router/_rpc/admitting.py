@@ -127,7 +127,7 @@ class Admitting:
         told = "and no place came free in time" if waited else "admission.longest_wait lets a run wait for a place"
         return DragomanError(
             Reason.TOO_MANY_RUNS,
-            f"the adapter {adapter!r} has {limit} runs, as many as this router lets it have; {told}",
+            f"the adapter {adapter!r} has as many runs as this router lets it have, {limit}; {told}",
             {"adapter": adapter, "limit": str(limit)},
             retry_after_s=_RETRY_S,
         )
@@ -156,7 +156,7 @@ class Admitting:
             whose = "of some requests" if key.login else "of this machine"
             told.append(f"runs with a login {whose} are refused for {opened.wait_s:.0f} s: {opened.told}")
         if waiting := self._places.waiting(adapter):
-            told.append(f"{waiting} runs wait for a place")
+            told.append(f"runs that wait for a place: {waiting}")
         return told
 
     def _candidates(self, failed: str) -> list[str]:

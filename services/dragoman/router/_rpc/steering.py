@@ -171,7 +171,7 @@ def unknown_run(run_id: str) -> DragomanError:
     """Return the error for a run that nobody here knows."""
     return DragomanError(
         Reason.RUN_NOT_FOUND,
-        f"no run {run_id!r} here: it is over and forgotten, or never was; if another router started it,"
-        " name its adapter",
+        f"no run {run_id!r} here: it is over and forgotten, or never was; to follow or steer one that was started"
+        " without this router and its log, name its adapter",
         {"run_id": run_id},
     )

@@ -55,13 +55,13 @@ def judge(status: Fields) -> AuthFinding:
     wanted = model.partition("/")[0]
     missing = auth.get("missingProvidersInUse")
     if isinstance(missing, list) and wanted in missing:
-        return AuthFinding(pb.AUTH_STATE_MISSING, message=f"OpenClaw has no credentials for {wanted}.")
+        return AuthFinding(pb.AUTH_STATE_MISSING)
     for provider in read.objects(auth, "providers"):
         if read.text(provider, "provider") == wanted:
             method = read.text(read.inner(provider, "effective"), "kind")
             if method and method != "missing":
                 return AuthFinding(pb.AUTH_STATE_OK, method)
-    return AuthFinding(pb.AUTH_STATE_MISSING, message=f"OpenClaw has no credentials for {wanted or 'any model'}.")
+    return AuthFinding(pb.AUTH_STATE_MISSING)
 
 
 async def read_models(adapter: CommandLineAdapter, request: pb.ListModelsRequest) -> pb.ListModelsResponse:
