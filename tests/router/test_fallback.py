@@ -16,7 +16,10 @@ from google.protobuf import duration_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, failure, gone, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
+from tests.router.store.databases import run_log
 from tests.router.test_processes import program
+
+__all__ = ["run_log"]
 
 AUTH = event_pb2.FAILURE_KIND_AUTH_REQUIRED
 UPSTREAM = event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE
@@ -70,8 +73,10 @@ def notices(events: Sequence[event_pb2.AgentEvent]) -> list[str]:
     return [event.notice.code for event in events if event.HasField("notice")]
 
 
-async def test_a_failed_attempt_is_followed_by_the_next_adapter_in_a_fresh_session(folder: Path) -> None:
-    async with among(folder) as (caller, sidecars):
+async def test_a_failed_attempt_is_followed_by_the_next_adapter_in_a_fresh_session(
+    folder: Path, run_log: str
+) -> None:
+    async with among(folder, run_log=run_log) as (caller, sidecars):
         handle = event_pb2.SessionHandle(adapter="one", native_id="s")
         asked = request({"one": [FAILS], "two": [WORKS]}, "two", "three", model="m", env={"API_KEY": "secret"})
         asked.session.handle.CopyFrom(handle)
@@ -124,8 +129,10 @@ async def test_an_adapter_that_does_not_tell_of_tools_may_have_called_them(folde
         assert not sidecars["two"].requests("Execute")
 
 
-async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_counts(folder: Path) -> None:
-    async with among(folder) as (caller, _sidecars):
+async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_counts(
+    folder: Path, run_log: str
+) -> None:
+    async with among(folder, run_log=run_log) as (caller, _sidecars):
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
         chain = ("nobody", "two", "three")
         events = await told(caller, request({"one": [FAILS], "two": refuses, "three": [WORKS]}, *chain))
@@ -156,8 +163,8 @@ async def test_nothing_follows_a_cancel(folder: Path) -> None:
         assert not sidecars["two"].requests("Execute")
 
 
-async def test_a_cancel_between_two_tries_ends_the_run_there(folder: Path) -> None:
-    async with among(folder, ("one",)) as (caller, sidecars):
+async def test_a_cancel_between_two_tries_ends_the_run_there(folder: Path, run_log: str) -> None:
+    async with among(folder, ("one",), run_log=run_log) as (caller, sidecars):
         asked = request({"one": [[{"failed": "UPSTREAM_UNAVAILABLE"}], WORKS]})
         stream = Stream(caller.adapter.Execute(asked))
         before = await stream.until("attempt_ended")

@@ -41,6 +41,12 @@ def new_postgres(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=KINDS)
+def run_log(request: pytest.FixtureRequest) -> str:
+    """What a router is configured with for a new log of each kind."""
+    return new_postgres(request) if request.param == "postgres" else ""
+
+
+@pytest.fixture(params=KINDS)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     """An empty database of each kind."""
     return new_database(request.param, tmp_path, request)
