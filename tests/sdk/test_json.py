@@ -1,9 +1,10 @@
 """JSON from agents: whatever bytes come, what comes out can be put into a message."""
 
 import json
+from pathlib import Path
 
 import pytest
-from dragoman.sdk._json import JsonValue, compact, parse_json_object, whole_number
+from dragoman.sdk._json import JsonValue, compact, parse_json_object, read_json_object, whole_number
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,3 +61,15 @@ def test_compact_is_one_line_without_spaces() -> None:
 )
 def test_whole_numbers_up_to_what_a_double_can_count(value: float, expected: str) -> None:
     assert repr(whole_number(value)) == expected
+
+
+def test_a_file_that_holds_no_object_reads_as_an_empty_one(tmp_path: Path) -> None:
+    path = tmp_path / "login.json"
+    assert read_json_object(path) == {}
+    assert read_json_object(tmp_path) == {}
+    assert read_json_object(Path("\0")) == {}
+    for content in (b"", b"[]", b"{", b'{"a": "' + b"x" * 1024 * 1024 + b'"}'):
+        path.write_bytes(content)
+        assert read_json_object(path) == {}
+    path.write_bytes(b'{"a": 1}')
+    assert read_json_object(path) == {"a": 1}

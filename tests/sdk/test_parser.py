@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from dragoman.sdk import Line, Output, Report, Write, outputs_of
+from dragoman.sdk import Line, Output, Report, Write, outputs_of, words_event
 from dragoman.v1 import event_pb2 as pb
 
 LINE = Line(b"{}", 0, True)
@@ -45,3 +45,10 @@ def test_without_a_name_nothing_is_named_and_silence_is_no_log() -> None:
     report = Report()
     assert outputs_of(report, "stdout", LINE, lambda: (), "system") == []
     assert report.has_output
+
+
+def test_words_come_in_pieces_or_whole_and_end() -> None:
+    text, thinking = pb.Text(item_id="a", delta="x"), pb.Thinking(item_id="a", whole="")
+    assert words_event("text", "a", delta="x") == pb.AgentEvent(text=text)
+    assert words_event("thinking", "a", whole="") == pb.AgentEvent(thinking=thinking)
+    assert words_event("text", "a") == pb.AgentEvent(text=pb.Text(item_id="a"))

@@ -29,7 +29,7 @@ from dragoman.sdk._failures import classify_http, classify_text, unknown_session
 from dragoman.sdk._in_process import InProcessAdapter, Turn
 from dragoman.sdk._inputs import Resolution
 from dragoman.sdk._job import TERMINATE, CancelStep, Job, Plan
-from dragoman.sdk._json import JsonValue, compact, parse_json_object
+from dragoman.sdk._json import JsonValue, compact, parse_json_object, read_json_object
 from dragoman.sdk._lines import Line, LineSplitter
 from dragoman.sdk._login import AuthFinding
 from dragoman.sdk._outcome import Evidence, failure_from_hint
@@ -47,6 +47,7 @@ from dragoman.sdk._parser import (
     Write,
     log_event,
     outputs_of,
+    words_event,
 )
 from dragoman.sdk._permissions import decide
 from dragoman.sdk._run import Run
@@ -57,6 +58,7 @@ from dragoman.sdk._skill_strategy import SkillStrategy
 from dragoman.sdk._skills import SkillSource, skill_prompt
 from dragoman.sdk._supervision import FailureError
 from dragoman.sdk._template import render
+from dragoman.sdk._usage import add_call
 
 __all__ = [
     "TERMINATE",
@@ -97,6 +99,7 @@ __all__ = [
     "Withdraw",
     "Write",
     "adapter_schema",
+    "add_call",
     "as_bool",
     "as_int",
     "as_number",
@@ -116,9 +119,11 @@ __all__ = [
     "parse_json_object",
     "print_schema",
     "probe",
+    "read_json_object",
     "render",
     "serve",
     "shipped_documents",
     "skill_prompt",
     "unknown_session",
+    "words_event",
 ]

@@ -67,11 +67,17 @@ def capabilities(
     *features: event_pb2.Feature.ValueType,
     resume: event_pb2.ResumeStyle.ValueType = event_pb2.RESUME_STYLE_UNSPECIFIED,
     cancel: event_pb2.CancelStyle.ValueType = event_pb2.CANCEL_STYLE_SIGNAL,
+    permission_mode: event_pb2.PermissionMode.ValueType = event_pb2.PERMISSION_MODE_UNSPECIFIED,
     context_window: int | None = None,
     notes: Mapping[event_pb2.Feature.ValueType, str] | None = None,
 ) -> event_pb2.Capabilities:
     """Return declared capabilities."""
-    made = event_pb2.Capabilities(resume_style=resume, cancel_style=cancel, context_window_hint=context_window)
+    made = event_pb2.Capabilities(
+        resume_style=resume,
+        cancel_style=cancel,
+        permission_mode=permission_mode,
+        context_window_hint=context_window,
+    )
     for feature in features:
         note = (notes or {}).get(feature, "")
         made.items.add(feature=feature, origin=event_pb2.CAPABILITY_ORIGIN_DECLARED, note=note)

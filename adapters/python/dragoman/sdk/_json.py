@@ -2,11 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from dragoman.sdk._lines import well_formed
 
 _EXACT_INTEGERS: Final = 2.0**53  # beyond, neighbouring integers share a double
+
+_MOST_FILE_BYTES: Final = 1024 * 1024
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 """Whatever ``json.loads`` returns."""
@@ -44,6 +47,15 @@ def parse_json_object(data: bytes) -> JsonObject | None:
         return _well_formed_object(value) if _MAY_HOLD_SURROGATES.search(data) else value
     except (ValueError, RecursionError):
         return None
+
+
+def read_json_object(path: Path) -> JsonObject:
+    """Return the JSON object in a file; empty if there is none that can be read, or it has more than a mebibyte."""
+    try:
+        with path.open("rb") as file:
+            return parse_json_object(file.read(_MOST_FILE_BYTES)) or {}
+    except (OSError, ValueError):  # ValueError: no path at all
+        return {}
 
 
 def _well_formed_object(value: JsonObject) -> JsonObject:

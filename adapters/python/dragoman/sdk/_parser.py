@@ -156,6 +156,25 @@ def log_event(stream: Stream, line: Line) -> pb.AgentEvent:
     return pb.AgentEvent(log=log)
 
 
+def words_event(kind: str, item_id: str, *, delta: str | None = None, whole: str | None = None) -> pb.AgentEvent:
+    """Return the event for words of an agent: a piece more, the whole, or, with neither, the end of the item.
+
+    Args:
+        kind: ``thinking``; any other is text.
+        item_id: the item that the words belong to.
+        delta: what comes behind what was told.
+        whole: what stands in place of it; empty takes it back.
+    """
+    event = pb.AgentEvent()
+    piece = event.thinking if kind == "thinking" else event.text
+    piece.item_id = item_id
+    if delta is not None:
+        piece.delta = delta
+    elif whole is not None:
+        piece.whole = whole
+    return event
+
+
 def outputs_of(
     report: Report, stream: Stream, line: Line, read: Callable[[], Iterable[Output] | None] | None, native: str = ""
 ) -> list[Output]:

@@ -73,7 +73,7 @@ class AnyAcpAdapter(AcpAdapter):
 
 def _capabilities() -> pb.Capabilities:
     if_told, in_prompt = "if the agent tells", "put before the prompt"
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START, pb.FEATURE_FILE_CHANGES),
         *(pb.FEATURE_PLAN, pb.FEATURE_COST, pb.FEATURE_PERMISSION_REQUESTS, pb.FEATURE_INPUT_REQUESTS),
@@ -81,6 +81,8 @@ def _capabilities() -> pb.Capabilities:
         *(pb.FEATURE_SKILLS, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT),
         resume=pb.RESUME_STYLE_CAPTURE,
         cancel=pb.CANCEL_STYLE_NATIVE,
+        # Nothing is known of a program but its protocol, in which agents ask only for what they choose to ask.
+        permission_mode=pb.PERMISSION_MODE_NONE,
         notes={
             pb.FEATURE_TEXT_DELTAS: if_told,
             pb.FEATURE_THINKING: if_told,
@@ -98,6 +100,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_SYSTEM_PROMPT: in_prompt,
         },
     )
-    # Nothing is known of a program but its protocol, in which agents ask only for what they choose to ask.
-    made.permission_mode = pb.PERMISSION_MODE_NONE
-    return made

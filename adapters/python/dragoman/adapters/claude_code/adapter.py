@@ -138,7 +138,7 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START),
         *(pb.FEATURE_FILE_CHANGES, pb.FEATURE_SURGICAL_EDIT, pb.FEATURE_PLAN, pb.FEATURE_SUBAGENTS),
@@ -148,6 +148,7 @@ def _capabilities() -> pb.Capabilities:
         *(pb.FEATURE_SKILLS, pb.FEATURE_NATIVE_SKILLS, pb.FEATURE_MCP_SERVERS),
         *(pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE, pb.FEATURE_MAX_TURNS),
         resume=pb.RESUME_STYLE_SPECIFY,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_FILE_CHANGES: "of its file tools; not what shell commands change",
@@ -156,5 +157,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_MCP_SERVERS: "if any are given, the user's and the project's own are left out",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made

@@ -5,14 +5,13 @@ writes a first settings file where Claude Code was never used, and looking must 
 the environment are all there is to see.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from dragoman.adapters.claude_code.fields import Fields, count, inner, text
-from dragoman.sdk import AuthFinding, parse_json_object, probe
+from dragoman.sdk import AuthFinding, parse_json_object, probe, read_json_object
 from dragoman.v1 import adapter_pb2 as pb
 
 STATUS_LIMIT_S: Final = 6.0
@@ -27,7 +26,6 @@ _KEYS: Final = {
 }
 _CLOUDS: Final = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _SUBSCRIPTION: Final = "claude.ai"
-_MOST_BYTES: Final = 256 * 1024
 
 
 async def find_login(executable: str, env: Mapping[str, str]) -> AuthFinding:
@@ -92,9 +90,4 @@ def _state_file(env: Mapping[str, str]) -> Path:
 
 
 def _stored_login(env: Mapping[str, str]) -> Fields:
-    try:
-        with (_config_dir(env) / _LOGIN_FILE).open("rb") as file:
-            content = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
-        return {}
-    return inner(content, "claudeAiOauth") if isinstance(content, dict) else {}
+    return inner(read_json_object(_config_dir(env) / _LOGIN_FILE), "claudeAiOauth")

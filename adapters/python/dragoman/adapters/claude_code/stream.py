@@ -16,7 +16,7 @@ from typing import Final
 from dragoman.adapters.claude_code.fields import Fields, count, inner, objects, text
 from dragoman.adapters.claude_code.tools import mcp_server, tool_kind
 from dragoman.adapters.claude_code.usage import call_usage
-from dragoman.sdk import JsonValue
+from dragoman.sdk import JsonValue, words_event
 from dragoman.v1 import event_pb2 as pb
 
 CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -168,7 +168,7 @@ def _delta(message: _Message, event: Fields) -> Iterator[pb.AgentEvent]:
 def _words(block: _Block, words: str) -> Iterator[pb.AgentEvent]:
     if words:
         block.parts.append(words)
-        yield _piece(block, delta=words)
+        yield words_event(block.kind, block.item_id, delta=words)
 
 
 def _whole(message: _Message, kind: str, words: str) -> Iterator[pb.AgentEvent]:
@@ -184,16 +184,16 @@ def _whole(message: _Message, kind: str, words: str) -> Iterator[pb.AgentEvent]:
     block.is_confirmed = True
     block.parts.clear()
     if not is_told:
-        yield _piece(block, whole=words)
+        yield words_event(block.kind, block.item_id, whole=words)
         if not block.is_open:
-            yield _piece(block)
+            yield words_event(block.kind, block.item_id)
 
 
 def _close(block: _Block | None) -> Iterator[pb.AgentEvent]:
     if block is not None and block.is_open:
         block.is_open = False
         if block.kind in _WORDS:
-            yield _piece(block)
+            yield words_event(block.kind, block.item_id)
 
 
 def _take_back(block: _Block) -> Iterator[pb.AgentEvent]:
@@ -201,19 +201,8 @@ def _take_back(block: _Block) -> Iterator[pb.AgentEvent]:
         yield pb.AgentEvent(tool_call=pb.ToolCall(id=block.item_id, status=pb.TOOL_STATUS_CANCELLED))
     elif block.parts:
         block.parts.clear()
-        yield _piece(block, whole="")
-        yield _piece(block)
-
-
-def _piece(block: _Block, *, delta: str | None = None, whole: str | None = None) -> pb.AgentEvent:
-    event = pb.AgentEvent()
-    piece = event.thinking if block.kind == "thinking" else event.text
-    piece.item_id = block.item_id
-    if delta is not None:
-        piece.delta = delta
-    elif whole is not None:
-        piece.whole = whole
-    return event
+        yield words_event(block.kind, block.item_id, whole="")
+        yield words_event(block.kind, block.item_id)
 
 
 def _place(event: Fields) -> int:

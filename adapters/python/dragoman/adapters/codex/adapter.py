@@ -168,7 +168,7 @@ class CodexAdapter(CommandLineAdapter):
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START, pb.FEATURE_TOOL_OUTPUT_DELTAS),
         *(pb.FEATURE_FILE_CHANGES, pb.FEATURE_SURGICAL_EDIT, pb.FEATURE_SUBAGENTS, pb.FEATURE_PER_CALL_USAGE),
@@ -177,6 +177,7 @@ def _capabilities() -> pb.Capabilities:
         *(pb.FEATURE_SKILLS, pb.FEATURE_NATIVE_SKILLS, pb.FEATURE_MCP_SERVERS),
         *(pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE),
         resume=pb.RESUME_STYLE_CAPTURE,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_THINKING: "as summaries, if the model gives them; see config.reasoningSummary",
@@ -187,5 +188,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_INPUT_REQUESTS: "in interactive runs",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dragoman.sdk import words_event
 from dragoman.v1 import event_pb2 as pb
 
 Kind = Literal["text", "thinking"]
@@ -29,7 +30,7 @@ class Speech:
         """Take more words of an item."""
         if words and item_id:
             self._open.setdefault(item_id, _Item(kind)).parts.append(words)
-            yield _piece(kind, item_id, delta=words)
+            yield words_event(kind, item_id, delta=words)
 
     def part(self, item_id: str, kind: Kind) -> Iterator[pb.AgentEvent]:
         """Take the beginning of another part of an item; parts are told as paragraphs."""
@@ -42,29 +43,18 @@ class Speech:
         if item is None and not words:
             return
         if item is None or "".join(item.parts) != words:
-            yield _piece(kind, item_id, whole=words)
-        yield _piece(kind, item_id)
+            yield words_event(kind, item_id, whole=words)
+        yield words_event(kind, item_id)
 
     def take_back(self) -> Iterator[pb.AgentEvent]:
         """Replace what is open by nothing: it is said again."""
         for item_id, item in self._open.items():
-            yield _piece(item.kind, item_id, whole="")
-            yield _piece(item.kind, item_id)
+            yield words_event(item.kind, item_id, whole="")
+            yield words_event(item.kind, item_id)
         self._open.clear()
 
     def close(self) -> Iterator[pb.AgentEvent]:
         """Close what is open: nothing more comes."""
         for item_id, item in self._open.items():
-            yield _piece(item.kind, item_id)
+            yield words_event(item.kind, item_id)
         self._open.clear()
-
-
-def _piece(kind: Kind, item_id: str, *, delta: str | None = None, whole: str | None = None) -> pb.AgentEvent:
-    event = pb.AgentEvent()
-    piece = event.thinking if kind == "thinking" else event.text
-    piece.item_id = item_id
-    if delta is not None:
-        piece.delta = delta
-    elif whole is not None:
-        piece.whole = whole
-    return event

@@ -22,7 +22,7 @@ from dragoman.sdk import (
     Settings,
     capabilities,
     is_uuid,
-    parse_json_object,
+    read_json_object,
     rules,
     shipped_documents,
 )
@@ -41,7 +41,6 @@ INHERITED: Final = (
     *("COPILOT_CUSTOM_INSTRUCTIONS_DIRS", "COPILOT_AUTO_TIER", "USE_BUILTIN_RIPGREP"),
 )
 """Variables that Copilot needs of the adapter's own environment, by name."""
-_MOST_BYTES: Final = 256 * 1024
 
 
 class CopilotAdapter(CommandLineAdapter):
@@ -121,11 +120,7 @@ def find_login(env: Mapping[str, str]) -> AuthFinding:
     if any(env.get(name) for name in TOKENS):
         return AuthFinding(adapter_pb2.AUTH_STATE_OK, "token")
     home = Path(env.get("COPILOT_HOME") or Path(env.get("HOME") or Path.home()) / ".copilot")
-    try:
-        with (home / "config.json").open("rb") as file:
-            config = parse_json_object(file.read(_MOST_BYTES)) or {}
-    except OSError:
-        config = {}
+    config = read_json_object(home / "config.json")
     if any(text(user, "login") for user in objects(config, "loggedInUsers") or objects(config, "logged_in_users")):
         return AuthFinding(adapter_pb2.AUTH_STATE_OK, "github", subscription=True)
     gh = Path(env.get("GH_CONFIG_DIR") or Path(env.get("HOME") or Path.home()) / ".config" / "gh") / "hosts.yml"
@@ -152,7 +147,7 @@ def _checks(env: Mapping[str, str]) -> Iterator[adapter_pb2.EnvironmentCheck]:
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START, pb.FEATURE_TOOL_OUTPUT_DELTAS),
         *(pb.FEATURE_FILE_CHANGES, pb.FEATURE_SURGICAL_EDIT, pb.FEATURE_SUBAGENTS),
@@ -162,6 +157,7 @@ def _capabilities() -> pb.Capabilities:
         *(pb.FEATURE_SKILLS, pb.FEATURE_NATIVE_SKILLS, pb.FEATURE_MCP_SERVERS),
         *(pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE),
         resume=pb.RESUME_STYLE_SPECIFY,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_FILE_CHANGES: "of its file tools; not what shell commands change",
@@ -170,5 +166,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_MCP_SERVERS: "besides those of its user",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made

@@ -23,7 +23,7 @@ from dragoman.adapters.copilot.questions import Questions
 from dragoman.adapters.copilot.session import SessionFrames
 from dragoman.adapters.copilot.texts import Texts
 from dragoman.adapters.copilot.tools import file_changes, tool_kind, tool_result, tool_title
-from dragoman.adapters.copilot.usage import add_call, call_usage
+from dragoman.adapters.copilot.usage import call_usage
 from dragoman.sdk import (
     CloseInput,
     FailureInfo,
@@ -35,6 +35,7 @@ from dragoman.sdk import (
     Stream,
     Terminal,
     Write,
+    add_call,
     compact,
     jsonrpc,
     outputs_of,

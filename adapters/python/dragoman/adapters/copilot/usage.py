@@ -27,20 +27,3 @@ def call_usage(data: Fields) -> pb.Usage:
     if taken is not None:
         made.context_used = min(taken + (tokens["output"] or 0), _MOST)
     return made
-
-
-def add_call(total: pb.Usage | None, call: pb.Usage) -> pb.Usage:
-    """Return the run's usage with one more call in it."""
-    made = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-    if total is not None:
-        made.CopyFrom(total)
-    _add(made.tokens, call.tokens)
-    for item in call.models:
-        share = next((known for known in made.models if known.model == item.model), None)
-        _add((share or made.models.add(model=item.model)).tokens, item.tokens)
-    return made
-
-
-def _add(total: pb.TokenCounts, more: pb.TokenCounts) -> None:
-    for field, value in more.ListFields():
-        setattr(total, field.name, min(getattr(total, field.name) + value, _MOST))

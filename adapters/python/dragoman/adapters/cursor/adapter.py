@@ -158,6 +158,9 @@ def _capabilities() -> pb.Capabilities:
     notes = dict.fromkeys(features, _FROM_DOCUMENTATION)
     for feature in (pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT):
         notes[feature] = f"put before the prompt; {_FROM_DOCUMENTATION}"
-    made = capabilities(*features, resume=pb.RESUME_STYLE_CAPTURE, notes=notes)
-    made.permission_mode = pb.PERMISSION_MODE_STRICT  # by not allowing it to act at all: it never asks
-    return made
+    return capabilities(
+        *features,
+        resume=pb.RESUME_STYLE_CAPTURE,
+        permission_mode=pb.PERMISSION_MODE_STRICT,  # by not allowing it to act at all: it never asks
+        notes=notes,
+    )

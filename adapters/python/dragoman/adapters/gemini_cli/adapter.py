@@ -211,7 +211,7 @@ class GeminiCliAdapter(AcpAdapter):
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START),
         *(pb.FEATURE_PER_MODEL_USAGE, pb.FEATURE_PERMISSION_REQUESTS),
@@ -219,6 +219,7 @@ def _capabilities() -> pb.Capabilities:
         *(pb.FEATURE_SKILLS, pb.FEATURE_NATIVE_SKILLS, pb.FEATURE_MCP_SERVERS),
         *(pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE, pb.FEATURE_MAX_TURNS),
         resume=pb.RESUME_STYLE_SPECIFY,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_THINKING: "over the Agent Client Protocol; not where everything is allowed",
@@ -226,5 +227,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_SYSTEM_PROMPT: "put behind Gemini CLI's own, before the instructions",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made

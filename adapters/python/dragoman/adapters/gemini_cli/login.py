@@ -1,19 +1,16 @@
 """Whether Gemini CLI is logged in. It has no command that says so: its files and the environment tell."""
 
-import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from dragoman.adapters.gemini_cli.home import CONFIG_DIR, read_settings, user_home
 from dragoman.adapters.gemini_cli.plan import auth_type_of
-from dragoman.sdk import AuthFinding, FailureError, fields
+from dragoman.sdk import AuthFinding, FailureError, fields, read_json_object
 from dragoman.sdk.fields import Fields
 from dragoman.v1 import adapter_pb2 as pb
 
 _LOGIN_FILE: Final = "oauth_creds.json"
-_MOST_BYTES: Final = 256 * 1024
 
 
 def find_login(env: Mapping[str, str]) -> AuthFinding:
@@ -23,7 +20,7 @@ def find_login(env: Mapping[str, str]) -> AuthFinding:
         settings = read_settings(folder / "settings.json")
     except FailureError as error:
         return AuthFinding(pb.AUTH_STATE_UNKNOWN, message=str(error))
-    return judge(settings, _stored(folder / _LOGIN_FILE), env, now_ms=int(time.time() * 1000))
+    return judge(settings, read_json_object(folder / _LOGIN_FILE), env, now_ms=int(time.time() * 1000))
 
 
 def judge(settings: Fields, stored: Fields, env: Mapping[str, str], *, now_ms: int) -> AuthFinding:
@@ -60,12 +57,3 @@ def _login_state(stored: Fields, now_ms: int) -> pb.AuthState.ValueType:
         return pb.AUTH_STATE_MISSING
     expires_at = fields.count(stored, "expiry_date")
     return pb.AUTH_STATE_EXPIRED if expires_at is not None and expires_at <= now_ms else pb.AUTH_STATE_OK
-
-
-def _stored(path: Path) -> Fields:
-    try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -148,11 +148,12 @@ class HttpAdapter(InProcessAdapter):
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_COST),
         *(pb.FEATURE_RESUME, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE),
         pb.FEATURE_AUTH_TOKEN,
         resume=pb.RESUME_STYLE_CAPTURE,
+        permission_mode=pb.PERMISSION_MODE_NONE,
         cancel=pb.CANCEL_STYLE_KILL,
         notes={
             pb.FEATURE_TEXT_DELTAS: "in mode stream",
@@ -165,8 +166,6 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_AUTH_TOKEN: "sent as bearer token",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_NONE
-    return made
 
 
 def _is_installed() -> bool:

@@ -139,21 +139,20 @@ class ModelApiAdapter(InProcessAdapter):
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING),
         *(pb.FEATURE_TOOL_START, pb.FEATURE_FILE_CHANGES, pb.FEATURE_SURGICAL_EDIT),
         *(pb.FEATURE_PER_CALL_USAGE, pb.FEATURE_PER_MODEL_USAGE, pb.FEATURE_PERMISSION_REQUESTS),
         *(pb.FEATURE_RESUME, pb.FEATURE_RESUME_REJECTION, pb.FEATURE_FORK, pb.FEATURE_SKILLS),
         *(pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE, pb.FEATURE_MAX_TURNS),
         resume=pb.RESUME_STYLE_CAPTURE,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_SKILLS: "put into the system prompt; scripts of a skill cannot be run",
             pb.FEATURE_THINKING: "if config.thinking asks for it, or the service sends it anyway",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made
 
 
 def _conversation(turn: Turn, transcripts: Transcripts) -> list[Message]:

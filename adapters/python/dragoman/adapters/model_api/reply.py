@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from dragoman.adapters.model_api.tools import tool_kind
-from dragoman.sdk import JsonValue, parse_json_object
+from dragoman.sdk import JsonValue, parse_json_object, words_event
 from dragoman.v1 import event_pb2 as pb
 
 Fields = Mapping[str, JsonValue]
@@ -121,7 +121,7 @@ class Reply:
         block = self.blocks.get(place) or self.open(kind, place)
         if words:
             block.parts.append(words)
-            yield _piece(block, delta=words)
+            yield words_event(block.kind, block.item_id, delta=words)
 
     def open(self, kind: str, place: str) -> Block:
         """Begin a block that is no call."""
@@ -142,7 +142,7 @@ class Reply:
         """Say that a block is complete."""
         block = self.blocks.get(place)
         if block is not None and block.kind in {"text", "thinking"} and block.parts:
-            yield _piece(block)
+            yield words_event(block.kind, block.item_id)
 
     def close_all(self) -> Iterator[pb.AgentEvent]:
         """Say so of all, at the end of a format that does not."""
@@ -155,8 +155,8 @@ class Reply:
             if block.kind == "tool_use":
                 yield pb.AgentEvent(tool_call=pb.ToolCall(id=block.item_id, status=pb.TOOL_STATUS_CANCELLED))
             elif block.parts and block.kind in {"text", "thinking"}:
-                yield _piece(block, whole="")
-                yield _piece(block)
+                yield words_event(block.kind, block.item_id, whole="")
+                yield words_event(block.kind, block.item_id)
 
 
 class Reader(Protocol):
@@ -166,14 +166,3 @@ class Reader(Protocol):
 
     def take(self, data: Fields) -> Iterable[pb.AgentEvent]:
         """Take one event of the stream."""
-
-
-def _piece(block: Block, *, delta: str | None = None, whole: str | None = None) -> pb.AgentEvent:
-    event = pb.AgentEvent()
-    piece = event.thinking if block.kind == "thinking" else event.text
-    piece.item_id = block.item_id
-    if delta is not None:
-        piece.delta = delta
-    elif whole is not None:
-        piece.whole = whole
-    return event

@@ -194,13 +194,14 @@ def sweep(marker: str) -> bool:
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START),
         *(pb.FEATURE_FILE_CHANGES, pb.FEATURE_SURGICAL_EDIT, pb.FEATURE_COST, pb.FEATURE_PERMISSION_REQUESTS),
         *(pb.FEATURE_RESUME, pb.FEATURE_RESUME_REJECTION, pb.FEATURE_FORK, pb.FEATURE_COMPACTION),
         *(pb.FEATURE_SKILLS, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE),
         resume=pb.RESUME_STYLE_SPECIFY,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_FILE_CHANGES: "of its file tools; not what shell commands change",
@@ -211,5 +212,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_SKILLS: "as text in the system prompt",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made

@@ -285,7 +285,7 @@ def _checks(config: Mapping[str, JsonValue], env: Mapping[str, str]) -> Iterator
 
 
 def _capabilities() -> pb.Capabilities:
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START, pb.FEATURE_FILE_CHANGES),
         *(pb.FEATURE_PER_MODEL_USAGE, pb.FEATURE_COST, pb.FEATURE_PERMISSION_REQUESTS),
@@ -293,6 +293,7 @@ def _capabilities() -> pb.Capabilities:
         *(pb.FEATURE_SKILLS, pb.FEATURE_NATIVE_SKILLS, pb.FEATURE_MCP_SERVERS),
         *(pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE),
         resume=pb.RESUME_STYLE_CAPTURE,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_FILE_CHANGES: "of its file tools; not what shell commands change",
@@ -300,5 +301,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_PERMISSION_REQUESTS: "not of nested agents: those may only read, unless all is allowed",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made

@@ -55,9 +55,9 @@ class PiAdapter(CommandLineAdapter):
             *(pb.FEATURE_COST, pb.FEATURE_RESUME, pb.FEATURE_RESUME_REJECTION, pb.FEATURE_FORK),
             *(pb.FEATURE_SKILLS, pb.FEATURE_NATIVE_SKILLS, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT),
             resume=pb.RESUME_STYLE_CAPTURE,
+            permission_mode=pb.PERMISSION_MODE_STRICT,  # by withholding tools: pi never asks
             notes={pb.FEATURE_COST: "by the prices in pi's list of models"},
         )
-        made.permission_mode = pb.PERMISSION_MODE_STRICT  # by withholding tools: pi never asks
         return AdapterInfo(
             type="pi",
             label="pi",

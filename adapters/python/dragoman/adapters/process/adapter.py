@@ -31,9 +31,10 @@ class ProcessAdapter(CommandLineAdapter):
     def info(self) -> AdapterInfo:
         """Say what the adapter is."""
         able = capabilities(
-            pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN, cancel=pb.CANCEL_STYLE_SIGNAL
+            *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
+            cancel=pb.CANCEL_STYLE_SIGNAL,
+            permission_mode=pb.PERMISSION_MODE_NONE,
         )
-        able.permission_mode = pb.PERMISSION_MODE_NONE
         return AdapterInfo(
             type="process",
             label="Process",

@@ -115,13 +115,14 @@ class QwenAdapter(AcpAdapter):
 
 def _capabilities() -> pb.Capabilities:
     in_prompt = "put before the prompt"
-    made = capabilities(
+    return capabilities(
         *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
         *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START, pb.FEATURE_FILE_CHANGES),
         *(pb.FEATURE_PLAN, pb.FEATURE_PER_CALL_USAGE, pb.FEATURE_PERMISSION_REQUESTS),
         *(pb.FEATURE_RESUME, pb.FEATURE_RESUME_REJECTION, pb.FEATURE_MCP_SERVERS, pb.FEATURE_MODEL_CHOICE),
         *(pb.FEATURE_SKILLS, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT),
         resume=pb.RESUME_STYLE_CAPTURE,
+        permission_mode=pb.PERMISSION_MODE_STRICT,
         cancel=pb.CANCEL_STYLE_NATIVE,
         notes={
             pb.FEATURE_INSTRUCTIONS: in_prompt,
@@ -129,5 +130,3 @@ def _capabilities() -> pb.Capabilities:
             pb.FEATURE_SKILLS: "as text in the prompt; as the agent's own if config.placeInWorkspace allows it",
         },
     )
-    made.permission_mode = pb.PERMISSION_MODE_STRICT
-    return made
