@@ -11,6 +11,7 @@ import pytest
 from dragoman.client import Client, DragomanError, Reason, execute_request
 from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Silence, Teller, Until, serving
 from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
 
 from tests.router.harness import PATIENCE_S, Proxy
 
@@ -32,7 +33,7 @@ async def behind_a_proxy(fake: FakeAdapter, folder: Path) -> AsyncIterator[tuple
     ("before", "then", "names"),
     [
         pytest.param([Silence()], 0, ["Execute", "Execute"], id="before the headers"),
-        pytest.param([], 0, ["Execute", "Attach"], id="after the headers"),
+        pytest.param([], 0, ["Execute", "GetRun", "Attach"], id="after the headers"),
         pytest.param([Teller().started()], 1, ["Execute", "Attach"], id="after the first event"),
     ],
 )
@@ -147,37 +148,33 @@ async def test_closing_the_client_while_it_looks_for_the_server_is_told(tmp_path
                 await asyncio.wait_for(reading, PATIENCE_S)
 
 
-# Accepted, and then the router does not know it: it died before that was written down.
+# Accepted, and then the router is another one, before anything came.
 
 
-def router_that_forgot() -> dict[str, DragomanError]:
-    return {"GetRun": UNKNOWN_RUN}
-
-
-async def test_an_accepted_run_that_never_reached_an_adapter_is_begun_again() -> None:
+async def test_an_accepted_run_of_which_nothing_came_is_asked_for_again_at_a_router() -> None:
     tell = Teller()
-    fake = FakeAdapter(
-        [BROKEN],
-        [Silence(), Fail(UNKNOWN_RUN)],
-        [tell.started(), tell.succeeded()],
-        answers=router_that_forgot(),
-    )
+    waiting = tell.ephemeral(state=pb.State(phase=pb.RUN_PHASE_QUEUED))
+    joined = [tell.started(), tell.ephemeral(replay_done=pb.ReplayDone()), tell.succeeded()]
+    fake = FakeAdapter([waiting, BROKEN], joined, answers={"GetRun": router_pb2.GetRunResponse()})
     async with serving(fake) as address, Client(address) as client:
-        await client.execute(execute_request("fake")).wait()
-    assert fake.names == ["Execute", "Attach", "GetRun", "Execute"]
+        events = await _all(client.execute(execute_request("fake")))
+    assert [event.WhichOneof("body") for event in events] == ["state", "started", "result"]
+    assert fake.names == ["Execute", "GetRun", "Execute"]
 
 
-async def test_an_adapter_that_forgot_a_run_is_not_asked_to_do_it_twice() -> None:
-    fake = FakeAdapter([BROKEN], [Silence(), Fail(UNKNOWN_RUN)])  # no GetRun: it is no router
+@pytest.mark.parametrize("answers", [{}, {"GetRun": UNKNOWN_RUN}], ids=["adapter", "router"])
+async def test_a_run_that_is_forgotten_is_not_begun_twice(answers: dict[str, DragomanError]) -> None:
+    fake = FakeAdapter([BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=answers)
     async with serving(fake) as address, Client(address) as client:
         with pytest.raises(DragomanError) as caught:
             await client.execute(execute_request("fake")).wait()
     assert caught.value.reason is Reason.RUN_NOT_FOUND
-    assert fake.names == ["Execute", "Attach", "GetRun"]
+    assert fake.names.count("Execute") == 1
 
 
 async def test_a_run_of_which_something_came_is_never_begun_again() -> None:
-    fake = FakeAdapter([Teller().started(), BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=router_that_forgot())
+    known = {"GetRun": router_pb2.GetRunResponse()}
+    fake = FakeAdapter([Teller().started(), BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=known)
     async with serving(fake) as address, Client(address) as client:
         with pytest.raises(DragomanError) as caught:
             await client.execute(execute_request("fake")).wait()
@@ -186,7 +183,8 @@ async def test_a_run_of_which_something_came_is_never_begun_again() -> None:
 
 
 async def test_a_run_that_somebody_else_started_is_never_begun() -> None:
-    fake = FakeAdapter([BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=router_that_forgot())
+    known = {"GetRun": router_pb2.GetRunResponse()}
+    fake = FakeAdapter([BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=known)
     async with serving(fake) as address, Client(address) as client:
         with pytest.raises(DragomanError) as caught:
             await client.attach("run-1").wait()
@@ -196,21 +194,17 @@ async def test_a_run_that_somebody_else_started_is_never_begun() -> None:
 
 async def test_why_a_run_was_refused_after_it_was_accepted_is_told() -> None:
     no_adapter = Fail(DragomanError(Reason.ADAPTER_UNAVAILABLE, "its program is missing"))
-    fake = FakeAdapter([no_adapter], [Silence(), Fail(UNKNOWN_RUN)], answers=router_that_forgot())
+    fake = FakeAdapter([no_adapter], answers={"GetRun": UNKNOWN_RUN})
     async with serving(fake) as address, Client(address) as client:
         with pytest.raises(DragomanError, match="its program is missing"):
             await client.execute(execute_request("fake")).wait()
-    assert fake.names == ["Execute", "Attach"]
+    assert fake.names == ["Execute", "GetRun"]
 
 
-async def test_a_router_that_breaks_while_it_is_asked_whether_it_knows_is_asked_again() -> None:
-    tell = Teller()
-    fake = FakeAdapter(
-        [BROKEN],
-        [Silence(), Fail(UNKNOWN_RUN)],
-        [tell.started(), tell.succeeded()],
-        answers={"GetRun": DragomanError(None, "cut", status=grpc.StatusCode.UNAVAILABLE)},
-    )
-    async with serving(fake) as address, Client(address) as client:
-        await client.execute(execute_request("fake")).wait()
-    assert fake.names == ["Execute", "Attach", "GetRun", "Attach"]
+async def test_a_router_that_breaks_while_it_is_asked_is_asked_again() -> None:
+    broken = DragomanError(None, "cut", status=grpc.StatusCode.UNAVAILABLE)
+    fake = FakeAdapter([BROKEN], answers={"GetRun": broken})
+    async with serving(fake) as address, Client(address, reattach_s=0.2) as client:
+        with pytest.raises(DragomanError, match=r"could not be followed for 0\.2 s: cut"):
+            await client.execute(execute_request("fake")).wait()
+    assert fake.names[:3] == ["Execute", "GetRun", "GetRun"]

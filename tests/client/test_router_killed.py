@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from dragoman.client import Client, RunStream, execute_request
 from dragoman.protocol.order import OrderChecker
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.cli.program import start
@@ -41,8 +42,8 @@ class RouterProgram:
     async def start(self) -> None:
         home = str(self._folder)
         env = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"), home)
-        listen = ("--listen", f"unix:{home}/r.sock", "--state-dir", f"{home}/s")
-        self._process = await start("serve", *listen, env=env, stderr=asyncio.subprocess.DEVNULL)
+        options = ("--listen", f"unix:{home}/r.sock", "--state-dir", f"{home}/s", "--max-runs", "process=1")
+        self._process = await start("serve", *options, env=env, stderr=asyncio.subprocess.DEVNULL)
         assert self._process.stdout is not None
         assert b"listening" in await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_S)
 
@@ -70,6 +71,10 @@ async def _all(run: RunStream) -> list[pb.AgentEvent]:
     return [event async for event in run]
 
 
+def _request(command: str, folder: Path) -> api.ExecuteRequest:
+    return execute_request("process", cwd=str(folder), config={"command": "/bin/sh", "args": ["-c", command]})
+
+
 async def _until_it_began(folder: Path) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not (folder / "journal").exists():  # noqa: ASYNC110 - a file tells nobody
@@ -79,8 +84,7 @@ async def _until_it_began(folder: Path) -> None:
 @pytest.mark.parametrize("is_received", [False, True], ids=["call not received", "run under way"])
 async def test_the_run_is_there_once_and_whole(is_received: bool, router: RouterProgram, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
-    config = {"command": "/bin/sh", "args": ["-c", AGENT]}
-    request = execute_request("process", cwd=str(tmp_path), config=config)
+    request = _request(AGENT, tmp_path)
     async with Client(router.address) as client:
         await client._link.look()  # connected, and nothing was asked yet
         router.proxy.deaf = True
@@ -104,3 +108,25 @@ async def test_the_run_is_there_once_and_whole(is_received: bool, router: Router
     checker = OrderChecker()
     checker.observe_all(events)
     checker.finish()
+
+
+async def test_a_run_that_waited_for_a_place_is_begun_by_the_next_router(
+    router: RouterProgram, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    second = _request("echo second", tmp_path)
+    second.admission.longest_wait.FromSeconds(60)
+    async with Client(router.address) as client:
+        first = asyncio.ensure_future(_all(client.execute(_request(AGENT, tmp_path))))
+        await _until_it_began(tmp_path)
+        waiting = client.execute(second)
+        assert (await anext(waiting)).state.phase == pb.RUN_PHASE_QUEUED
+        reading = asyncio.ensure_future(_all(waiting))
+        await router.end(signal.SIGKILL)
+        await router.start()
+        with (tmp_path / "gate").open("w") as gate:
+            gate.write("go\n")
+        for events, said in ((await first, "went"), (await asyncio.wait_for(reading, PATIENCE_S), "second")):
+            assert [event.log.text for event in events if event.HasField("log")] == [said]
+            assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
+    assert (tmp_path / "journal").read_text() == "began\n"

@@ -194,11 +194,11 @@ async def test_execute_is_sent_again_only_while_the_run_is_not_accepted_and_with
     assert first == second
 
 
-async def test_an_accepted_run_is_never_executed_again_even_before_its_first_event() -> None:
+async def test_an_adapter_that_accepted_a_run_is_never_asked_again_even_before_its_first_event() -> None:
     fake = FakeAdapter([Fail.bare(grpc.StatusCode.UNAVAILABLE)], [Teller().succeeded()])
     async with client_of(fake) as client:
         await client.execute(execute_request("fake")).wait()
-    assert fake.names == ["Execute", "Attach"]
+    assert fake.names == ["Execute", "GetRun", "Attach"]
 
 
 async def test_nobody_there_is_told_at_once() -> None:

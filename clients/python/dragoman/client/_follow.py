@@ -9,7 +9,7 @@ what ended the stream                        what is done
 SLOW_CONSUMER, DRAINING, INTERNAL            Attach after the last sequence
 ADAPTER_UNAVAILABLE                          Attach, as the router may reach the adapter again
 RUN_LOG_UNAVAILABLE                          Attach, as the router may reach its run log again
-no reason, but a status that hops make       Attach; Execute again if the run was not accepted yet
+no reason, but a status that hops make       Attach; Execute again before the first event
 OK without a result                          Attach
 any other reason or status                   raised: it is about the call
 ===========================================  =======================================================
@@ -19,8 +19,9 @@ address is wrong, or nobody is there. An Execute that broke before it was answer
 run: the same is sent again, which starts the run or joins it, and DRAINING and RUN_LOG_UNAVAILABLE, which say nothing
 about that, are waited out.
 
-A run that was accepted, of which no event came and which its router does not know any more, never reached an adapter:
-it is begun again. See `is_begun_again`.
+A run that was accepted, and of which no event came yet, may have reached no adapter when its router died: the router
+that comes after it begins the run when the same Execute comes again, and so that is sent instead of Attach. An
+adapter gets Attach: it may have begun the run, and forgets it with its process.
 """
 
 import random
@@ -64,16 +65,14 @@ def is_followed(error: DragomanError, *, accepted: bool, connected: bool, in_dou
     return error.reason in _OF_THE_STREAM if accepted else in_doubt and error.reason in _OF_THE_SERVER
 
 
-def is_begun_again(cause: DragomanError) -> bool:
-    """Tell whether an accepted run that its router does not know, and of which nothing came, was not refused.
-
-    A router says that it accepted a run before that is written down, and gives it to an adapter only after that. A
-    reason of its own, e.g. ADAPTER_UNAVAILABLE, is why there is no run.
+def is_refusal(cause: DragomanError, *, then: DragomanError) -> bool:
+    """Tell whether an accepted run that is not known any more, and of which nothing came, was refused.
 
     Args:
-        cause: what broke the stream.
+        cause: what broke the stream; a reason of its own, e.g. ADAPTER_UNAVAILABLE, is why there is no run.
+        then: what was answered when the run was looked for.
     """
-    return cause.reason is None or cause.reason in _OF_THE_SERVER
+    return then.reason is Reason.RUN_NOT_FOUND and cause.reason is not None and cause.reason not in _OF_THE_SERVER
 
 
 def given_up(error: DragomanError, run_id: str, *, accepted: bool, after_s: float) -> DragomanError:

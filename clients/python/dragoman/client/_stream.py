@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self, TypeAlias
 
 import grpc
-from dragoman.client._follow import Patience, given_up, is_begun_again, is_followed
+from dragoman.client._follow import Patience, given_up, is_followed, is_refusal
 from dragoman.client._link import Link, closed_error, is_cancelling
 from dragoman.client._requests import duration
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import adapter_pb2 as api
@@ -29,9 +29,9 @@ class RunStream:
     """The events of one run; made by `Client.execute` and `Client.attach`.
 
     An asynchronous iterator. Batches come unrolled, no event with a sequence comes twice, and a stream that
-    breaks is followed with Attach from the last sequence; one that breaks before anybody has said that there is the
-    run is begun again with the same Execute, which starts the run or joins it. What cannot be had any more comes as a
-    ``gap``. It ends after ``result``. A cancelled read loses nothing: the next one goes on.
+    breaks is followed with Attach from the last sequence; one that breaks before its first event is begun again with
+    the same Execute, which starts the run or joins it. What cannot be had any more comes as a ``gap``. It ends after
+    ``result``. A cancelled read loses nothing: the next one goes on.
 
     Use it as a context manager, which opens it, so that a refusal is raised there, and closes it. Closing it
     early does not end the run, but no longer holds it: it is then cancelled after ``orphan_after``, unless
@@ -193,7 +193,7 @@ class RunStream:
         if self._link.closed:
             raise closed_error()
         call: _Call
-        if self._execute is not None and not self._accepted:
+        if self._execute is not None and not await self._is_attached_to():
             call = self._link.adapter.Execute(self._execute)
         else:
             call = self._link.adapter.Attach(self._attach)
@@ -205,6 +205,23 @@ class RunStream:
             if key == RUN_ID_METADATA_KEY and isinstance(value, str):
                 self._attach.run_id = value
                 self._accept()
+
+    async def _is_attached_to(self) -> bool:
+        """Tell whether Attach is how a run of ours is gone on with, and not its request once more.
+
+        Raises:
+            grpc.aio.AioRpcError: nobody says, or there is no such run.
+        """
+        if self.last_sequence or not self._accepted:
+            return self._accepted
+        try:
+            # A router that died before an adapter had the run leaves one that begins when its request comes again.
+            await self._link.router.GetRun(router_pb2.GetRunRequest(run_id=self.run_id), timeout=self._reattach_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            return True  # an adapter, which forgets with its process and would do it twice
+        return False
 
     def _accept(self) -> None:
         self._accepted = True
@@ -237,10 +254,11 @@ class RunStream:
             DragomanError: it is not.
         """
         cause, self._broken = self._broken, self._broken or error
-        in_doubt = cause is not None
-        if cause is not None and self._is_gone_unseen(error):
-            error = await self._why_gone(cause, error)
-        if not is_followed(error, accepted=self._accepted, connected=self._link.connected, in_doubt=in_doubt):
+        if cause is not None and self._accepted and not self.last_sequence and is_refusal(cause, then=error):
+            raise cause
+        if not is_followed(
+            error, accepted=self._accepted, connected=self._link.connected, in_doubt=cause is not None
+        ):
             raise error
         delay = self._patience.next_delay_s(error)
         if delay is None:
@@ -249,31 +267,6 @@ class RunStream:
             self._was_told = True
             await self.on_broken(cause)
         await asyncio.sleep(delay)
-
-    def _is_gone_unseen(self, error: DragomanError) -> bool:
-        """Tell whether a run of ours that was accepted is not known any more, before anything came of it."""
-        is_gone = self._accepted and error.reason is Reason.RUN_NOT_FOUND
-        return is_gone and self._execute is not None and not self.last_sequence
-
-    async def _why_gone(self, cause: DragomanError, error: DragomanError) -> DragomanError:
-        """Return what to judge by, where nobody knows an accepted run; from then on it may count as not accepted.
-
-        Raises:
-            DragomanError: ``cause``, if it is why there is no run.
-        """
-        if not is_begun_again(cause):
-            raise cause
-        try:
-            # Only of a router is it known that such a run never was: an adapter forgets with its process.
-            request = router_pb2.GetRunRequest(run_id=self.run_id)
-            await self._link.answer(self._link.router.GetRun(request, timeout=self._reattach_s))
-        except DragomanError as said:
-            if said.code is grpc.StatusCode.UNIMPLEMENTED:
-                return error
-            if said.reason is not Reason.RUN_NOT_FOUND:
-                return said
-            self._accepted = False
-        return cause
 
     def _take(self, message: pb.AgentEvent) -> None:
         self._accept()
