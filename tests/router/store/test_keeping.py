@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.contact import Contact
+from dragoman.router._domain.stored import StoredRun
 from dragoman.router._local.clock import SystemClock
 from dragoman.router._rpc.forgetting import Forgetting, Kept
 from dragoman.router._rpc.keeping import LEASE_S, Keeping
@@ -134,6 +135,33 @@ async def test_who_comes_back_after_an_outage_lets_others_renew_first(slow: Slow
     assert await renew(1045.0), "by now they are renewed, or theirs is the fault"
     keeping.missed()
     assert not keeping.may_claim(), "who looks for runs has seen it fail"
+
+
+class Unheard(Store):
+    """A store whose first claim is done, and answered by a broken connection."""
+
+    is_heard = False
+
+    async def claim(self, owner: str, now: float, lease_until: float) -> list[StoredRun]:
+        taken = await super().claim(owner, now, lease_until)
+        if self.is_heard:
+            return taken
+        self.is_heard = True
+        raise StoreError("the connection broke")
+
+
+async def test_a_claim_that_nobody_heard_of_is_found_by_the_next(database: Database) -> None:
+    store, clock = Unheard(database), SetClock()
+    await store.open()
+    for run in (a_run("theirs", owner="two"), a_run("mine", owner="one"), ended("over", 1.0)):
+        await store.begin(run)
+    keeping = Keeping(store, clock, "one", kept=KEPT)
+    with pytest.raises(StoreError):
+        await keeping.claim()
+    (taken,) = await keeping.claim()
+    assert (taken.run_id, taken.owner, taken.reserved) == ("theirs", "one", a_run("theirs").reserved + 1)
+    assert await keeping.claim() == []
+    await store.close()
 
 
 def test_what_was_not_seen_for_long_was_away() -> None:

@@ -58,6 +58,8 @@ class Keeping:
         self._clock = clock
         self._forgetting = Forgetting(store, clock, kept)
         self._contact = Contact(lease_s)
+        self._claiming: set[str] = set()
+        """Runs of others that were to be taken over, and perhaps were."""
         self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -113,6 +115,27 @@ class Keeping:
         False from a failure until the log was there for a whole lease: by then all that live have renewed theirs.
         """
         return self._contact.lasts(self._clock.time())
+
+    async def claim(self) -> list[StoredRun]:
+        """Take over the runs of others whose lease has run out, and return them.
+
+        One whose claim was answered by nothing but a broken connection is returned by the next call: it is this
+        router's by then, and nobody else would ever look after it.
+
+        Raises:
+            StoreError: the log cannot be read or written.
+        """
+        now = self._clock.time()
+        self._claiming.update(await self.store.unled(self.owner, now))
+        if not self._claiming:
+            return []
+        taken = {run.run_id: run for run in await self.store.claim(self.owner, now, now + self.lease_s)}
+        for run_id in self._claiming - taken.keys():
+            stored = await self.store.run(run_id)
+            if stored is not None and stored.owner == self.owner and stored.finished_at is None:
+                taken[run_id] = stored
+        self._claiming.clear()
+        return list(taken.values())
 
     def follow(
         self,

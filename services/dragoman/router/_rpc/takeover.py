@@ -56,6 +56,7 @@ class Takeover:
         try:
             await self._look()
         except StoreError as error:
+            self._core.keeping.missed()
             _log.warning("runs without a router not looked for", why=str(error))
 
     async def _look(self) -> None:
@@ -65,8 +66,9 @@ class Takeover:
         for owner in await keeping.store.owners():
             if self._core.scene.processes.is_gone(owner):  # then its lease need not be waited for
                 await keeping.store.release(owner)
-        now = self._core.scene.clock.time()
-        for stored in await keeping.store.claim(keeping.owner, now, now + keeping.lease_s):
+        if not keeping.may_claim():
+            return
+        for stored in await keeping.claim():
             try:
                 await self._take_over(stored)
             except Exception:  # noqa: BLE001 - one run must not keep the others from being looked after

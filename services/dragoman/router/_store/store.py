@@ -152,6 +152,14 @@ class Store:
         )
         return [_run(row) for row in rows]
 
+    async def unled(self, owner: str, now: float) -> list[str]:
+        """Return the ids of the runs that ``claim`` would take."""
+        rows = await self._database.fetch(
+            "SELECT run_id FROM runs WHERE finished_at IS NULL AND lease_until < :now AND owner <> :owner",
+            {"owner": owner, "now": now},
+        )
+        return [str(run_id) for (run_id,) in rows]
+
     async def owners(self) -> list[str]:
         """Return the names of routers that have live runs."""
         rows = await self._database.fetch("SELECT DISTINCT owner FROM runs WHERE finished_at IS NULL", {})
