@@ -1,9 +1,11 @@
 """What only PostgreSQL does: connections that its server ends."""
 
 import asyncio
+from pathlib import Path
 
 import psycopg
 import pytest
+from dragoman.router._store.database import StoreError
 from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.store import Store
 
@@ -31,3 +33,52 @@ async def test_a_connection_that_the_server_ended_is_replaced_unused(
         assert await asyncio.gather(*(store.run("r") for _ in range(8))) == [None] * 8
     finally:
         await store.close()
+
+
+async def test_a_statement_waits_for_a_lock_only_so_long_and_may_be_tried_again(
+    request: pytest.FixtureRequest,
+) -> None:
+    url = new_postgres(request)
+    database = PostgresDatabase(url)
+    database.busy_s = 0.05
+    store = Store(database)
+    await store.open()
+    try:
+        with psycopg.connect(url) as other:
+            other.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(StoreError, match="lock timeout") as failure:
+                await store.run("r")
+            assert not failure.value.is_lasting
+        assert await store.run("r") is None
+    finally:
+        await store.close()
+
+
+async def test_who_cannot_reach_the_server_is_told_why(capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+    database = PostgresDatabase(f"postgresql://user:secret@/none?host={folder}")
+    database.connect_s = 1.0
+    with pytest.raises(StoreError, match="No such file or directory") as failure:
+        await database.open()
+    assert "secret" not in str(failure.value)
+    assert capfd.readouterr().err == ""
+
+
+async def test_what_was_perhaps_done_is_told_from_what_was_not(request: pytest.FixtureRequest) -> None:
+    database = PostgresDatabase(new_postgres(request))
+    await database.open()
+    try:
+        for ask in (
+            database.execute([("SELECT pg_terminate_backend(pg_backend_pid())", {})]),
+            database.fetch("SELECT pg_terminate_backend(pg_backend_pid())", {}),
+        ):
+            with pytest.raises(StoreError) as caught:
+                await ask
+            assert caught.value.is_perhaps_done
+        with pytest.raises(StoreError) as caught:
+            await database.execute([("SELECT 1/0", {})])
+        assert not caught.value.is_perhaps_done
+    finally:
+        await database.close()
+    with pytest.raises(StoreError) as caught:
+        await database.fetch("SELECT 1", {})
+    assert not caught.value.is_perhaps_done

@@ -12,6 +12,8 @@ Statement: TypeAlias = tuple[str, Mapping[str, Value]]
 
 MIGRATIONS: Final = "migrations"
 _APPLIED: Final = "SELECT migration_id FROM _yoyo_migration"
+BUSY_S: Final = 5.0
+"""How long a statement waits for what another connection has locked, before it fails and is tried again."""
 _NAMES: Final = re.compile(r":([a-z_]+)")
 
 
@@ -21,11 +23,13 @@ class StoreError(Exception):
     Args:
         message: why.
         is_lasting: whether trying again is of no use.
+        is_perhaps_done: whether it may have been done all the same, and only the answer is lost.
     """
 
-    def __init__(self, message: str, *, is_lasting: bool = False) -> None:
+    def __init__(self, message: str, *, is_lasting: bool = False, is_perhaps_done: bool = False) -> None:
         super().__init__(message)
         self.is_lasting = is_lasting
+        self.is_perhaps_done = is_perhaps_done
 
 
 class Database(Protocol):
@@ -45,7 +49,7 @@ class Database(Protocol):
         """Do all of these or none; return how many rows each changed.
 
         Raises:
-            StoreError: none was done, or at a broken connection perhaps all were.
+            StoreError: none was done, or at a broken connection perhaps all were: ``is_perhaps_done``.
         """
 
     async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:

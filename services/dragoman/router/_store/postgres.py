@@ -1,10 +1,12 @@
 """PostgreSQL: what several routers share. Needs the extra ``postgres``."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.router._store.database import (
+    BUSY_S,
     Row,
     Statement,
     StoreError,
@@ -21,6 +23,17 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS: Final = 4
 CONNECT_S: Final = 10.0
+_CUT: Final = ("08", "57P")
+"""What the states of a connection that is gone begin with; see the PostgreSQL manual, appendix A."""
+_SETTINGS: Final = {
+    # A server that is gone without a word is noticed in seconds, not by the system's own patience of a quarter of
+    # an hour: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-TCP-USER-TIMEOUT
+    "tcp_user_timeout": "10000",
+    "keepalives_idle": "5",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+}
+"""Of connections, where the URL says nothing else."""
 _BLOB: Final = """
 DO $$ BEGIN
     CREATE DOMAIN blob AS bytea;
@@ -42,6 +55,8 @@ class PostgresDatabase:
         self._url = url
         self.connect_s = CONNECT_S
         """Seconds that a connection may take."""
+        self.busy_s = BUSY_S
+        """Seconds that a statement may wait for a lock."""
         self._errors: tuple[type[Exception], ...] = ()
         self._wrong: tuple[type[Exception], ...] = ()
         """Those that trying again does not mend."""
@@ -57,8 +72,13 @@ class PostgresDatabase:
             raise StoreError(message, is_lasting=True) from error
         self._errors = (psycopg.Error, TimeoutError, OSError)
         self._wrong = (psycopg.DataError, psycopg.ProgrammingError)
+        given = psycopg.conninfo.conninfo_to_dict(self._url)
+        settings = {name: value for name, value in _SETTINGS.items() if name not in given}
+        logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # what it says is told as ours
         pool = AsyncConnectionPool(
             self._url,
+            kwargs=settings,
+            configure=self._configure,
             min_size=1,
             max_size=_MOST_CONNECTIONS,
             open=False,
@@ -71,7 +91,7 @@ class PostgresDatabase:
             await pool.open(wait=True, timeout=self.connect_s)
         except self._errors as error:
             await pool.close()
-            raise self._explained(error) from None
+            raise self._explained(await self._cause() or error) from None
         self._pool = pool
         if not await self._is_current():
             await self.execute([(_BLOB, {})])
@@ -87,29 +107,51 @@ class PostgresDatabase:
         """Do all of these or none; return how many rows each changed."""
         if self._pool is None:
             raise StoreError("the run log is not open")
+        is_sent = False
         try:
             async with self._pool.connection() as connection, connection.pipeline():
+                is_sent = True
                 cursors = [await connection.execute(with_percent(sql), values or None) for sql, values in statements]
             return [cursor.rowcount for cursor in cursors]
         except self._errors as error:
-            raise self._explained(error) from error
+            raise self._explained(error, is_sent=is_sent) from error
 
     async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
         """Do one statement, and return its rows."""
         if self._pool is None:
             raise StoreError("the run log is not open")
+        is_sent = False
         try:
             async with self._pool.connection() as connection:
+                is_sent = True
                 rows = await (await connection.execute(with_percent(sql), values)).fetchall()
             return [tuple(bytes(value) if isinstance(value, memoryview) else value for value in row) for row in rows]
         except self._errors as error:
-            raise self._explained(error) from error
+            raise self._explained(error, is_sent=is_sent) from error
+
+    async def _configure(self, connection: "AsyncConnection[Any]") -> None:
+        await connection.execute(f"SET lock_timeout = {int(self.busy_s * 1000)}")
+        await connection.commit()
+
+    async def _cause(self) -> Exception | None:
+        """Return why there is no connection, which the pool only logs; ``None`` if there is one by now."""
+        from psycopg import AsyncConnection  # noqa: PLC0415 - an extra
+
+        try:
+            await (await AsyncConnection.connect(self._url, connect_timeout=int(self.connect_s))).close()
+        except self._errors as error:
+            return error
+        return None
 
     async def _is_current(self) -> bool:
         rows = await self.fetch("SELECT to_regclass('_yoyo_migration') IS NOT NULL", {})
         return bool(rows[0][0]) and is_current(await self.fetch(applied_sql(), {}))
 
-    def _explained(self, error: Exception) -> StoreError:
+    def _explained(self, error: Exception, *, is_sent: bool = False) -> StoreError:
         # The driver's own words name hosts and tables, never a password.
         said = str(error).strip().split("\n", 1)[0] or type(error).__name__
-        return StoreError(f"the run log's server: {said}", is_lasting=isinstance(error, self._wrong))
+        # What the server itself refused, it did not do; else the connection broke, or the server ended it.
+        state = getattr(error, "sqlstate", None) or ""
+        is_cut = is_sent and (not state or state.startswith(_CUT))
+        wrong = isinstance(error, self._wrong)
+        return StoreError(f"the run log's server: {said}", is_lasting=wrong, is_perhaps_done=is_cut and not wrong)

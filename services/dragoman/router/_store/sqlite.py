@@ -7,12 +7,19 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from dragoman.router._store.database import Row, Statement, StoreError, Value, applied_sql, is_current, migrate
+from dragoman.router._store.database import (
+    BUSY_S,
+    Row,
+    Statement,
+    StoreError,
+    Value,
+    applied_sql,
+    is_current,
+    migrate,
+)
 
-_BUSY_MS: Final = 5000
-"""How long another router's transaction on the same file is waited for."""
 _T = TypeVar("_T")
 
 
@@ -76,7 +83,7 @@ class SqliteDatabase:
     def _open(self) -> None:
         # Before SQLite makes it, and its companions after its model: nobody else may read what agents said.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(self._path, timeout=_BUSY_MS / 1000, check_same_thread=False)
+        connection = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
         try:
             # A power cut may take the last transactions with it; a killed process cannot.
             connection.execute("PRAGMA synchronous = NORMAL")
