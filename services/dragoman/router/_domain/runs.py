@@ -232,9 +232,7 @@ def lost(kind: pb.FailureKind.ValueType, code: str, message: str) -> pb.Result:
 
 def never_started(reason: str) -> pb.Result:
     """Return the result of a run that was cancelled before its adapter had it."""
-    return pb.Result(
-        outcome=pb.OUTCOME_CANCELLED, subtype="not_started", summary=reason, tree_confirmed_dead=True
-    )
+    return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="not_started", summary=reason, tree_confirmed_dead=True)
 
 
 def between(failed: pb.Result, reason: str) -> pb.Result:
