@@ -40,6 +40,16 @@ async def until_cancelled(run: Run) -> pb.Result:
     return CANCELLED
 
 
+async def until_the_last(run: Run) -> pb.Result:
+    """Go on until a cancel's time is up, whichever of several cancels has the shortest."""
+    run.started(pb.Started())
+    loop = asyncio.get_running_loop()
+    while run.cancel_wish.deadline is None or run.cancel_wish.deadline > loop.time():
+        await run.cancel_wish.changed.wait()
+        run.cancel_wish.changed.clear()
+    return CANCELLED
+
+
 @dataclass
 class Scripted(Adapter):
     """Does in each run what its script says."""

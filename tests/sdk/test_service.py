@@ -33,6 +33,7 @@ from tests.sdk.serving import (
     serving,
     until,
     until_cancelled,
+    until_the_last,
 )
 
 
@@ -455,15 +456,7 @@ async def test_a_cancel_with_an_impossible_grace_is_refused_and_changes_nothing(
 
 
 async def test_a_second_cancel_shortens_the_first() -> None:
-    async def patient(run: Run) -> pb.Result:
-        run.started(pb.Started())
-        loop = asyncio.get_running_loop()
-        while run.cancel_wish.deadline is None or run.cancel_wish.deadline > loop.time():
-            await run.cancel_wish.changed.wait()
-            run.cancel_wish.changed.clear()
-        return CANCELLED
-
-    async with serving(Scripted(patient)) as sidecar:
+    async with serving(Scripted(until_the_last)) as sidecar:
         call = sidecar.begin(held("r"))
         await call.until("started")
         slow = sidecar.stub.Cancel(api.CancelRequest(run_id="r", grace=seconds(1000)))

@@ -25,6 +25,7 @@ from tests.sdk.serving import (
     serving,
     until,
     until_cancelled,
+    until_the_last,
 )
 
 
@@ -249,15 +250,7 @@ async def test_drain_does_not_wait_for_who_does_not_read(monkeypatch: pytest.Mon
 
 
 async def test_a_second_drain_hurries_the_first() -> None:
-    async def patient(run: Run) -> pb.Result:
-        run.started(pb.Started())
-        loop = asyncio.get_running_loop()
-        while run.cancel_wish.deadline is None or run.cancel_wish.deadline > loop.time():
-            await run.cancel_wish.changed.wait()
-            run.cancel_wish.changed.clear()
-        return CANCELLED
-
-    async with serving(Scripted(patient)) as sidecar:
+    async with serving(Scripted(until_the_last)) as sidecar:
         call = sidecar.begin(held("r"))
         await call.until("started")
         slow = asyncio.ensure_future(sidecar.server.servicer.drain(1000))

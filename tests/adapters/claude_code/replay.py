@@ -10,10 +10,11 @@ from typing import Any
 
 from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.sdk import Ask, FailureInfo, Output, Report, Withdraw, Write
-from dragoman.sdk._lines import LineSplitter
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 from google.protobuf.message import Message
+
+from tests.sdk.feeding import feed
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "claude"
 GOLDEN = Path(__file__).parent / "golden"
@@ -34,15 +35,8 @@ def resumes(name: str) -> bool:
 
 def parse(chunks: Iterable[bytes], *, resumed: bool = False) -> tuple[list[Output], Report]:
     """Return what comes out of a stream that arrives in these pieces."""
-    parser, splitter = ClaudeParser(resumes=resumed), LineSplitter()
-    outputs: list[Output] = []
-    for chunk in chunks:
-        for line in splitter.feed(chunk):
-            outputs += parser.line("stdout", line)
-    for line in splitter.finish():
-        outputs += parser.line("stdout", line)
-    outputs += parser.finish()
-    return outputs, parser.report
+    parser = ClaudeParser(resumes=resumed)
+    return feed(parser, chunks), parser.report
 
 
 def replay(name: str) -> tuple[list[Output], Report]:

@@ -22,6 +22,7 @@ from tests.adapters.claude_code.replay import (
     resumes,
     shown,
 )
+from tests.sdk.feeding import pieces_of
 
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 FRAMES = [json.loads(line) for name in NAMES for line in recorded(name).splitlines()]
@@ -54,9 +55,7 @@ def test_nothing_that_was_recorded_is_unknown(name: str) -> None:
 def test_any_split_of_a_recording_gives_the_same_events(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
     whole = recorded(name)
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=20)))
-    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    assert shown(*parse(pieces, resumed=resumes(name))) == shown(*replay(name))
+    assert shown(*parse(pieces_of(whole, data), resumed=resumes(name))) == shown(*replay(name))
 
 
 @pytest.mark.parametrize("name", NAMES)

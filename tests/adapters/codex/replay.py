@@ -11,12 +11,12 @@ from dragoman.adapters.codex.adapter import VERSION
 from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Job, Line, Output, SessionPlan
-from dragoman.sdk._lines import LineSplitter
 from dragoman.sdk._sessions import NEW
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters.jobs import job_of, request_of
+from tests.sdk.feeding import feed
 
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = sorted(path.stem for path in RECORDINGS.glob("*.jsonl"))
@@ -41,18 +41,6 @@ def job(made: api.ExecuteRequest | None = None, session: SessionPlan = NEW, **fa
 def parser(name: str = "") -> Codex:
     """Return the parser for a recording."""
     return ExecParser(job()) if name.startswith("exec_") else AppServerParser(job(), VERSION)
-
-
-def feed(reader: Codex, chunks: Iterable[bytes]) -> list[Output]:
-    """Return what comes out of a stream that arrives in these pieces."""
-    splitter = LineSplitter()
-    outputs: list[Output] = []
-    for chunk in chunks:
-        for line in splitter.feed(chunk):
-            outputs += reader.line("stdout", line)
-    for line in splitter.finish():
-        outputs += reader.line("stdout", line)
-    return [*outputs, *reader.finish()]
 
 
 def replay(name: str) -> tuple[list[Output], Codex]:

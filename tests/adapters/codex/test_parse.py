@@ -12,8 +12,9 @@ from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.adapters.codex.replay import NAMES, feed, frame, job, of_kind, parser, recorded, replay, request
+from tests.adapters.codex.replay import NAMES, frame, job, of_kind, parser, recorded, replay, request
 from tests.adapters.jobs import OLD_ID
+from tests.sdk.feeding import feed, pieces_of
 
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 FRAMES = [json.loads(line) for name in NAMES for line in recorded(name).splitlines()]
@@ -44,11 +45,9 @@ def test_nothing_that_was_recorded_is_unknown(name: str) -> None:
 def test_any_split_of_a_recording_gives_the_same(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
     whole = recorded(name)
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=20)))
-    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     reader = parser(name)
     expected, other = replay(name)
-    events = [output for output in feed(reader, pieces) if isinstance(output, pb.AgentEvent)]
+    events = [output for output in feed(reader, pieces_of(whole, data)) if isinstance(output, pb.AgentEvent)]
     assert events == [output for output in expected if isinstance(output, pb.AgentEvent)]
     assert reader.report == other.report
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from dragoman.adapters.gemini_cli.parse import StreamParser, run_usage
 from dragoman.sdk import Line, Output
-from dragoman.sdk._lines import LineSplitter
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.sdk.feeding import feed
 
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = sorted(path.name.removesuffix(".stdout.jsonl") for path in RECORDINGS.glob("*.stdout.jsonl"))
@@ -23,17 +24,11 @@ def recorded(name: str) -> bytes:
 
 
 def parse(chunks: Iterable[bytes], *, stderr: str = "", withholds: bool = False) -> tuple[list[Output], StreamParser]:
-    parser, splitter = StreamParser(withholds=withholds), LineSplitter()
+    parser = StreamParser(withholds=withholds)
     outputs: list[Output] = []
     for words in stderr.splitlines():
         outputs += parser.line("stderr", Line(words.encode(), 0, True))
-    for chunk in chunks:
-        for line in splitter.feed(chunk):
-            outputs += parser.line("stdout", line)
-    for line in splitter.finish():
-        outputs += parser.line("stdout", line)
-    outputs += parser.finish()
-    return outputs, parser
+    return [*outputs, *feed(parser, chunks)], parser
 
 
 def of(outputs: Iterable[Output], kind: str) -> list[Any]:

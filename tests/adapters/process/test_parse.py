@@ -1,16 +1,17 @@
 """What a command prints, line by line: pure."""
 
-import itertools
 import json
 from typing import Any
 
 import pytest
 from dragoman.adapters.process.parse import JsonLinesParser, TextParser
 from dragoman.sdk import Line, Output
-from dragoman.sdk._lines import LineSplitter
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.sdk.feeding import feed as feed_pieces
+from tests.sdk.feeding import pieces_of
 
 
 def feed(parser: JsonLinesParser | TextParser, *lines: dict[str, Any] | bytes) -> list[pb.AgentEvent]:
@@ -158,19 +159,9 @@ lines = st.lists(
 @given(lines, st.data())
 def test_any_split_gives_the_same_events(said: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(line + b"\n" for line in said)
-    places = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=6)))
 
     def events(pieces: list[bytes]) -> list[bytes]:
-        parser, splitter = JsonLinesParser(), LineSplitter()
-        outputs: list[Output] = []
-        for piece in pieces:
-            for line in splitter.feed(piece):
-                outputs += parser.line("stdout", line)
-        for line in splitter.finish():
-            outputs += parser.line("stdout", line)
-        outputs += parser.finish()
+        outputs = feed_pieces(JsonLinesParser(), pieces)
         return [output.SerializeToString() for output in outputs if isinstance(output, pb.AgentEvent)]
 
-    edges = [0, *places, len(whole)]
-    pieces = [whole[start:end] for start, end in itertools.pairwise(edges)]
-    assert events(pieces) == events([whole])
+    assert events(pieces_of(whole, data)) == events([whole])

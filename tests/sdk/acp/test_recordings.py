@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.sdk.acp.talking import CWD, NAMES, Talk, recorded
+from tests.sdk.feeding import pieces_of
 
 SLOW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 LOADED = {"copilot_load": "0b87f88e-e694-43c8-9d07-a6f55f44dfb6"}
@@ -111,9 +112,7 @@ def test_openclaw_ends_a_failed_turn_in_silence() -> None:
 def test_any_split_of_a_recording_gives_the_same_events(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
     whole = recorded(name)
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(whole)), max_size=20)))
-    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    assert shown(replay(name, pieces)) == shown(replay(name))
+    assert shown(replay(name, pieces_of(whole, data))) == shown(replay(name))
 
 
 FRAMES = [json.loads(line) for name in NAMES for line in recorded(name).splitlines()]
