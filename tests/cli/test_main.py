@@ -47,6 +47,7 @@ def test_help_loads_no_command() -> None:
         (["run", "a", "--env", "DRAGOMAN_TEST_NOT_SET"], "is not set here"),
         (["run", "a", "--router", "nowhere"], "is no address"),
         (["run", "process", "--detach"], "--detach needs a router that stays"),
+        (["run", "process", "--detach", "--router", "unix:/x", "--session", "f"], "--detach does not wait"),
         (["runs", "--outcome", "odd"], "'odd' is not one of"),
         (["respond", "run-1", "r", "--router", "127.0.0.1:9"], "an answer is --option, --text or --value"),
         (["respond", "run-1", "r", "--router", "127.0.0.1:9", "--value", "{"], "this is not JSON"),

@@ -1,6 +1,7 @@
 """``dragoman run`` and ``attach`` as a program, against a scripted server."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, json_format
 
-from tests.cli.program import DESCRIBED, dragoman, routed
+from tests.cli.program import DESCRIBED, dragoman, finish, routed, start
 
 USED = pb.Usage(tokens=pb.TokenCounts(input=12, output=3), cost=pb.Cost(amount="0.01", currency="USD"))
 
@@ -248,3 +249,32 @@ async def test_programs_that_attach_from_a_later_sequence_get_only_that() -> Non
         done = await dragoman("attach", "run-1", "--after", "1", "--json", env=env)
     assert [json.loads(line)["sequence"] for line in done.out.splitlines()] == ["2"]
     assert len(fake.requests("Attach")) == 1
+
+
+async def test_detach_tells_that_it_waits_for_a_place() -> None:
+    tell = Teller()
+    queued = tell.ephemeral(state=pb.State(phase=pb.RUN_PHASE_QUEUED, reason="waits for a place at 'fake'"))
+    fake = fake_of([queued, tell.started(), Until("never")])
+    async with routed(fake) as env:
+        done = await dragoman("run", "fake", "--detach", "--run-id", "r1", env=env)
+    assert (done.code, done.out) == (0, "r1\n")
+    assert done.err == "r1 waits for a place at 'fake'\n"
+
+
+async def test_detach_tells_of_a_run_that_failed_before_it_began() -> None:
+    failure = pb.Failure(kind=pb.FAILURE_KIND_NOT_INSTALLED, message="Fake is not installed.")
+    fake = fake_of([Teller().result(pb.OUTCOME_FAILED, failure=failure)])
+    async with routed(fake) as env:
+        done = await dragoman("run", "fake", "--detach", "--run-id", "r1", env=env)
+    assert (done.code, done.out, done.err) == (1, "r1\n", "Fake is not installed.\n")
+
+
+async def test_ctrl_c_before_a_detached_run_began_names_it() -> None:
+    fake = fake_of([Until("never")])
+    async with routed(fake) as env:
+        process = await start("run", "fake", "--detach", "--run-id", "r1", env=env)
+        await fake.gate("called Execute").wait()
+        process.send_signal(signal.SIGINT)
+        done = await finish(process)
+    assert (done.code, done.out) == (130, "")
+    assert "left r1, which may begin all the same; 'dragoman cancel r1' ends it\n" in done.err

@@ -14,7 +14,7 @@ from dragoman.cli._connect import run_connected
 from dragoman.cli._drive import Drive, is_interactive
 from dragoman.cli._patience import patience
 from dragoman.cli._screen import Screen
-from dragoman.cli._summary import EXIT_OK
+from dragoman.cli._summary import EXIT_OK, exit_code
 from dragoman.cli._text import one_line
 from dragoman.cli.commands._chain import chain_options, put_chain
 from dragoman.cli.commands._options import (
@@ -25,7 +25,7 @@ from dragoman.cli.commands._options import (
     json_option,
     router_option,
 )
-from dragoman.client import Client, execute_request
+from dragoman.client import Client, RunStream, execute_request
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
@@ -208,6 +208,10 @@ def run_command(
     """
     if detach and router is None:
         raise click.UsageError("--detach needs a router that stays: start 'dragoman serve' and give --router")
+    if detach and session_file is not None:
+        raise click.UsageError(
+            "--detach does not wait for what --session would keep; use --task, which a router keeps"
+        )
     if sum(map(bool, (session_file, resume, fresh))) > 1:
         raise click.UsageError("--session, --resume and --fresh exclude one another")
     if fork and (fresh or not (session_file or resume or task)):
@@ -268,12 +272,32 @@ def _refuse_foreign(handle: event_pb2.SessionHandle, described: pb.DescribeRespo
 
 async def _detached(client: Client, request: pb.ExecuteRequest) -> int:
     """Start a run, print its id, and leave it; nobody needs to hold it for a day."""
-    async with client.execute(request) as stream:
+    stream = client.execute(request)
+    try:
+        await _until_under_way(stream)
+    except asyncio.CancelledError:
+        _say(f"left {stream.run_id}, which may begin all the same; 'dragoman cancel {stream.run_id}' ends it")
+        raise
+    sys.stdout.write(f"{stream.run_id}\n")
+    if stream.result is None:
+        return EXIT_OK
+    if stream.result.HasField("failure"):
+        _say(one_line(stream.result.failure.message, 600))
+    return exit_code(stream.result)
+
+
+async def _until_under_way(stream: RunStream) -> None:
+    async with stream:
         async for event in stream:
             if event.HasField("started"):
-                break
-        sys.stdout.write(f"{stream.run_id}\n")
-    return EXIT_OK
+                return
+            if event.state.phase == event_pb2.RUN_PHASE_QUEUED:
+                _say(f"{stream.run_id} {one_line(event.state.reason) or 'waits for a place'}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def _standard_input() -> str:

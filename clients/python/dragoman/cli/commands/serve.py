@@ -119,11 +119,11 @@ def serve_command(
 
 
 def _run_log(url: str) -> str:
-    if url in {"", "memory"} or url.startswith(("postgresql://", "postgres://")):
-        return url
-    # Its beginning only: what follows may be a password.
-    told = f"{url.partition('://')[0]!r} is no postgresql:// URL, and not 'memory'; for a file give --state-dir"
-    raise click.BadParameter(told, param_hint="--run-log")
+    from dragoman.router.config import run_log_problem  # noqa: PLC0415 - this module also serves adapters
+
+    if problem := run_log_problem(url):
+        raise click.BadParameter(problem, param_hint="--run-log")
+    return url
 
 
 def _max_runs(pairs: tuple[str, ...]) -> dict[str, int]:
