@@ -85,6 +85,8 @@ async def test_a_run_that_was_perhaps_begun_is_begun_again_by_its_owner(store: S
     assert await store.begin(a_run())
     assert await store.begin(a_run())
     assert not await store.begin(a_run(owner="two"))
+    assert await store.begin(a_run(reserved=30_000))
+    assert (await kept(store)).reserved == 30_000, "no more may be told than is written"
 
 
 async def test_nobody_takes_over_what_is_its_own(store: Store) -> None:

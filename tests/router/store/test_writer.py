@@ -24,6 +24,8 @@ class Failing(Store):
     """A store that fails when it is told to, and waits when it is told to."""
 
     fails = False
+    cut = False
+    """Whether what fails was done, and nobody heard of it."""
     writes = 0
 
     def __init__(self, database: Database) -> None:
@@ -37,6 +39,8 @@ class Failing(Store):
         self.written: Callable[[], object] = lambda: None
 
     async def begin(self, run: StoredRun) -> bool:
+        if self.cut:
+            await super().begin(run)
         await self._pass(self.gate_of_new)
         self.begun.append(run.run_id)
         return await super().begin(run)
@@ -58,7 +62,7 @@ class Failing(Store):
             self.is_waiting.set()
         await gate.wait()
         if self.fails:
-            raise StoreError("database or disk is full")
+            raise StoreError("database or disk is full", is_perhaps_done=self.cut)
 
 
 @dataclass
@@ -172,6 +176,22 @@ async def test_a_run_that_began_while_the_store_failed_is_written_later(desk: De
     assert await desk.writer.flushed(run, DEADLINE_S)
     assert await desk.kept() == [b"e"]
     assert not desk.lost
+
+
+async def test_a_run_that_was_perhaps_begun_is_told_no_further_than_its_mark(desk: Desk) -> None:
+    run = desk.run()
+    desk.store.fails, desk.store.cut = True, True
+    assert await desk.writer.begin(run)
+    assert await desk.store.run("r") is not None, "it was, and nobody heard of it"
+    for sequence in (1, 2 * STEP):
+        desk.writer.append(run, sequence, b"e")
+    await asyncio.wait_for(desk.writer.reserved(run, STEP), DEADLINE_S)
+    waiting = asyncio.ensure_future(desk.writer.reserved(run, 2 * STEP))
+    assert not await desk.writer.flushed(run, 0.3)
+    assert not waiting.done(), "who takes it over may tell something else by that sequence"
+    desk.store.fails = desk.store.cut = False
+    await asyncio.wait_for(waiting, DEADLINE_S)
+    assert (await desk.stored()).reserved >= 2 * STEP
 
 
 async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(desk: Desk) -> None:

@@ -61,17 +61,18 @@ class Store:
     async def begin(self, run: StoredRun) -> bool:
         """Keep a new run; False if there is one with its id, of another owner.
 
-        One of the same owner is the run itself: it was kept by a transaction of which nobody heard.
+        One of the same owner is the run itself: it was kept by a transaction of which nobody heard. Then it gets the
+        mark that this one would have.
         """
         names = (*_RUN.replace("bytes", "size").split(", "), "agent_id", "company_id", "task_key", "outcome")
         columns = f"{_RUN}, agent_id, company_id, task_key, outcome"
         marks = ", ".join(f":{name}" for name in names)
-        sql = f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO NOTHING"  # noqa: S608 - constants
-        (inserted,) = await self._database.execute([(sql, _values(run))])
-        if inserted:
-            return True
-        rows = await self._database.fetch("SELECT owner FROM runs WHERE run_id = :run_id", {"run_id": run.run_id})
-        return bool(rows) and rows[0][0] == run.owner
+        sql = (
+            f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO UPDATE"  # noqa: S608 - constants
+            " SET reserved = excluded.reserved WHERE runs.owner = excluded.owner"
+        )
+        (changed,) = await self._database.execute([(sql, _values(run))])
+        return changed > 0
 
     async def run(self, run_id: str) -> StoredRun | None:
         """Return a run; ``None`` if it is not kept."""

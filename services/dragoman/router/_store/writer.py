@@ -48,6 +48,8 @@ class LoggedRun:
     """Whether the store knows it."""
     is_beginning: bool = False
     """Whether the store is being told; it may know it already."""
+    sure_up_to: int | None = None
+    """Its first mark that the store may have, where nobody heard whether it does; ``None`` if there is none."""
     is_late: bool = False
     """Whether it is still to be told to the store, which failed when it began."""
     is_over: bool = False
@@ -75,6 +77,8 @@ class LoggedRun:
     @property
     def told_up_to(self) -> int | None:
         """The last sequence that may be told to anybody; ``None`` for any."""
+        if not self.is_begun and self.sure_up_to is not None:
+            return self.sure_up_to
         return self.stored.reserved if self.is_begun or self.is_beginning else None
 
 
@@ -387,6 +391,10 @@ class Writer:
         run.stored, run.is_beginning = self._next(run), True
         try:
             is_new = await self._store.begin(run.stored)
+        except BaseException as error:
+            if run.sure_up_to is None and (not isinstance(error, StoreError) or error.is_perhaps_done):
+                run.sure_up_to = run.stored.reserved
+            raise
         finally:
             run.is_beginning = False
             self._work.set()  # what came meanwhile had to wait
