@@ -41,7 +41,7 @@ from dragoman.router._store.database import Database, StoreError
 from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.router._store.store import Store
-from dragoman.router.config import DEFAULT_LISTEN, RouterConfig
+from dragoman.router.config import DEFAULT_LISTEN, POSTGRES, RouterConfig
 from dragoman.v1 import adapter_pb2, router_pb2
 
 __all__ = ["DEFAULT_LISTEN", "Router", "RouterConfig", "StoreError", "run_router"]
@@ -171,8 +171,8 @@ class _Running:
 
 
 def _database(run_log: str, places: Places) -> Database:
-    if run_log.startswith(("postgresql://", "postgres://")):
-        return PostgresDatabase(run_log)
+    if run_log.startswith(POSTGRES):
+        return PostgresDatabase(f"postgresql://{run_log.partition('://')[2]}")
     # What is to be forgotten lies where nothing outlives the router.
     return SqliteDatabase(places.runtime / "runs.db" if run_log == "memory" else places.runs)
 

@@ -4,12 +4,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from dragoman.protocol.limits import MAX_RETAINED_RUNS, MIB, REATTACH_S, RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
 from dragoman.protocol.logs import LogFormat
 
 DEFAULT_LISTEN = "127.0.0.1:7777"
 """Where a router listens if nothing else is said."""
+POSTGRES: Final = ("postgresql://", "postgres://")
+"""How the URLs of a run log on a server begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,27 @@ class RouterConfig:
     log_format: LogFormat = "auto"
     log_level: str = "info"
 
+    def __post_init__(self) -> None:
+        """Check what nothing else would.
+
+        Raises:
+            ValueError: ``run_log`` is neither of what it may be.
+        """
+        if problem := run_log_problem(self.run_log):
+            raise ValueError(f"run_log {problem}")
+
     @property
     def manifest_paths(self) -> list[Path]:
         """Files and folders with manifests, those given here first."""
         base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
         users = Path(base) / "dragoman" / "adapters"
         return [*self.manifests, *([users] if self.user_manifests and users.is_dir() else [])]
+
+
+def run_log_problem(run_log: str) -> str:
+    """Return what is wrong with a place for the run log; empty if nothing is. Tells no password."""
+    if run_log in {"", "memory"} or run_log.startswith(POSTGRES):
+        return ""
+    # Its beginning only: what follows may be a password.
+    scheme = run_log.partition("://")[0]
+    return f"{scheme!r} is no postgresql:// URL, and not 'memory'; for a file choose the state directory"

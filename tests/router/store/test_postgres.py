@@ -8,7 +8,10 @@ import pytest
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.store import Store
+from dragoman.router.config import RouterConfig
+from dragoman.v1 import router_pb2
 
+from tests.router.harness import PATIENCE_S, config, routing
 from tests.router.store.databases import new_postgres
 
 
@@ -82,3 +85,15 @@ async def test_what_was_perhaps_done_is_told_from_what_was_not(request: pytest.F
     with pytest.raises(StoreError) as caught:
         await database.fetch("SELECT 1", {})
     assert not caught.value.is_perhaps_done
+
+
+async def test_both_spellings_of_its_url_are_understood(request: pytest.FixtureRequest, folder: Path) -> None:
+    url = new_postgres(request).replace("postgresql://", "postgres://", 1)
+    async with routing(config(folder, run_log=url)) as (_router, caller):
+        assert not (await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)).runs
+
+
+def test_a_run_log_that_is_neither_is_refused_without_telling_its_password() -> None:
+    with pytest.raises(ValueError, match="'mysql' is no postgresql:// URL") as failure:
+        RouterConfig(run_log="mysql://user:secret@host/runs")
+    assert "secret" not in str(failure.value)
