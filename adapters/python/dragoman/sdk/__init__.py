@@ -8,8 +8,8 @@ network, ``Adapter`` for anything else, and serve it::
 
     serve(MyAdapter(), ["unix:/tmp/my.sock"])
 
-Besides: ``fields`` reads JSON that nobody vouches for, ``jsonrpc`` speaks JSON-RPC, ``acp`` the Agent Client Protocol,
-and ``rules`` has what many agents refuse, in one set of words.
+Besides: ``fields`` reads JSON that nobody vouches for, ``jsonrpc`` speaks JSON-RPC, ``acp`` the Agent Client
+Protocol, and ``rules`` has what many agents refuse, in one set of words.
 """
 
 from dragoman.sdk._adapter import Adapter, AdapterInfo, Model, capabilities, shipped_documents
