@@ -223,6 +223,20 @@ async def test_a_run_that_no_database_can_keep_keeps_no_other_from_being_written
     assert odd.waiting_bytes == 0
 
 
+async def test_a_run_that_no_database_can_begin_lets_no_other_be_told_that_the_log_fails(desk: Desk) -> None:
+    run, odd = desk.run(), desk.run("odd\0")  # SQLite can
+    await desk.writer.begin(run)
+    assert await desk.writer.begin(odd)
+    assert not desk.writer.failing
+    desk.writer.append(odd, 1, b"e")
+    desk.writer.append(run, 1, b"e")
+    assert await desk.writer.flushed(odd, DEADLINE_S)
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert await desk.kept() == [b"e"]
+    assert not desk.writer.failing
+    assert desk.told in ([], ["log_gap"])
+
+
 async def test_events_that_come_while_others_are_written_are_not_forgotten(desk: Desk) -> None:
     run = desk.run()
     await desk.writer.begin(run)

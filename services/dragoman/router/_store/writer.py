@@ -7,79 +7,28 @@ let go, which the log tells as a gap, never in silence.
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
 from dragoman.protocol.limits import MIB
 from dragoman.router._domain.reservation import next_reserved
 from dragoman.router._domain.stored import StoredEvents, StoredRun
-from dragoman.router._store.batches import pack
 from dragoman.router._store.database import StoreError
+from dragoman.router._store.logged import ROW_BYTES, LoggedRun, rows_of
 from dragoman.router._store.store import Store
+
+__all__ = ["LoggedRun", "Writer"]
 
 GATHER_S: Final = 0.02
 """Events of so long go together."""
-ROW_BYTES: Final = 256 * 1024
-"""A row of events is closed when it has so much."""
 WAITING_BYTES: Final = 32 * MIB
 """What may wait for the store."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 
 _log = structlog.get_logger("dragoman.router")
-
-
-@dataclass(eq=False, slots=True)
-class LoggedRun:
-    """A run as its writer sees it. Made by ``Writer.follow``."""
-
-    stored: StoredRun
-    """What was written of it last."""
-    snapshot: Callable[[], StoredRun]
-    """Returns what is to be written; ``reserved``, ``logged`` and ``size`` are the writer's own."""
-    remark: Callable[[str, str], None]
-    """Tells those who follow it: a code and a text."""
-    lost: Callable[[], None]
-    """Called when another router has taken the run."""
-    is_begun: bool = False
-    """Whether the store knows it."""
-    is_beginning: bool = False
-    """Whether the store is being told; it may know it already."""
-    sure_up_to: int | None = None
-    """Its first mark that the store may have, where nobody heard whether it does; ``None`` if there is none."""
-    is_late: bool = False
-    """Whether it is still to be told to the store, which failed when it began."""
-    is_over: bool = False
-    is_gone: bool = False
-    """Whether no more of it is written: another router has it, it cannot be kept, or it never was."""
-    is_taken: bool = False
-    """Whether another router has it."""
-    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
-    waiting_bytes: int = 0
-    dropped: int = 0
-    """The last sequence of those that wait no more, as there were too many; 0 if there are none."""
-    last: int = 0
-    changes: int = 0
-    """How often something happened that is to be written."""
-    written: int = 0
-    """How many of ``changes`` the store has."""
-    is_behind: bool = False
-    """Whether its followers were told that the store fails."""
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether something is to be written."""
-        return self.written < self.changes
-
-    @property
-    def told_up_to(self) -> int | None:
-        """The last sequence that may be told to anybody; ``None`` for any."""
-        if not self.is_begun and self.sure_up_to is not None:
-            return self.sure_up_to
-        return self.stored.reserved if self.is_begun or self.is_beginning else None
 
 
 class Writer:
@@ -144,7 +93,8 @@ class Writer:
         try:
             is_new = await self._begin(run)
         except StoreError as error:
-            self._fails(error)
+            if not error.is_lasting:  # else it is perhaps the fault of this run alone, and found out
+                self._fails(error)
             self._begin_later(run)
             return True
         if not is_new:
@@ -274,7 +224,8 @@ class Writer:
                 await self._write()
             except StoreError as error:
                 if error.is_lasting and await self._set_aside():
-                    continue  # it was the fault of single runs
+                    self._works()  # it was the fault of single runs
+                    continue
                 pause_s = min(max(pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
                 self._fails(error)
                 await self._wake()
@@ -368,7 +319,7 @@ class Writer:
             await self._give_up(run)
 
     async def _write_down(self, taken: Sequence[LoggedRun]) -> None:
-        rows = {run.stored.run_id: _rows(run) for run in taken}
+        rows = {run.stored.run_id: rows_of(run) for run in taken}
         after = {run.stored.run_id: self._after(run, rows[run.stored.run_id]) for run in taken}
         upto = {run.stored.run_id: (run.last, run.changes) for run in taken}
         lost = await self._store.write([row for item in rows.values() for row in item], list(after.values()))
@@ -470,26 +421,3 @@ class Writer:
 
 def _is_beginning(run: LoggedRun | None) -> bool:
     return run is not None and run.is_beginning
-
-
-def _rows(run: LoggedRun) -> list[StoredEvents]:
-    """Return what waits as rows; what was let go is a row without events."""
-    run_id, expected = run.stored.run_id, run.stored.logged + 1
-    rows: list[StoredEvents] = []
-    events: list[bytes] = []
-    first = size = 0
-    for sequence, data in run.waiting:
-        if sequence != expected or size + len(data) > ROW_BYTES:
-            if events:
-                rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
-                events, size = [], 0
-            if sequence != expected:
-                rows.append(StoredEvents(run_id, expected, sequence - 1, None))
-        if not events:
-            first = sequence
-        events.append(data)
-        size += len(data)
-        expected = sequence + 1
-    if events:
-        rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
-    return rows
