@@ -280,9 +280,11 @@ def test_no_session_id(text: str) -> None:
     assert not adapter().is_session_id(text)
 
 
-def test_it_has_no_modes(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DragomanError, match="none to choose"):
         job(tmp_path, permissions=pb.Permissions(auto_approve=True, native_mode="plan"))
+    with pytest.raises(DragomanError, match="must not be blank"):
+        adapter().accept(request_of(tmp_path, prompt="\n "))
 
 
 def test_the_shipped_schema_is_the_one_that_is_made() -> None:

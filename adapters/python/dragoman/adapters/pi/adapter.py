@@ -108,8 +108,8 @@ class PiAdapter(CommandLineAdapter):
         return is_uuid(text, lower_case=True)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield what pi would pass over: it has no modes."""
-        del request
+        """Yield what pi would pass over, or end in silence after: it has no modes, and asks no model about blanks."""
+        yield from rules.blank_prompt(request)
         yield from rules.native_mode(settings.permissions, ())
 
 
