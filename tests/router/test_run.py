@@ -25,8 +25,8 @@ class Marking:
     def __init__(self, run: Run) -> None:
         self.asked: list[tuple[int, int]] = []
         self._run = run
-
         self.failing = ""
+        self.is_taken = False
         self.written = asyncio.Event()
 
     async def flushed(self, _logged: object, _timeout_s: float) -> bool:
@@ -49,7 +49,7 @@ def followed() -> tuple[Run, Marking]:
     run = Run(record, cast("Host", None), SCENE, lambda _run: None)
     run.step(Step.PINNED)
     marking = Marking(run)
-    run.keep(cast("Writer", marking), cast("LoggedRun", object()))
+    run.keep(cast("Writer", marking), cast("LoggedRun", marking))
     return run, marking
 
 
@@ -95,10 +95,13 @@ async def test_the_end_of_a_run_that_another_router_has_taken_is_not_told() -> N
     run.holders = Holders(0.0, lambda: None)
     await run.take(event(1, started=pb.Started()))
     await run.take(result(2))
-    run.give_up()
+    marking.is_taken = True
     marking.written.set()
-    await SCENE.tasks.end()
+    async with asyncio.timeout(9):
+        await run.streams_end.wait()  # whoever follows it is to ask again, and will be sent there
+    assert run.is_given_up
     assert run.fanout.last_sequence == 1
+    assert not run.over.is_set()
 
 
 async def test_each_event_of_a_batch_waits_for_the_mark() -> None:

@@ -408,8 +408,11 @@ class Run:
 
     async def _tell_written_end(self, data: bytes, sequence: int, step: Step) -> None:
         """Tell how it ended once that is written down: should this router die, nobody may find another end there."""
-        if self._writer is not None and self._logged is not None and not self._writer.failing:
-            await self._writer.flushed(self._logged, _TOLD_S)
+        writer, logged = self._writer, self._logged
+        if writer is not None and logged is not None and not writer.failing:
+            await writer.flushed(logged, _TOLD_S)
+            if logged.is_taken:
+                self.give_up()
         if not self.is_given_up:
             self._tell_end(data, sequence, step)
 
