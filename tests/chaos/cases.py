@@ -26,6 +26,8 @@ REPLICAS: Final = ("owner", "neighbour", "owner_drained")
 """Of two routers: the one that has all runs, the one through which others follow them; the last ends by itself."""
 AT_ONCE: Final = frozenset({HOLD, "claim", *REPLICAS})
 """Victims that the runs of all adapters share."""
+_SLOW: Final = frozenset({HOLD, "claim"})
+"""Victims of every second sweep: it takes seconds until their runs go on."""
 
 Cell = tuple[str, str, str, str]
 """Storage, victim, adapter, state."""
@@ -110,7 +112,8 @@ def sweep(seed: int, storage: str, number: int) -> list[tuple[str, list[Case]]]:
     if storage in ALONE:
         twice = [replace(case, number=2 * number + more) for case in made for more in (0, 1)]
         rounds.append(("each", [case for case in twice if case.victim in EACH]))
-    rounds += [(one, [case for case in made if case.victim == one]) for one in victims(storage) if one not in EACH]
+    shared = [one for one in victims(storage) if one not in EACH and not (one in _SLOW and number % 2)]
+    rounds += [(one, [case for case in made if case.victim == one]) for one in shared]
     dice = random.Random(f"{seed} {storage} {number}")
     dice.shuffle(rounds)
     for _, cases in rounds:

@@ -36,7 +36,7 @@ class Commits:
         self._listen = folder / _SOCKET
         self._server: asyncio.Server | None = None
         self._wanted = 0
-        self._with = b""
+        self._with: tuple[bytes, ...] = ()
         self._enough = asyncio.Event()
         self._passing: set[asyncio.Task[None]] = set()
 
@@ -54,8 +54,8 @@ class Commits:
             await asyncio.gather(*self._passing, return_exceptions=True)
             await self._server.wait_closed()
 
-    def drop(self, count: int, having: bytes = b"") -> None:
-        """Lose so many answers from now on: of transactions in which the client sent this."""
+    def drop(self, count: int, *having: bytes) -> None:
+        """Lose so many answers from now on: of transactions in which the client sent all of this."""
         self._wanted, self._with = count, having
         self._enough.clear()
 
@@ -77,7 +77,7 @@ class Commits:
 
     def takes(self, said: bytes) -> bool:
         """Tell whether this transaction's answer is one of those that get lost, and count it."""
-        if not self._wanted or self._with not in said:
+        if not self._wanted or not all(part in said for part in self._with):
             return False
         self._wanted -= 1
         self.dropped += 1

@@ -12,6 +12,7 @@ from dragoman.client import Client
 from dragoman.v1 import event_pb2, router_pb2
 
 from tests.chaos.cases import HELD
+from tests.chaos.commits import Commits
 from tests.chaos.trial import Trial
 from tests.chaos.world import LEASE_S, PATIENCE_S, World
 
@@ -24,6 +25,8 @@ _GOING: Final = 0.5
 """How many of the readers go to the other router."""
 _CLAIM: Final = b"RETURNING"
 """What the statement has by which a router takes runs over, and no other one."""
+_ROW: Final = b'"router"'
+"""What a statement has that writes a run: the name of a field in one of its values."""
 _LONGEST_SILENCE_S: Final = 5.0
 """For how long a log that cannot be written need not be told to who reads."""
 
@@ -115,7 +118,8 @@ class DatabaseHeld(Strike):
     """A lock for longer than the lease: who cannot write is late, not dead."""
 
     async def do(self) -> Blame:
-        seconds = self._dice.uniform(LEASE_S + 2.0, LEASE_S + 3.0)
+        # Longer than the lease; or so long that every call which waits for the lock gives up, and another one waits.
+        seconds = LEASE_S + (2.5 if self._trials[0].case.number else 7.5)
         holding = asyncio.ensure_future(asyncio.to_thread(self._world.database.hold, seconds))
         await asyncio.sleep(seconds * 0.2)
         before = {trial: len(trial.reader.events) for trial in self._trials}
@@ -124,6 +128,8 @@ class DatabaseHeld(Strike):
         await holding
         streaming = [trial for trial in self._trials if trial.case.state == "streaming"]
         stuck: Blame = [(one, "the agent was kept waiting") for one in streaming if after[one] <= before[one]]
+        taken = self._world.routers[0].said("run taken over")
+        stuck += [(one, "its own router took it over") for one in self._trials if one.run_id in taken]
         return stuck + [(one, problem) for one in streaming if (problem := await _silence(one))]
 
 
@@ -143,38 +149,46 @@ def _is_notice(code: str, event: event_pb2.AgentEvent) -> bool:
     return event.notice.code == code
 
 
-class Commit(Strike):
-    """Some answers to COMMIT."""
+class _Answers(Strike):
+    """Answers to COMMIT."""
 
-    _having = b""
-    _most = 4
+    @property
+    def _commits(self) -> Commits:
+        assert self._world.commits is not None
+        return self._world.commits
 
-    async def do(self) -> Blame:
-        commits = self._world.commits
-        assert commits is not None
-        commits.drop(self._dice.randint(1, self._most), self._having)
-        await self._provoke()
+    async def _dropped(self) -> Blame:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await commits.until_dropped()
+                await self._commits.until_dropped()
         except TimeoutError:
             return [(self._trials[0], "no COMMIT was answered by a cut")]
         return []
 
-    async def _provoke(self) -> None:
-        """Have there be one; here there always are."""
+
+class Commit(_Answers):
+    """First of the transaction by which a run is begun, then of any."""
+
+    async def prepare(self) -> None:
+        for trial in self._trials:
+            if trial.case.state == "before":
+                self._commits.drop(1, trial.run_id.encode(), _ROW)
+
+    async def do(self) -> Blame:
+        begun = await self._dropped() if any(trial.case.state == "before" for trial in self._trials) else []
+        self._commits.drop(self._dice.randint(1, 4))
+        return begun + await self._dropped()
 
 
-class Claim(Commit):
+class Claim(_Answers):
     """The router, and the answer to the COMMIT by which the next one takes its runs over."""
 
-    _having = _CLAIM
-    _most = 2
-
-    async def _provoke(self) -> None:
+    async def do(self) -> Blame:
+        self._commits.drop(1, _CLAIM)
         await self._world.end(signal.SIGKILL)
         await self._world.start()
         await self._come_back()
+        return await self._dropped()
 
 
 class _OneOfTwo(Strike):
@@ -196,7 +210,8 @@ class _OneOfTwo(Strike):
     async def do(self) -> Blame:
         one, other = self._world.routers[self.place], self._world.routers[1 - self.place]
         for trial in self._trials:
-            trial.answers_at = other.address
+            # Where the run is not: it goes one hop, or to the one that took it.
+            trial.answers_at = self._world.routers[1].address
         await self._end()
         if self._dice.random() < _AT_ONCE:
             await one.start()  # then it is one of two that can take its old runs

@@ -25,8 +25,8 @@ from tests.chaos.databases import Database, Postgres, Sqlite
 
 PATIENCE_S: Final = 60.0
 """How long what must come may take on a machine that is busy."""
-ORPHAN_AFTER_S: Final = 10.0
-"""How long an adapter outlives its router, which comes back sooner if it was killed."""
+ORPHAN_AFTER_S: Final = 20.0
+"""How long an adapter outlives its router; the next one comes, and has its runs, sooner."""
 REATTACH_S: Final = 8.0
 """How long a run is looked for, or its request waited for, before it is LOST."""
 LEASE_S: Final = 4.0
@@ -78,6 +78,11 @@ class Program:
             ready.cancel()
             await asyncio.gather(ended, ready, return_exceptions=True)
         assert self._process.returncode is None, self._output.read_text()[-2000:]
+
+    def said(self, event: str) -> set[str]:
+        """Return the ids of the runs of which it told this in its log."""
+        lines = [json.loads(line) for line in self._output.read_text().splitlines() if f'"{event}"' in line]
+        return {line["run_id"] for line in lines if line["event"] == event}
 
     def send(self, signum: signal.Signals) -> None:
         """Send it a signal, if it is there."""
