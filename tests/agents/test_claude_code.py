@@ -2,9 +2,7 @@
 
 import json
 import os
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +16,10 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, processes_until, when
-from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
+from tests.agents.several import FullSuite, broken_server
+from tests.agents.suite import ALLOWED, ASKED, resuming
 
 pytestmark = pytest.mark.agents
-
-WORDS_SERVER = Path(__file__).parent / "words_server.py"
 
 CLAUDE_CODE = Recipe(
     make=adapter,
@@ -47,10 +44,13 @@ CLAUDE_CODE = Recipe(
 )
 
 
-class TestClaudeCode(AgentSuite):
+class TestClaudeCode(FullSuite):
     """Everything that all agents must stand."""
 
     recipe = CLAUDE_CODE
+    tested_version = TESTED_VERSION
+    nested_prompt = "message"
+    interrupted = (1, "error_during_execution")
     scenarios = (
         Scenario(
             "TELL",
@@ -58,13 +58,6 @@ class TestClaudeCode(AgentSuite):
             (call(Tool("mcp__words__tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
         ),
     )
-
-    async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT")
-        assert seen.of("session")[0].agent_version == TESTED_VERSION
-        assert seen.of("started")[0].agent_version == TESTED_VERSION
-        assert seen.notices == []
-        assert seen.of("log") == []
 
     async def test_the_model_is_asked_for(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", model="claude-haiku-4-5", config={"effort": "low"})
@@ -124,24 +117,6 @@ class TestClaudeCode(AgentSuite):
         assert "Nobody is there to answer." in seen.text
         assert seen.result.question.prompt == "Which colour?"
 
-    async def test_a_nested_agent(self, bench: Bench) -> None:
-        seen = await bench.run(
-            'MOCK_SUBAGENT task="MOCK_WRITE path=b.txt"',
-            permissions=ASKED,
-            react=answering("allow_once"),
-            leaves=["b.txt"],
-        )
-        started, *_, ended = seen.of("subagent")
-        assert (started.status, ended.status) == (pb.SUBAGENT_STATUS_STARTED, pb.SUBAGENT_STATUS_COMPLETED)
-        nested = {
-            event.WhichOneof("body")
-            for event in seen.events
-            if event.lineage.subagent_id == started.id and event.lineage.parent_tool_call_id == started.tool_call_id
-        }
-        assert {"message", "tool_call", "input_request", "tool_result", "file_change"} <= nested
-        # Its tokens are the run's too.
-        assert seen.result.usage.tokens.input == 4 * 400
-
     async def test_no_task_goes_on_in_the_background(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_BACKGROUND seconds=300", permissions=ALLOWED)
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
@@ -172,40 +147,8 @@ class TestClaudeCode(AgentSuite):
         statuses = sorted(result.status for result in seen.of("tool_result"))
         assert statuses == [pb.TOOL_STATUS_COMPLETED, pb.TOOL_STATUS_DENIED]
 
-    async def test_instructions_of_now_hold_in_a_resumed_session(self, bench: Bench) -> None:
-        first = await bench.run("MOCK_TEXT", instructions=api.Instructions(text="Old words."))
-        await bench.run(
-            "MOCK_TEXT",
-            instructions=api.Instructions(text="New words."),
-            session=resuming(first.result.session.handle),
-        )
-        system = bench.told(-1).system
-        assert "New words." in system
-        assert "Old words." not in system
-
-    async def test_a_broken_mcp_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
-        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false"))
-        seen = await bench.run("MOCK_TEXT", mcp_servers=[server])
-        (told,) = seen.of("session")[0].mcp_servers
-        assert (told.name, told.status) == ("broken", "failed")
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-
-    async def test_a_tool_server_is_really_used(self, bench: Bench) -> None:
-        program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
-        seen = await bench.run(
-            "MOCK_TELL",
-            mcp_servers=[api.McpServer(name="words", stdio=program)],
-            permissions=ASKED,
-            react=answering("allow_once"),
-        )
-        (asked,) = seen.of("input_request")
-        assert asked.subject.tool_kind == pb.TOOL_KIND_MCP
-        assert {call.mcp_server for call in seen.of("tool_call") if call.mcp_server} == {"words"}
-        assert f"The first word has {len(SECRET)} letters." in seen.text
-
     async def test_a_tool_servers_secrets_reach_no_event(self, bench: Bench) -> None:
-        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false", env={"DB_TOKEN": SECRET}))
-        seen = await bench.run(f"MOCK_SECRET_TEXT secret={SECRET}", mcp_servers=[server])
+        seen = await bench.run(f"MOCK_SECRET_TEXT secret={SECRET}", mcp_servers=[broken_server(DB_TOKEN=SECRET)])
         assert seen.text == "The value is [redacted], remember it."
 
     async def test_a_used_up_subscription_says_until_when(self, bench: Bench) -> None:
@@ -251,12 +194,6 @@ class TestClaudeCode(AgentSuite):
         (found,) = await bench.client.detect(bench.adapter, env={**bench.env, "ANTHROPIC_API_KEY": ""})
         assert found.auth == (api.AUTH_STATE_EXPIRED if expires_at_ms == 1000 else api.AUTH_STATE_OK)
         assert found.auth_method == "claude.ai"
-
-    async def test_it_is_interrupted_in_its_own_way_first(self, bench: Bench) -> None:
-        """By a signal it might lose its last word; it exits with 0 then, with 1 after an interruption."""
-        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10))
-        seen = await bench.run("MOCK_STALL_MID", react=react)
-        assert (seen.result.exit_code, seen.result.subtype) == (1, "error_during_execution")
 
     async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})

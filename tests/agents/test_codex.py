@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,11 +19,11 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import BIN, SECRET, Bench, Failing, Recipe, answering, when
+from tests.agents.several import broken_server, words_server
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, proves, resuming
 
 pytestmark = pytest.mark.agents
 
-WORDS_SERVER = Path(__file__).parent / "words_server.py"
 REFUSED = ["-c", "model_providers.scripted.base_url=http://127.0.0.1:9/v1"]
 QUESTION = {
     "id": "colour",
@@ -242,8 +241,7 @@ class TestCodex(AgentSuite):
         assert "letters" not in seen.text
 
     async def test_a_broken_tool_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
-        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false"))
-        seen = await bench.run("MOCK_TEXT", mcp_servers=[server])
+        seen = await bench.run("MOCK_TEXT", mcp_servers=[broken_server()])
         assert "codex_mcp_server_failed" in seen.notices
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
@@ -464,11 +462,6 @@ class TestExec:
         with pytest.raises(DragomanError) as caught:
             await bench.run("MOCK_TEXT", config=self.config, mcp_servers=[words_server()])
         assert caught.value.reason == Reason.INVALID_REQUEST
-
-
-def words_server() -> api.McpServer:
-    program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
-    return api.McpServer(name="words", stdio=program)
 
 
 def skill() -> api.Skill:

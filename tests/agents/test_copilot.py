@@ -1,8 +1,5 @@
 """The real Copilot CLI through its adapter: what all agents must stand, and what only it does."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from dragoman.adapters.copilot import adapter
 from dragoman.adapters.copilot.adapter import INHERITED
@@ -13,10 +10,9 @@ from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, when
-from tests.agents.suite import ALLOWED, ASKED, AgentSuite, proves, resuming
-
-WORDS_SERVER = Path(__file__).parent / "words_server.py"
+from tests.agents.harness import Bench, Failing, Recipe, answering
+from tests.agents.several import FullSuite
+from tests.agents.suite import ALLOWED, ASKED, proves, resuming
 
 # It tries five times before it gives up, with pauses of a minute in all.
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(150)]
@@ -44,10 +40,13 @@ RECIPE = Recipe(
 )
 
 
-class TestCopilot(AgentSuite):
+class TestCopilot(FullSuite):
     """Everything that all agents must stand."""
 
     recipe = RECIPE
+    tested_version = TESTED_VERSION
+    nested_prompt = "text"
+    interrupted = (0, "aborted")
     scenarios = (
         Scenario(
             "TELL",
@@ -71,13 +70,6 @@ class TestCopilot(AgentSuite):
         seen = await bench.run(prompt)
         assert bench.told().prompt.endswith(f"\n\n{prompt}")
         assert f"tail=[{prompt[-40:]}]" in seen.text
-
-    async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT")
-        assert seen.of("session")[0].agent_version == TESTED_VERSION
-        assert seen.of("started")[0].agent_version == TESTED_VERSION
-        assert seen.notices == []
-        assert seen.of("log") == []
 
     async def test_the_model_and_its_effort_are_asked_for(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", model="scripted-2", config={"effort": "low"})
@@ -138,60 +130,6 @@ class TestCopilot(AgentSuite):
         seen = await bench.run("MOCK_ASK_COLOUR")
         assert "ask_user" not in bench.told().tools
         assert seen.of("input_request") == []
-
-    async def test_a_nested_agent(self, bench: Bench) -> None:
-        seen = await bench.run(
-            'MOCK_SUBAGENT task="MOCK_WRITE path=b.txt"',
-            permissions=ASKED,
-            react=answering("allow_once"),
-            leaves=["b.txt"],
-        )
-        started, *_, ended = seen.of("subagent")
-        assert (started.status, ended.status) == (pb.SUBAGENT_STATUS_STARTED, pb.SUBAGENT_STATUS_COMPLETED)
-        nested = {
-            event.WhichOneof("body")
-            for event in seen.events
-            if event.lineage.subagent_id == started.id and event.lineage.parent_tool_call_id == started.tool_call_id
-        }
-        assert {"text", "tool_call", "input_request", "tool_result", "file_change"} <= nested
-        # Its tokens are the run's too.
-        assert seen.result.usage.tokens.input == 4 * 400
-
-    async def test_a_tool_server_is_really_used(self, bench: Bench) -> None:
-        program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
-        seen = await bench.run(
-            "MOCK_TELL",
-            mcp_servers=[api.McpServer(name="words", stdio=program)],
-            permissions=ASKED,
-            react=answering("allow_once"),
-        )
-        (asked,) = seen.of("input_request")
-        assert asked.subject.tool_kind == pb.TOOL_KIND_MCP
-        assert {call.mcp_server for call in seen.of("tool_call") if call.mcp_server} == {"words"}
-        assert f"The first word has {len(SECRET)} letters." in seen.text
-
-    async def test_a_broken_tool_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
-        server = api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false"))
-        seen = await bench.run("MOCK_TEXT", mcp_servers=[server])
-        (told,) = seen.of("session")[-1].mcp_servers
-        assert (told.name, told.status) == ("broken", "failed")
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-
-    async def test_instructions_of_now_hold_in_a_resumed_session(self, bench: Bench) -> None:
-        first = await bench.run("MOCK_TEXT", instructions=api.Instructions(text="Old words."))
-        await bench.run(
-            "MOCK_TEXT",
-            instructions=api.Instructions(text="New words."),
-            session=resuming(first.result.session.handle),
-        )
-        system = bench.told(-1).system
-        assert "New words." in system
-        assert "Old words." not in system
-
-    async def test_it_is_interrupted_in_its_own_way_first(self, bench: Bench) -> None:
-        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10))
-        seen = await bench.run("MOCK_STALL_MID", react=react)
-        assert (seen.result.exit_code, seen.result.subtype) == (0, "aborted")
 
     async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
         seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
