@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import sys
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -15,11 +13,11 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering
+from tests.agents.several import words_server
 from tests.agents.suite import ALLOWED, ASKED, RUNNING, AgentSuite, proves, resuming
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]  # it starts slowly, and retries with patience
 
-WORDS_SERVER = Path(__file__).parent / "words_server.py"
 
 OVER_ACP = {"transport": "acp"}
 IN_LINES = {"transport": "stream-json"}
@@ -176,10 +174,9 @@ class TestGeminiCli(AgentSuite):
 
     @pytest.mark.parametrize("permissions", [ASKED, ALLOWED], ids=["acp", "lines"])
     async def test_a_tool_server_is_really_used(self, bench: Bench, permissions: pb.Permissions) -> None:
-        program = api.McpStdio(command=sys.executable, args=[str(WORDS_SERVER)], env={"WORDS_TOKEN": SECRET})
         seen = await bench.run(
             "MOCK_TELL",
-            mcp_servers=[api.McpServer(name="words", stdio=program)],
+            mcp_servers=[words_server()],
             permissions=permissions,
             react=answering("proceed_once") if permissions.interactive else None,
         )
