@@ -164,6 +164,15 @@ async def test_a_claim_that_nobody_heard_of_is_found_by_the_next(database: Datab
     await store.close()
 
 
+async def test_just_after_an_outage_only_what_was_given_up_is_claimed(store: Store) -> None:
+    keeping = Keeping(store, SetClock(), "one", kept=KEPT)
+    for run in (a_run("alive", owner="two"), a_run("given-up", owner="three")):
+        await store.begin(run)
+    await store.release("three")
+    keeping.missed()
+    assert [run.run_id for run in await keeping.claim()] == ["given-up"]
+
+
 def test_what_was_not_seen_for_long_was_away() -> None:
     contact = Contact(LEASE_S)
     contact.worked(1000.0)

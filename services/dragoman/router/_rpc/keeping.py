@@ -27,6 +27,8 @@ _AGAIN_S: Final = 1.0
 """How soon a lease is renewed again that could not be: it does not last much longer."""
 _LISTING_S: Final = 1.0
 """How long a list waits for what has just happened to be written."""
+_GIVEN_UP: Final = 1.0
+"""A lease that ended before this second of the epoch was given up, by its owner or in place of one that is dead."""
 _CLOSING_S: Final = 5.0
 """How long a router that ends waits for what is not written yet."""
 
@@ -119,6 +121,8 @@ class Keeping:
     async def claim(self) -> list[StoredRun]:
         """Take over the runs of others whose lease has run out, and return them.
 
+        Just after the log was out of reach these are only runs that were given up: see ``may_claim``.
+
         One whose claim was answered by nothing but a broken connection is returned by the next call: it is this
         router's by then, and nobody else would ever look after it.
 
@@ -126,10 +130,11 @@ class Keeping:
             StoreError: the log cannot be read or written.
         """
         now = self._clock.time()
-        self._claiming.update(await self.store.unled(self.owner, now))
+        ended_by = now if self.may_claim() else _GIVEN_UP
+        self._claiming.update(await self.store.unled(self.owner, ended_by))
         if not self._claiming:
             return []
-        taken = {run.run_id: run for run in await self.store.claim(self.owner, now, now + self.lease_s)}
+        taken = {run.run_id: run for run in await self.store.claim(self.owner, ended_by, now + self.lease_s)}
         for run_id in self._claiming - taken.keys():
             stored = await self.store.run(run_id)
             if stored is not None and stored.owner == self.owner and stored.finished_at is None:

@@ -66,8 +66,6 @@ class Takeover:
         for owner in await keeping.store.owners():
             if self._core.scene.processes.is_gone(owner):  # then its lease need not be waited for
                 await keeping.store.release(owner)
-        if not keeping.may_claim():
-            return
         for stored in await keeping.claim():
             try:
                 await self._take_over(stored)
