@@ -142,6 +142,20 @@ async def test_the_first_signal_drains_and_runs_may_end(folder: Path) -> None:
         assert not is_alive(entry.guard_pid)
 
 
+async def test_a_run_that_ends_with_its_router_says_so_later(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], drain_grace_s=0) as (process, caller):
+        stream = caller.execute("fake", {"gate": "g"}, run_id="r")
+        await stream.until("started")
+        process.terminate()
+        assert kinds(await stream.rest()) == ["notice", "result"]
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        run = (await caller.run("r")).run
+        assert run.result.outcome == event_pb2.OUTCOME_CANCELLED
+        assert list(run.remarks) == ["The router was told to end, and its adapters with it: the run ends."]
+
+
 async def test_the_second_signal_ends_at_once(folder: Path) -> None:
     named = str(manifest(folder, "fake", env={"SIDECAR_STUBBORN": "1"}))
     async with program(folder, manifests=[named], drain_grace_s=50, stop_timeout_s=50) as (process, caller):

@@ -172,6 +172,8 @@ class Core:
         for run in live:
             if isinstance(run.host, DialedHost):
                 run.streams_end.set()
+            elif not run.is_ending:
+                run.remark("router_stopped", "The router was told to end, and its adapters with it: the run ends.")
         await self._stop_launched()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_READS_S):
