@@ -117,6 +117,30 @@ async def test_a_question_that_somebody_else_answers_gives_way_to_the_next() -> 
     assert [(sent.request_id, sent.answer.text) for sent in fake.requests("Respond")] == [("q2", "slowly")]
 
 
+async def test_attach_asks_only_what_still_waits_for_an_answer() -> None:
+    tell = Teller()
+    answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED, responder="somebody")
+    again = pb.InputRequest(id="q2", title="And how?")
+    stored = tell.started(), tell.event(input_request=REQUEST), tell.event(input_resolved=answered)
+    waits = tell.event(input_request=again), tell.ephemeral(replay_done=pb.ReplayDone())
+    fake = fake_of(*stored, *waits, Until("respond"), tell.succeeded())
+    async with routed(fake) as env, at_a_terminal("attach", "run-1", env=env) as terminal:
+        await terminal.see("And how? [your answer] > ")
+        terminal.type("slowly\n")
+        assert await terminal.end() == 0
+    assert "May I delete it? [" not in terminal.screen
+    assert [(sent.request_id, sent.answer.text) for sent in fake.requests("Respond")] == [("q2", "slowly")]
+
+
+async def test_attach_asks_nothing_of_a_run_that_is_over() -> None:
+    tell = Teller()
+    fake = fake_of(tell.started(), tell.event(input_request=REQUEST), tell.succeeded())
+    async with routed(fake) as env, at_a_terminal("attach", "run-1", env=env) as terminal:
+        assert await terminal.end() == 0
+    assert "May I delete it?" in terminal.screen
+    assert "[1-2] >" not in terminal.screen
+
+
 async def test_ctrl_c_at_the_terminal_cancels_while_a_question_is_open() -> None:
     tell = Teller()
     fake = fake_of(

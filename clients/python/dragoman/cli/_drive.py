@@ -55,6 +55,7 @@ class Drive:
         self._session_file = session_file
         self._owned = owned
         self._asker = Asker(LineReader(sys.stdin.fileno()), self._answer) if interactive else None
+        self._unasked: dict[str, pb.InputRequest] | None = None if owned else {}
         self._interrupts = 0
         self._main: asyncio.Task[int] | None = None
         self._cancels: set[asyncio.Task[None]] = set()
@@ -93,13 +94,27 @@ class Drive:
     async def _take(self, event: pb.AgentEvent) -> None:
         kind = event.WhichOneof("body")
         await self._screen.show(event)
-        if kind == "input_request" and self._asker is not None:
-            await self._screen.end_line()
-            self._asker.ask(event.input_request)
-        elif kind == "input_resolved" and self._asker is not None:
-            self._asker.drop(event.input_resolved.id)
-        elif kind == "result":
+        if kind == "result":
             await self._end(event.result)
+        elif self._asker is not None:
+            await self._take_question(kind, event, self._asker)
+
+    async def _take_question(self, kind: str | None, event: pb.AgentEvent, asker: Asker) -> None:
+        """Ask what waits for an answer; of what is only repeated that is known when the repetition is over."""
+        asked: list[pb.InputRequest] = []
+        if kind == "input_request" and self._unasked is not None:
+            self._unasked[event.input_request.id] = event.input_request
+        elif kind == "input_request":
+            asked = [event.input_request]
+        elif kind == "input_resolved":
+            asker.drop(event.input_resolved.id)
+            if self._unasked is not None:
+                self._unasked.pop(event.input_resolved.id, None)
+        elif kind == "replay_done" and self._unasked is not None:
+            asked, self._unasked = list(self._unasked.values()), None
+        for request in asked:
+            await self._screen.end_line()
+            asker.ask(request)
 
     async def _end(self, result: pb.Result) -> None:
         if self._asker is not None:
