@@ -15,7 +15,6 @@ from dragoman.cli._style import Style
 from dragoman.cli._summary import EXIT_CANCELLED, EXIT_FAILED, exit_code, processes
 from dragoman.cli._terminal import LineReader
 from dragoman.client import DragomanError, Reason, RunStream
-from dragoman.protocol.limits import CLIENT_ORPHAN_AFTER_S
 from dragoman.v1 import event_pb2 as pb
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -177,7 +176,8 @@ class Drive:
                 self._main.cancel()
                 return
             if is_nobody_there(error) and self._main is not None:
-                ends = f"if it runs, it is cancelled after {CLIENT_ORPHAN_AFTER_S:g} s without a follower"
+                # Its adapter or the next router waits for its reader first, and then for `orphan_after`.
+                ends = "if it runs, it is cancelled in about a minute, unless somebody follows it"
                 await self._screen.say(f"nobody answers; {ends}", Style.ERROR)
                 self._main.cancel()
                 return
