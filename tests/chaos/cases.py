@@ -86,7 +86,7 @@ def makes_sense(adapter: str, state: str) -> bool:
 def victims(storage: str) -> tuple[str, ...]:
     """Return what can be killed."""
     if storage in PAIRS:
-        return REPLICAS
+        return (*REPLICAS, HOLD) if storage == "pair" else REPLICAS
     # SQLite has no connection that could be cut.
     return (*EACH, *SHARED, HOLD, *(COMMITS if storage == "postgres" else ()))
 

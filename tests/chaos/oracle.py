@@ -182,7 +182,7 @@ def _judge_rows(rows: Rows, log: Sequence[pb.AgentEvent]) -> None:
 
 def _judge_moves(evidence: Evidence) -> None:
     """A run changes its router only when that one is gone, and then once."""
-    most = 0 if evidence.case.victim == "neighbour" else 1
+    most = 0 if evidence.case.victim in {"neighbour", "database_held"} else 1
     if evidence.case.storage in PAIRS and len(evidence.moves) > most:
         raise Problem(f"the run went from router to router: {evidence.moves}")
 

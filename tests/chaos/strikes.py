@@ -11,7 +11,7 @@ from typing import Final
 from dragoman.client import Client
 from dragoman.v1 import event_pb2, router_pb2
 
-from tests.chaos.cases import HELD
+from tests.chaos.cases import ALONE, HELD
 from tests.chaos.commits import Commits
 from tests.chaos.trial import Trial
 from tests.chaos.world import LEASE_S, PATIENCE_S, World
@@ -119,7 +119,8 @@ class DatabaseHeld(Strike):
 
     async def do(self) -> Blame:
         # Longer than the lease; or so long that every call which waits for the lock gives up, and another one waits.
-        seconds = LEASE_S + (2.5 if self._trials[0].case.number else 7.5)
+        case = self._trials[0].case
+        seconds = LEASE_S + (7.5 if case.storage in ALONE and not case.number else 2.5)
         holding = asyncio.ensure_future(asyncio.to_thread(self._world.database.hold, seconds))
         await asyncio.sleep(seconds * 0.2)
         before = {trial: len(trial.reader.events) for trial in self._trials}
@@ -128,8 +129,8 @@ class DatabaseHeld(Strike):
         await holding
         streaming = [trial for trial in self._trials if trial.case.state == "streaming"]
         stuck: Blame = [(one, "the agent was kept waiting") for one in streaming if after[one] <= before[one]]
-        taken = self._world.routers[0].said("run taken over")
-        stuck += [(one, "its own router took it over") for one in self._trials if one.run_id in taken]
+        taken = {run_id for router in self._world.routers for run_id in router.said("run taken over")}
+        stuck += [(one, "it was taken over") for one in self._trials if one.run_id in taken]
         return stuck + [(one, problem) for one in streaming if (problem := await _silence(one))]
 
 

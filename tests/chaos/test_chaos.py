@@ -83,7 +83,7 @@ async def test_no_event_is_lost_and_nothing_is_left(
 def _share(storage: str) -> float:
     """Return how many of all kills a storage gets at least."""
     of_a_pair = max(1.0, KILLS * KILLS_OF_A_PAIR / 100 / len(PAIRS))
-    return of_a_pair if storage in PAIRS else (KILLS - of_a_pair) / len(ALONE)
+    return of_a_pair if storage in PAIRS else max(1.0, (KILLS - of_a_pair) / len(ALONE))
 
 
 def _report(storage: str, tally: Tally) -> None:

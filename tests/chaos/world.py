@@ -25,12 +25,13 @@ from tests.chaos.databases import Database, Postgres, Sqlite
 
 PATIENCE_S: Final = 60.0
 """How long what must come may take on a machine that is busy."""
-ORPHAN_AFTER_S: Final = 20.0
-"""How long an adapter outlives its router; the next one comes, and has its runs, sooner."""
+ORPHAN_AFTER_S: Final = {"postgres": 15.0}
+"""How long an adapter outlives its router; the next one has its runs sooner, even if its first claim fails."""
+USUAL_ORPHAN_AFTER_S: Final = 10.0
 REATTACH_S: Final = 8.0
 """How long a run is looked for, or its request waited for, before it is LOST."""
 LEASE_S: Final = 4.0
-"""How long a router that is alone may say nothing before its runs could be taken."""
+"""How long a router may say nothing before its runs could be taken; who is seen to be dead is not waited for."""
 GONE_S: Final = 25.0
 """How long processes may outlive the run or the router that they belong to."""
 SECRET: Final = re.compile(rb"chaos-[0-9a-f]{24}|" + b"chaos-".hex().encode() + rb"(3[0-9]|6[1-6]){24}")
@@ -122,8 +123,9 @@ class World:
         config: dict[str, Any] = {
             "listen": [address],
             "state_dir": str(self.folder / f"s{number}"),
-            "adapter_orphan_after_s": ORPHAN_AFTER_S,
+            "adapter_orphan_after_s": ORPHAN_AFTER_S.get(self.storage, USUAL_ORPHAN_AFTER_S),
             "reattach_s": REATTACH_S,
+            "log_lease_s": LEASE_S,
             "run_log": self.commits.url if self.commits is not None else "",
             "addresses": [sidecar.address for sidecar in self.sidecars],
             "entry_points": not self.sidecars,
@@ -131,8 +133,6 @@ class World:
         if self.storage in PAIRS:
             # What others serve goes on without it; its own adapters' runs may come to their end.
             config["drain_grace_s"] = 0.3 if self.sidecars else 30.0
-        else:
-            config["log_lease_s"] = LEASE_S
         command = ["-m", "tests.chaos.serve", json.dumps(config)]
         return Program(address, command, self._env(), self.folder / f"router{number}.log")
 
