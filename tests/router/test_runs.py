@@ -460,6 +460,8 @@ async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
         ({"relay": pb.Relay(first_sequence=5)}, "relay", Reason.INVALID_REQUEST),
         ({"run_id": "-bad"}, "run_id", Reason.INVALID_REQUEST),
         ({"orphan_after": {"seconds": -1}}, "orphan_after", Reason.INVALID_REQUEST),
+        ({"task_key": "k" * 513}, "task_key", Reason.INVALID_REQUEST),
+        ({"agent": pb.Agent(company_id="ä" * 257)}, "agent.company_id", Reason.INVALID_REQUEST),
         ({"session": pb.SessionSelector(key=pb.SessionKey())}, "session.key", Reason.INVALID_REQUEST),
         ({"session": pb.SessionSelector(resume_run_id="/")}, "session.resume_run_id", Reason.INVALID_REQUEST),
         ({"batching": pb.Batching()}, "batching", Reason.NOT_SUPPORTED),
@@ -473,6 +475,20 @@ async def test_fields_that_are_not_taken_are_refused_with_their_path(
         assert error.reason is reason
         assert [violation.path for violation in error.violations] == [path]
         assert sidecar.requests("Execute") == []
+
+
+async def test_a_grace_that_is_negative_is_refused_and_the_run_goes_on(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        stream = caller.execute("fake", *GATED, run_id="r")
+        await stream.until("text")
+        wish = pb.CancelRequest(run_id="r", grace=duration_pb2.Duration(seconds=-20))
+        error = await failure(caller.adapter.Cancel(wish, timeout=PATIENCE_S))
+        assert (error.reason, [violation.path for violation in error.violations]) == (
+            Reason.INVALID_REQUEST,
+            ["grace"],
+        )
+        assert sidecar.requests("Cancel") == []
+        assert not (await caller.run("r")).run.HasField("result")
 
 
 async def test_runs_are_listed_newest_first_in_pages(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Routers that are killed: their runs go on in the next one, or are told to be lost; nothing is told twice."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.reservation import STEP
 from dragoman.router._domain.stored import StoredRun
+from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.launched import LaunchedHost
 from dragoman.router._rpc.run import Run
@@ -18,7 +20,8 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, Stream, config, failure, gone, kinds, manifest, routing
+from tests.router.harness import PATIENCE_S, Caller, Proxy, Stream, config, failure, gone, kinds, manifest, routing
+from tests.router.sidecar import Sidecar, serving
 from tests.router.test_processes import program
 
 
@@ -266,3 +269,68 @@ async def test_a_run_whose_adapter_cannot_even_be_looked_for_has_an_end(
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         result = (await attached(caller, "r", 2))[-1].result
         assert (result.outcome, result.failure.code) == (event_pb2.OUTCOME_LOST, "router_failed")
+
+
+async def test_an_adapter_that_was_taken_over_is_kept_as_long_as_it_has_a_run_and_no_longer(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        await caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r").until("text")
+        entry = await caller.entry("fake")
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,), idle_after_s=0.2)) as (_router, caller):
+        follower = caller.attach("r", 2, hold=True)
+        await follower.until("replay_done")
+        await caller.adapter.Describe(pb.DescribeRequest(adapter="fake"), timeout=PATIENCE_S)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gone(entry.pid), 0.6)
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        assert (await follower.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        await gone(entry.pid)
+
+
+async def test_a_run_is_cancelled_though_its_adapter_is_only_being_looked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, adopt, gate = manifest(folder, "fake"), LaunchedHost.adopt, asyncio.Event()
+
+    async def late(host: LaunchedHost, address: str) -> Endpoint | None:
+        await gate.wait()
+        return await adopt(host, address)
+
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        await caller.execute("fake", "a", {"gate": "g"}, run_id="r").until("text")
+        process.kill()
+        await process.wait()
+    monkeypatch.setattr(LaunchedHost, "adopt", late)
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        cancel = caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        answered, _ = await asyncio.wait([asyncio.ensure_future(cancel.code())], timeout=0.3)
+        assert not answered, "nobody can have ended it yet"
+        gate.set()
+        answer = await cancel
+        result = (await attached(caller, "r", 0))[-1]
+        # The agent's own end, not one that was made up here.
+        assert (answer.outcome, answer.result_sequence) == (event_pb2.OUTCOME_CANCELLED, 3)
+        assert (result.origin, result.result.subtype) == (event_pb2.EVENT_ORIGIN_AGENT, "")
+
+
+async def test_a_run_goes_on_at_an_address_that_answers_late(folder: Path) -> None:
+    sidecar, near = Sidecar(), folder / "near.sock"
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, f"unix:{folder}/far.sock"))
+        proxy = Proxy(near, folder / "far.sock")
+        await proxy.mend()
+        async with program(folder, addresses=[f"unix:{near}"]) as (process, caller):
+            await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+            await caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r").until("text")
+            process.kill()
+            await process.wait()
+        await proxy.cut()
+        async with routing(config(folder, addresses=(f"unix:{near}",))) as (_router, caller):
+            assert (await caller.run("r")).run.adapter == "fake"
+            await proxy.mend()
+            sidecar.open("g")
+            assert told(await attached(caller, "r", 2)) == ["result"]
+            assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        await proxy.cut()

@@ -1,6 +1,7 @@
 """What only PostgreSQL does: connections that its server ends."""
 
 import asyncio
+import secrets
 from pathlib import Path
 
 import psycopg
@@ -13,6 +14,7 @@ from dragoman.v1 import router_pb2
 
 from tests.router.harness import PATIENCE_S, config, routing
 from tests.router.store.databases import new_postgres
+from tests.router.store.test_store import a_run
 
 
 def cut_connections(url: str) -> None:
@@ -97,3 +99,16 @@ def test_a_run_log_that_is_neither_is_refused_without_telling_its_password() -> 
     with pytest.raises(ValueError, match="'mysql' is no postgresql:// URL") as failure:
         RouterConfig(run_log="mysql://user:secret@host/runs")
     assert "secret" not in str(failure.value)
+
+
+async def test_what_is_beyond_the_server_is_not_tried_again(request: pytest.FixtureRequest) -> None:
+    run = a_run()
+    run.state.run.task_key = secrets.token_hex(4000)  # an index has no room for that
+    store = Store(PostgresDatabase(new_postgres(request)))
+    await store.open()
+    try:
+        with pytest.raises(StoreError, match="index row") as failure:
+            await store.begin(run)
+        assert failure.value.is_lasting
+    finally:
+        await store.close()

@@ -178,6 +178,22 @@ async def test_a_run_that_began_while_the_store_failed_is_written_later(desk: De
     assert not desk.lost
 
 
+async def test_a_run_that_cannot_be_begun_keeps_no_other_from_being_written(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = desk.run("begun")
+    assert await desk.writer.begin(begun)
+
+    async def fail(_store: Store, _run: StoredRun) -> bool:
+        raise StoreError("not now")
+
+    monkeypatch.setattr(Failing, "begin", fail)
+    assert await desk.writer.begin(desk.run("late"))
+    desk.writer.append(begun, 1, b"e")
+    assert await desk.writer.flushed(begun, DEADLINE_S)
+    assert await desk.kept("begun") == [b"e"]
+
+
 async def test_a_run_that_was_perhaps_begun_is_told_no_further_than_its_mark(desk: Desk) -> None:
     run = desk.run()
     desk.store.fails, desk.store.cut = True, True

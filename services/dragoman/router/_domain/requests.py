@@ -27,6 +27,8 @@ def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
         return Objection("relay", "is set by routers towards adapters, not by callers", is_unsupported=False)
     if (path := _zero_byte(request)) is not None:
         return Objection(path, "must not contain a zero byte", is_unsupported=False)
+    if (path := _too_long(request)) is not None:
+        return Objection(path, f"must not be longer than {LONGEST_NAME} bytes", is_unsupported=False)
     if request.HasField("orphan_after") and request.orphan_after.ToNanoseconds() < 0:
         return Objection("orphan_after", "must not be negative", is_unsupported=False)
     if (problem := fallback_problem(request.fallback) or admission_problem(request)) is not None:
@@ -57,6 +59,13 @@ def attach_objection(request: adapter_pb2.AttachRequest) -> Objection | None:
     return _batching() if request.HasField("batching") else None
 
 
+def cancel_objection(request: adapter_pb2.CancelRequest) -> Objection | None:
+    """Return the first thing wrong with a request to end a run; ``None`` if there is nothing."""
+    if request.HasField("grace") and request.grace.ToNanoseconds() < 0:
+        return Objection("grace", "must not be negative", is_unsupported=False)
+    return None
+
+
 def _batching() -> Objection:
     return Objection("batching", "this router does not send batches yet; leave it out", is_unsupported=True)
 
@@ -77,6 +86,23 @@ def _zero_byte(request: adapter_pb2.ExecuteRequest) -> str | None:
         **{f"labels.{name[:40]}": f"{name}{value}" for name, value in request.labels.items()},
     }
     return next((path for path, text in kept.items() if "\0" in text), None)
+
+
+LONGEST_NAME = 512
+"""Bytes of what runs and sessions are found by: databases keep such names in indexes, which have little room."""
+
+
+def _too_long(request: adapter_pb2.ExecuteRequest) -> str | None:
+    key = request.session.key
+    names = {
+        "task_key": request.task_key,
+        "agent.id": request.agent.id,
+        "agent.company_id": request.agent.company_id,
+        "session.key.task_key": key.task_key,
+        "session.key.agent_id": key.agent_id,
+        "session.key.company_id": key.company_id,
+    }
+    return next((path for path, text in names.items() if len(text.encode()) > LONGEST_NAME), None)
 
 
 _SHORTEST_SECRET = 6

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.server import Context
-from dragoman.router._domain.requests import attach_objection, execute_objection
+from dragoman.router._domain.requests import attach_objection, cancel_objection, execute_objection
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
@@ -164,6 +164,7 @@ class AdapterServicer:
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """End a run and say how it ended."""
         request = read(pb.CancelRequest, data)
+        refuse(cancel_objection(request))
         run = await self._find(request.run_id, request.adapter)
         if (stored := await self._kept(run, request.run_id)) is not None:
             if stored.finished_at is None:

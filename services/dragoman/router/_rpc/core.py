@@ -86,6 +86,10 @@ class Core:
         record = self.scene.directory.find(name)
         return self._hosts[record] if record is not None else None
 
+    def dialed(self, address: str) -> Host | None:
+        """Return the place of what is at a configured address, whatever it turns out to be."""
+        return next((host for record, host in self._hosts.items() if record.spec.address == address), None)
+
     async def host(self, name: str) -> Host:
         """Return the place of the adapter with this type or alias. A refused one is returned too.
 

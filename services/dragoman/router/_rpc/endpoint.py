@@ -30,6 +30,7 @@ class Endpoint:
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
+        self._in_use = asyncio.Event()
 
     def leave(self, because: str) -> None:
         """Say that this process will not answer any more; the first reason counts."""
@@ -56,15 +57,24 @@ class Endpoint:
         """Count a user while the block runs."""
         self._users += 1
         self._unused.clear()
+        self._in_use.set()
         try:
             yield
         finally:
             self._users -= 1
             if self._users == 0:
                 self._unused.set()
+                self._in_use.clear()
 
-    async def unused(self, timeout_s: float) -> None:
-        """Wait until nobody uses it, but no longer than that."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._unused.wait()
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody uses it."""
+        return self._users > 0
+
+    async def unused(self) -> None:
+        """Wait until nobody uses it."""
+        await self._unused.wait()
+
+    async def in_use(self) -> None:
+        """Wait until somebody uses it."""
+        await self._in_use.wait()

@@ -61,8 +61,8 @@ class LaunchedHost(Host):
         self._backoff = Backoff()
         self._has_died = False
         self._uses = 0
+        """Of who has a process, or waits for one."""
         self._is_closed = False
-        self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_up(self) -> bool:
@@ -77,32 +77,27 @@ class LaunchedHost(Host):
             DragomanError: ADAPTER_UNAVAILABLE or ADAPTER_REFUSED.
         """
         self._uses += 1
-        self._keep()
         try:
             async with super().use() as endpoint:
                 yield endpoint
         finally:
             self._uses -= 1
-            if not self._uses and self._life is not None:
-                loop = asyncio.get_running_loop()
-                self._idle_timer = loop.call_later(self._scene.timing.idle_s, self._let_go)
 
     async def stop(self, grace_s: float) -> None:
         """End its processes within ``grace_s`` seconds, and start none again."""
         self._is_closed = True
-        self._keep()
         await asyncio.gather(*(life.stop(grace_s) for life in self._lives))
 
-    def _keep(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-
-    def _let_go(self) -> None:
-        self._idle_timer = None
-        if self._life is not None and not self._uses:
-            _log.info("adapter let go: nobody has used it", adapter=self.record.type)
-            self._scene.tasks.start(self._life.stop(self._scene.timing.stop_s), f"let go {self.record.type}")
+    async def _let_go_of_unused(self, life: _Life, endpoint: Endpoint) -> None:
+        """Stop a process that neither a run nor a call has used for a while, be it the present one or not."""
+        while not life.stopping.is_set():
+            await endpoint.unused()
+            await first_of(asyncio.ensure_future(endpoint.in_use()), timeout_s=self._scene.timing.idle_s)
+            is_wanted = self._life is life and self._uses
+            if not endpoint.is_used and not is_wanted:
+                _log.info("adapter let go: nobody has used it", adapter=self.record.type)
+                life.grace_s = self._scene.timing.stop_s
+                life.stopping.set()
 
     async def adopt(self, address: str) -> Endpoint | None:
         """Take over a process of this adapter that a router started which is gone.
@@ -249,6 +244,7 @@ class LaunchedHost(Host):
         """See it through to its end, wanted or not."""
         ready_since = self._scene.clock.monotonic()
         watch = self._scene.tasks.start(self._watch(endpoint), f"watch {endpoint.adapter}")
+        idle = self._scene.tasks.start(self._let_go_of_unused(life, endpoint), f"let go {endpoint.adapter}")
         ended = asyncio.ensure_future(launched.ended())
         try:
             await first_of(ended, asyncio.ensure_future(life.stopping.wait()))
@@ -262,9 +258,12 @@ class LaunchedHost(Host):
                 # Its runs are followed until it is gone: it may still tell how they end.
                 await launched.stop(life.grace_s)
             endpoint.leave("was stopped")
-            await endpoint.unused(_LAST_WORDS_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await endpoint.unused()
         finally:
             watch.cancel()
+            idle.cancel()
 
     def _died(self, life: _Life, endpoint: Endpoint, how: str, launched: Launched, ready_since: float) -> None:
         log = _log.bind(adapter=endpoint.adapter, instance=endpoint.instance_id, pid=launched.pid)
@@ -288,7 +287,6 @@ class LaunchedHost(Host):
         if self._life is not life:
             return False
         self._life = None
-        self._keep()
         self.record.address = ""
         self.record.pid = self.record.guard_pid = None
         return True

@@ -355,9 +355,9 @@ class Run:
         self._end_by_word(lost(pb.FAILURE_KIND_INTERNAL, "router_failed", message))
 
     def stop_waiting(self) -> None:
-        """End it as cancelled, if its adapter is not there yet; then it does not get it."""
-        if self.endpoint is not None:
-            return
+        """End it as cancelled, if no adapter has it yet; then none gets it."""
+        if self.endpoint is not None or (self.catches_up and not self.awaits_request):
+            return  # one has it, or had it and is being looked for
         if self.failed is None:
             told = never_started("The run was cancelled before its adapter was ready.")
         else:

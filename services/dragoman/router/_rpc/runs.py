@@ -185,6 +185,7 @@ class Runs:
         """Go on with a run that a router followed which is gone."""
         summary = stored.state.run
         record = self._record(stored.run_id, host)
+        record.adapter = stored.adapter  # what is at a configured address may not have said yet what it is
         record.accepted_at, record.digest = stored.accepted_at, stored.digest
         record.agent_id, record.company_id = summary.agent_id, summary.company_id
         record.task_key, record.labels = summary.task_key, dict(summary.labels)

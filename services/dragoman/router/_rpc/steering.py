@@ -85,11 +85,14 @@ async def _tell_and_answer(run: Run, request: bytes, told: "asyncio.Future[bytes
 
 async def _tell(run: Run, request: bytes) -> bytes:
     """Bring a Cancel to the adapter, through broken connections, as long as the run lives."""
-    await first_of(
-        asyncio.ensure_future(run.accepted.wait()),
-        asyncio.ensure_future(run.over.wait()),
-        timeout_s=_ACCEPTANCE_S,
-    )
+    while not run.over.is_set():
+        await first_of(
+            asyncio.ensure_future(run.accepted.wait()),
+            asyncio.ensure_future(run.over.wait()),
+            timeout_s=_ACCEPTANCE_S,
+        )
+        if run.endpoint is not None:
+            break  # else it is being looked for, and is found or lost
     while not run.over.is_set() and run.endpoint is not None:
         answer = asyncio.ensure_future(run.endpoint.link.answer("Cancel", request))
         over = asyncio.ensure_future(run.over.wait())

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS: Final = 4
 CONNECT_S: Final = 10.0
+_TOO_MUCH: Final = "54"
+"""The class of states of what is beyond the server, such as a text that no index has room for."""
 _CUT: Final = ("08", "57P")
 """What the states of a connection that is gone begin with; see the PostgreSQL manual, appendix A."""
 _SETTINGS: Final = {
@@ -153,5 +155,5 @@ class PostgresDatabase:
         # What the server itself refused, it did not do; else the connection broke, or the server ended it.
         state = getattr(error, "sqlstate", None) or ""
         is_cut = is_sent and (not state or state.startswith(_CUT))
-        wrong = isinstance(error, self._wrong)
+        wrong = isinstance(error, self._wrong) or state.startswith(_TOO_MUCH)
         return StoreError(f"the run log's server: {said}", is_lasting=wrong, is_perhaps_done=is_cut and not wrong)

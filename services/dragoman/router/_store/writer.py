@@ -288,13 +288,19 @@ class Writer:
     async def _write(self, some: Sequence[LoggedRun] | None = None) -> None:
         await self._remove_all()
         wanted = list(self._runs.values()) if some is None else some
-        for run in wanted:
-            if run.is_late and not run.is_gone and run.stored.run_id not in self._removing:
+        await self._write_begun(wanted)
+        # After what the store knows: one that it does not take must not keep the others from being written.
+        late = [run for run in wanted if run.is_late]
+        for run in late:
+            if not run.is_gone and run.stored.run_id not in self._removing:
                 await self._begin_late(run)
-        taken = [run for run in wanted if run.is_begun and run.is_changed and not run.is_gone]
+        await self._write_begun(late)
+        await self._wake()
+
+    async def _write_begun(self, runs: Sequence[LoggedRun]) -> None:
+        taken = [run for run in runs if run.is_begun and run.is_changed and not run.is_gone]
         if taken:
             await self._write_down(taken)
-        await self._wake()
 
     async def _remove_all(self) -> None:
         """Forget the runs that never were, but for those that the store is still being told of."""
