@@ -141,9 +141,13 @@ class Trial:
         self._is_finished = False
         self._tasks: list[asyncio.Task[None]] = []
         addresses = [router.address for router in world.routers]
-        self.reader = Reader(self.run_id, addresses, self._request(), case.adapter)
+        request = self._request()
+        self.reader = Reader(self.run_id, addresses, request, case.adapter)
         self.reader.repeats = case.dice("repeats").random() < 0.5
         self.readers = [self.reader]
+        if case.storage in PAIRS and case.state == "before":
+            # The same request, at the other one, at the same time: it is one run all the same.
+            self.readers.append(Reader(self.run_id, addresses[::-1], request, case.adapter))
         self.answers_at = addresses[-1]
         """Where a person answers what is asked."""
         self.moves: list[tuple[str, str]] = []
@@ -185,7 +189,7 @@ class Trial:
             self._proxy = Proxy(listen, Path(self.world.address.removeprefix("unix:")))
             await self._proxy.mend()
             self.reader.addresses = [f"unix:{listen}"]
-        self._tasks.append(asyncio.ensure_future(self.reader.read()))
+        self._tasks += [asyncio.ensure_future(reader.read()) for reader in self.readers]
 
     async def reach(self) -> None:
         """Wait until the run is in its state."""
@@ -297,7 +301,7 @@ class Trial:
     @property
     def refusal(self) -> str:
         """How the call was refused; empty if it was not."""
-        error = self.reader.refused
+        error = next((reader.refused for reader in self.readers if reader.refused is not None), None)
         return f"{error.reason} {error.code.name}: {error.message}" if error is not None else ""
 
     async def attach_all(self) -> list[pb.AgentEvent] | None:
