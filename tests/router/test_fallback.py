@@ -145,6 +145,23 @@ async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_
         assert (await caller.run("s")).run.remarks
 
 
+async def test_a_run_that_waits_for_the_next_after_one_refused_is_cancelled_there(folder: Path) -> None:
+    async with among(folder, max_runs={"three": 1}) as (caller, sidecars):
+        busy = Stream(caller.adapter.Execute(request({"three": [[{"gate": "g"}]]}, run_id="busy")))
+        await busy.until("started")
+        scripts = {"one": [FAILS], "two": [[{"refuse": "INVALID_REQUEST"}]], "three": [WORKS]}
+        asked = request(scripts, "two", "three")
+        asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
+        stream = Stream(caller.adapter.Execute(asked))
+        while (await stream.next()).state.phase != event_pb2.RUN_PHASE_QUEUED:
+            pass
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+        assert (await stream.rest())[-1].result.subtype == "between_attempts"
+        assert not sidecars["two"].requests("Cancel")
+        assert len(sidecars["three"].requests("Execute")) == 1
+
+
 async def test_if_none_is_there_the_result_is_the_adapters_own(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
         events = await told(caller, request({"one": [FAILS]}, "nobody"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
+from dragoman.router._domain.stored import StoredRun
+from dragoman.router._store.database import StoreError
 from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router._store.store import Store
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
@@ -219,3 +223,41 @@ async def test_two_adapters_do_not_work_at_one_task_through_two_routers(folder: 
         assert kinds(await first.rest())[-1] == "result"
         # Its end was told just now, perhaps before it was written.
         assert kinds(await other.execute("two", {"end": "SUCCEEDED"}, run_id="s", **TASK).rest())[-1] == "result"
+
+
+async def test_a_run_that_another_router_had_before_is_ended_at_ones_own_adapter(
+    folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, is_failing = Store.begin, asyncio.Event()
+    is_failing.set()
+
+    async def fails(store: Store, run: StoredRun) -> bool:
+        if is_failing.is_set() and json.loads(run.place)["router"].endswith("r.sock"):
+            raise StoreError("not now")
+        return await begin(store, run)
+
+    monkeypatch.setattr(Store, "begin", fails)
+    here, there = Sidecar(), Sidecar()
+    async with contextlib.AsyncExitStack() as held:
+        for sidecar, name in ((here, "here"), (there, "there")):
+            await held.enter_async_context(serving(sidecar, f"unix:{folder}/{name}.sock"))
+        _, mine = await held.enter_async_context(
+            routing(config(folder, addresses=(f"unix:{folder}/here.sock",), run_log=run_log))
+        )
+        fields: dict[str, Any] = {"listen": (f"unix:{folder}/o.sock",), "addresses": (f"unix:{folder}/there.sock",)}
+        _, other = await held.enter_async_context(routing(config(folder, run_log=run_log, **fields)))
+        for caller in (mine, other):
+            await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        steps = ("a", {"gate": "g"}, {"end": "SUCCEEDED"})
+        first = mine.execute("fake", *steps, run_id="r")
+        await first.until("text")
+        second = other.execute("fake", *steps, run_id="r")
+        await second.until("text")
+        is_failing.clear()
+        await asyncio.wait_for(here.runs["r"].finished.wait(), PATIENCE_S)
+        assert not there.runs["r"].finished.is_set()
+        await first.rest_or_error()
+        joined = mine.attach("r", 2)
+        await joined.until("replay_done")
+        there.open("g")
+        assert kinds(await joined.rest()) == kinds(await second.rest()) == ["result"]

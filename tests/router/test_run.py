@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+from dragoman.protocol.errors import Reason
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.wire import join
 from dragoman.router._domain.directory import Directory
@@ -101,7 +102,8 @@ async def test_the_end_of_a_run_that_another_router_has_taken_is_not_told() -> N
         await run.streams_end.wait()  # whoever follows it is to ask again, and will be sent there
     assert run.is_given_up
     assert run.fanout.last_sequence == 1
-    assert not run.over.is_set()
+    assert run.refusal is not None
+    assert run.refusal.reason is Reason.ADAPTER_UNAVAILABLE
 
 
 async def test_each_event_of_a_batch_waits_for_the_mark() -> None:

@@ -491,6 +491,21 @@ async def test_a_grace_that_is_negative_is_refused_and_the_run_goes_on(folder: P
         assert not (await caller.run("r")).run.HasField("result")
 
 
+async def test_a_page_of_runs_with_long_results_ends_early(folder: Path) -> None:
+    async with beside(folder) as (caller, _sidecar):
+        for number in range(20):
+            await caller.execute("fake", {"says": "x" * 900_000}, {"end": "SUCCEEDED"}, run_id=f"r{number}").rest()
+        found: list[str] = []
+        token = ""
+        while not found or token:
+            request = router_pb2.ListRunsRequest(page_token=token)
+            page = await caller.router.ListRuns(request, timeout=PATIENCE_S)
+            assert 1 <= len(page.runs) < 10
+            found += [run.run_id for run in page.runs]
+            token = page.next_page_token
+        assert found == [f"r{number}" for number in reversed(range(20))]
+
+
 async def test_runs_are_listed_newest_first_in_pages(folder: Path) -> None:
     async with beside(folder) as (caller, sidecar):
         for number in range(5):

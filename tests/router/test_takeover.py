@@ -16,6 +16,7 @@ from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.launched import LaunchedHost
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.runs import Runs
+from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
@@ -334,3 +335,42 @@ async def test_a_run_goes_on_at_an_address_that_answers_late(folder: Path) -> No
             assert told(await attached(caller, "r", 2)) == ["result"]
             assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
         await proxy.cut()
+
+
+async def test_a_run_that_yet_another_router_takes_keeps_nobody_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, adopt, gate = manifest(folder, "fake"), LaunchedHost.adopt, asyncio.Event()
+    take_over = Runs.take_over
+    taken: list[Run] = []
+
+    async def late(host: LaunchedHost, address: str) -> Endpoint | None:
+        await gate.wait()
+        return await adopt(host, address)
+
+    def noted(runs: Runs, stored: StoredRun, host: Host) -> Run:
+        taken.append(take_over(runs, stored, host))
+        return taken[-1]
+
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        await caller.execute("fake", "a", {"gate": "g"}, run_id="r").until("text")
+        entry = await caller.entry("fake")
+        process.kill()
+        await process.wait()
+    monkeypatch.setattr(LaunchedHost, "adopt", late)
+    monkeypatch.setattr(Runs, "take_over", noted)
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        waits = asyncio.ensure_future(caller.attach("r").rest_or_error())
+        cancels = asyncio.ensure_future(failure(caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=99)))
+        await asyncio.wait([waits, cancels], timeout=0.3)
+        database = SqliteDatabase(folder / "s" / "runs.db")
+        await database.open()
+        await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 9e12 WHERE run_id = 'r'", {})])
+        await database.close()
+        taken[0].tell(event_pb2.State())  # something about it is to be written
+        assert await asyncio.wait_for(waits, PATIENCE_S) is Reason.ADAPTER_UNAVAILABLE
+        assert (await asyncio.wait_for(cancels, PATIENCE_S)).reason is Reason.ADAPTER_UNAVAILABLE
+        gate.set()
+        assert (await caller.attach("r").rest_or_error()) is Reason.ADAPTER_UNAVAILABLE
+    os.kill(entry.pid, signal.SIGKILL)  # it waits for the router that has the run now
+    await gone(entry.guard_pid)

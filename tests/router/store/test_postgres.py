@@ -1,7 +1,9 @@
 """What only PostgreSQL does: connections that its server ends."""
 
 import asyncio
+import os
 import secrets
+import signal
 from pathlib import Path
 
 import psycopg
@@ -112,3 +114,43 @@ async def test_what_is_beyond_the_server_is_not_tried_again(request: pytest.Fixt
         assert failure.value.is_lasting
     finally:
         await store.close()
+
+
+def backends(url: str) -> list[int]:
+    """Return the server's processes behind the connections to a database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchall()
+    return [int(pid) for (pid,) in rows]
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for(request: pytest.FixtureRequest) -> None:
+    url = new_postgres(request)
+    database = PostgresDatabase(url)
+    database.answer_s = 0.3
+    store = Store(database)
+    await store.open()
+    assert await store.begin(a_run())
+    stopped = await asyncio.to_thread(backends, url)
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        failures = []
+        async with asyncio.timeout(9):
+            while failure := await why_not(store):  # each that hangs is given up, until another is asked
+                failures.append(failure)
+        assert failures
+        assert all("no answer within" in str(failure) and not failure.is_lasting for failure in failures)
+        await asyncio.wait_for(store.close(), 9)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def why_not(store: Store) -> StoreError | None:
+    try:
+        await store.renew("one", 9.0)
+    except StoreError as error:
+        return error
+    return None

@@ -226,6 +226,23 @@ async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(desk: Desk) ->
     assert "log_gap" in desk.told
 
 
+async def test_how_a_run_ended_is_never_let_go(desk: Desk) -> None:
+    run, other = desk.run(), desk.run("other")
+    for one in (run, other):
+        assert await desk.writer.begin(one)
+    desk.store.fails = True
+    desk.writer.append(run, 1, b"x" * 400)
+    desk.writer.over(run)
+    desk.writer.append(run, 2, b"x" * 700)
+    desk.writer.append(other, 1, b"y" * 600)
+    desk.writer.append(other, 2, b"z" * 100)
+    desk.store.fails = False
+    for one in (run, other):
+        assert await desk.writer.flushed(one, DEADLINE_S)
+    assert await desk.kept() == [None, b"x" * 700]
+    assert await desk.kept("other") == [None, b"z" * 100]
+
+
 async def test_a_run_that_no_database_can_keep_keeps_no_other_from_being_written(desk: Desk) -> None:
     odd, run = desk.run("odd"), desk.run()
     for one in (odd, run):

@@ -105,7 +105,7 @@ class AdapterServicer:
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
         with Holding(run):
             await run.kept.wait()
-            if run.is_elsewhere:
+            if run.is_given_up:
                 return False
             if run.refusal is not None:
                 raise run.refusal

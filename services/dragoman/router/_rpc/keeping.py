@@ -82,8 +82,9 @@ class Keeping:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
         try:
-            await self.store.release(self.owner)
-        except StoreError as error:
+            async with asyncio.timeout(_CLOSING_S):
+                await self.store.release(self.owner)
+        except (StoreError, TimeoutError) as error:
             _log.warning("run log not left in order", why=str(error))
         finally:
             await self.store.close()
@@ -223,8 +224,8 @@ class Keeping:
         result = lost(event_pb2.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message)
         sequence, data = record.end(result, self._clock.time())
         logged = self.follow(record, dict, stored.orphan_after, _nothing, _nothing, stored)
-        self.writer.append(logged, sequence, data)
         self.writer.over(logged)
+        self.writer.append(logged, sequence, data)
 
     def forget(self, run_id: str) -> Coroutine[Any, Any, None]:
         """Forget a run that never was, from now on; what is returned waits until the log has done so."""

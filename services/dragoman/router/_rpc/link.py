@@ -165,6 +165,11 @@ def never_connected(error: grpc.aio.AioRpcError) -> bool:
     return error.code() == grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
 
 
+def elsewhere(run_id: str) -> DragomanError:
+    """Return the error for a run that another router follows, or will once the lease of the one that did is over."""
+    return unavailable(f"run {run_id!r} is followed by another router that cannot be reached; try again")
+
+
 async def first_of(*waits: "asyncio.Future[Any]", timeout_s: float | None = None) -> None:
     """Wait until one of these is done, or for ``timeout_s`` seconds; end those that are not."""
     try:

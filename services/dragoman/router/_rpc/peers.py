@@ -8,7 +8,7 @@ import grpc
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.server import Context, draining, write_event
 from dragoman.router._domain.stored import StoredRun
-from dragoman.router._rpc.link import Link, StreamCall, explained, first_of, is_cut, unavailable
+from dragoman.router._rpc.link import Link, StreamCall, elsewhere, explained, first_of, is_cut
 
 HOP: Final = "dragoman-hop"
 """Metadata of calls that come from another router; they are not passed on again."""
@@ -83,8 +83,3 @@ class Peers:
 def came_from_a_router(context: Context) -> bool:
     """Tell whether a call was passed on already."""
     return any(key == HOP for key, _value in context.invocation_metadata() or ())
-
-
-def elsewhere(run_id: str) -> DragomanError:
-    """Return the error for a run that another router follows, or will once the lease of the one that did is over."""
-    return unavailable(f"run {run_id!r} is followed by another router that cannot be reached; try again")

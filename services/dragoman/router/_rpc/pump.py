@@ -89,9 +89,9 @@ class Pump:
             DragomanError: there is no adapter.
         """
         self._begins_at, self._refused = self._run.record.last_sequence + 1, None
-        if self._run.state in {RunState.FOLLOWED, RunState.BROKEN}:
-            self._run.step(Step.ANOTHER)  # the adapter before did not take it
         async with self._run.host.use() as endpoint:
+            if self._run.cancelling.is_set():
+                self._run.stop_waiting()
             if self._run.is_ending:
                 return None
             self._run.pin(endpoint)
@@ -154,7 +154,7 @@ class Pump:
                 await self._drain(endpoint, method, request, patience)
             except ProtocolViolationError as error:
                 run.distrust(error)
-                self._scene.tasks.start(_call_off(run, endpoint), f"call off {run.run_id}")
+                self._scene.tasks.start(call_off(run, endpoint), f"call off {run.run_id}")
             except _BrokenError as broken:
                 if run.state is RunState.FOLLOWED:
                     run.step(Step.BROKE)
@@ -185,7 +185,7 @@ class Pump:
             self._refused = error
         else:
             run.lose(f"could not be reached for {self._scene.timing.reattach_s:g} s")
-            self._scene.tasks.start(_call_off(run, endpoint), f"call off {run.run_id}")
+            self._scene.tasks.start(call_off(run, endpoint), f"call off {run.run_id}")
         return False
 
     def _remark(self, error: DragomanError, broken: _BrokenError) -> None:
@@ -309,7 +309,7 @@ async def _let_end(call: StreamCall) -> None:
             await call.read()
 
 
-async def _call_off(run: Run, endpoint: Endpoint) -> None:
+async def call_off(run: Run, endpoint: Endpoint) -> None:
     """Tell the adapter to cancel a run that is over here, once it can be told."""
     request = adapter_pb2.CancelRequest(run_id=run.run_id, reason="the router gave the run up").SerializeToString()
     pause_s = _SHORTEST_PAUSE_S

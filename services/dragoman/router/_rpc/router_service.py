@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.limits import MIB
 from dragoman.protocol.server import Context, draining, write_event
 from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, page, page_size
 from dragoman.router._domain.stored import RunQuery, StoredRun
@@ -12,6 +14,9 @@ from dragoman.router._rpc.link import first_of
 from dragoman.router._rpc.serving import bind
 from dragoman.router._rpc.steering import unknown_run
 from dragoman.v1 import router_pb2 as pb
+
+_PAGE_BYTES: Final = 8 * MIB
+"""A page of runs ends early when it has so much: results may be long, and a message must not be."""
 
 
 class RouterServicer:
@@ -76,9 +81,17 @@ class RouterServicer:
         )
         size = page_size(request.page_size)
         found = await self._core.keeping.list_runs(query, before=before, size=size + 1)
-        shown = found[:size]
-        token = encode_token([shown[-1].accepted_at, shown[-1].run_id]) if len(found) > size else ""
-        return pb.ListRunsResponse(runs=[self._summary(run) for run in shown], next_page_token=token)
+        response, length = pb.ListRunsResponse(), 0
+        for run in found[:size]:
+            summary = self._summary(run)
+            length += summary.ByteSize()
+            if response.runs and length > _PAGE_BYTES:
+                break
+            response.runs.append(summary)
+        shown = len(response.runs)
+        if len(found) > shown:
+            response.next_page_token = encode_token([found[shown - 1].accepted_at, found[shown - 1].run_id])
+        return response
 
     def _summary(self, stored: StoredRun) -> pb.RunSummary:
         run = self._core.runs.find(stored.run_id)

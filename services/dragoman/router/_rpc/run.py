@@ -14,6 +14,7 @@ from dragoman.router._domain.run_states import RunState, Step, after
 from dragoman.router._domain.runs import VIOLATION_CODE, RunRecord, between, lost, never_started
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
+from dragoman.router._rpc.link import elsewhere
 from dragoman.router._rpc.scene import Scene
 from dragoman.router._rpc.sessions import RunSession
 from dragoman.router._store.writer import LoggedRun, Writer
@@ -45,8 +46,6 @@ class Run:
         first_sequence: of the first event that will come.
     """
 
-    is_elsewhere: bool = False
-    """Whether another router had a run of this id before."""
     awaits_request: bool = False
     """Whether the router that accepted it is gone, and no adapter ever had it: its request has to come again."""
     catches_up: bool = False
@@ -284,7 +283,10 @@ class Run:
 
     def move(self, host: Host) -> None:
         """Say which adapter has it from now on."""
-        self.host = host
+        if self.state in {RunState.FOLLOWED, RunState.BROKEN}:
+            self.step(Step.ANOTHER)  # the one before did not take it
+        self.host, self.endpoint = host, None
+        self.is_turning = self.failed is not None
         self.hosts.append(host)
         self.record.adapter = host.record.type
         self.log = self.log.bind(adapter=host.record.type)
@@ -379,17 +381,21 @@ class Run:
             self._close()
 
     def give_up(self) -> None:
-        """Let go of it: another router has taken it, and tells how it goes on."""
-        if not self.over.is_set():
-            self.log.warning("run taken by another router")
-            self.streams_end.set()
-            self.is_given_up = True
-            self.holders.close()
-            if self.work is not None:
-                self.work.cancel()
-            self.given_up(self)
-            self.step(Step.TAKEN)
-            self._writer = self._logged = None
+        """Let go of it: another router has taken it, or had it before, and tells how it goes on."""
+        if self.over.is_set():
+            return
+        self.log.warning("run of another router")
+        self.is_given_up, self.refusal = True, elsewhere(self.run_id)
+        self.step(Step.TAKEN)
+        self._writer = self._logged = None
+        # Whoever waits for anything of it is to ask again, and is sent there.
+        for event in (self.streams_end, self.kept, self.replayed, self.accepted, self.over):
+            event.set()
+        if self._holders is not None:
+            self._holders.close()
+        if self.work is not None:
+            self.work.cancel()
+        self.given_up(self)
 
     def _end_by_word(self, result: pb.Result, step: Step = Step.LOST) -> None:
         if self.is_ending:
@@ -402,8 +408,8 @@ class Run:
         if self._writer is None or self._logged is None:
             self._tell_end(data, sequence, step)
             return
-        self._writer.append(self._logged, sequence, data)
         self._writer.over(self._logged)
+        self._writer.append(self._logged, sequence, data)
         self._tasks.start(self._tell_written_end(data, sequence, step), f"end {self.run_id}")
 
     async def _tell_written_end(self, data: bytes, sequence: int, step: Step) -> None:

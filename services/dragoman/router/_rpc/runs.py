@@ -14,15 +14,16 @@ from dragoman.router._domain.run_states import RunState, Step
 from dragoman.router._domain.runs import Retention, RunRecord
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.admitting import Admitting
+from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.journey import Journey
 from dragoman.router._rpc.keeping import Keeping
-from dragoman.router._rpc.peers import elsewhere
-from dragoman.router._rpc.pump import Pump
+from dragoman.router._rpc.pump import Pump, call_off
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene
 from dragoman.router._rpc.sessions import Found, Sessions
 from dragoman.router._rpc.steering import end_orphan
+from dragoman.router._store.logged import LoggedRun
 from dragoman.v1 import adapter_pb2
 
 
@@ -153,8 +154,7 @@ class Runs:
         """Write down that there is a run, before anybody hears of it; then bring it to its end."""
         try:
             if not await run.recorded():
-                run.is_elsewhere = True
-                run.refuse(elsewhere(run.run_id))
+                run.give_up()
                 return
             await self._refuse_switch_elsewhere(run.record)
             run.log.info("run accepted")
@@ -217,7 +217,23 @@ class Runs:
         )
         run.keep(self.keeping.writer, logged)
         # From now on it is found through the log, at the router that has it.
-        run.given_up = lambda given: self._forget(given.run_id, given.record.number)
+        run.given_up = lambda given: self._given_up(given, logged)
+
+    def _given_up(self, run: Run, logged: LoggedRun) -> None:
+        self._forget(run.run_id, run.record.number)
+        if run.endpoint is not None and not logged.is_begun:
+            # Both routers accepted it, as this one could not ask the log; so there are perhaps two agents at it.
+            self._scene.tasks.start(self._leave_to_other(run, run.endpoint), f"leave {run.run_id}")
+
+    async def _leave_to_other(self, run: Run, endpoint: Endpoint) -> None:
+        """End the run at its adapter, unless the other router's run is the same there."""
+        try:
+            stored = await self.keeping.find(run.run_id)
+        except DragomanError:
+            return  # nobody holds it at its adapter any more, which ends it too, later
+        its_instance = json.loads(stored.place).get("instance_id") if stored is not None else None
+        if its_instance not in {None, endpoint.instance_id}:
+            await call_off(run, endpoint)
 
     def _record(self, run_id: str, host: Host) -> RunRecord:
         return RunRecord(

@@ -83,7 +83,7 @@ class Takeover:
             self._core.keeping.end_unknown(stored)
             return
         run = self._core.runs.take_over(stored, host)
-        self._core.scene.tasks.start(self._take(run, stored, host), f"take over {stored.run_id}")
+        run.work = self._core.scene.tasks.start(self._take(run, stored, host), f"take over {stored.run_id}")
 
     async def _take(self, run: Run, stored: StoredRun, host: Host) -> None:
         try:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dragoman.router._store.database import (
     BUSY_S,
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS: Final = 4
 CONNECT_S: Final = 10.0
+ANSWER_S: Final = 10.0
+"""A server that takes longer is as good as none: runs must go on without it."""
+_ENDING_S: Final = 0.05
+_CLOSING_S: Final = 1.0
 _TOO_MUCH: Final = "54"
 """The class of states of what is beyond the server, such as a text that no index has room for."""
 _CUT: Final = ("08", "57P")
@@ -45,6 +49,8 @@ EXCEPTION  -- another router is doing the same
 END $$
 """
 
+_T = TypeVar("_T")
+
 
 class PostgresDatabase:
     """A database on a server.
@@ -59,6 +65,8 @@ class PostgresDatabase:
         """Seconds that a connection may take."""
         self.busy_s = BUSY_S
         """Seconds that a statement may wait for a lock."""
+        self.answer_s = ANSWER_S
+        """Seconds that a transaction may take."""
         self._errors: tuple[type[Exception], ...] = ()
         self._wrong: tuple[type[Exception], ...] = ()
         """Those that trying again does not mend."""
@@ -76,7 +84,7 @@ class PostgresDatabase:
         self._wrong = (psycopg.DataError, psycopg.ProgrammingError)
         given = psycopg.conninfo.conninfo_to_dict(self._url)
         settings = {name: value for name, value in _SETTINGS.items() if name not in given}
-        logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # what it says is told as ours
+        logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it says is told as ours
         pool = AsyncConnectionPool(
             self._url,
             kwargs=settings,
@@ -102,34 +110,60 @@ class PostgresDatabase:
     async def close(self) -> None:
         """Let go of the connections."""
         if self._pool is not None:
-            await self._pool.close()
+            await self._pool.close(timeout=_CLOSING_S)
             self._pool = None
 
     async def execute(self, statements: Sequence[Statement]) -> list[int]:
         """Do all of these or none; return how many rows each changed."""
-        if self._pool is None:
-            raise StoreError("the run log is not open")
-        is_sent = False
-        try:
-            async with self._pool.connection() as connection, connection.pipeline():
-                is_sent = True
+
+        async def work(connection: "AsyncConnection[Any]") -> list[int]:
+            async with connection.pipeline():
                 cursors = [await connection.execute(with_percent(sql), values or None) for sql, values in statements]
             return [cursor.rowcount for cursor in cursors]
-        except self._errors as error:
-            raise self._explained(error, is_sent=is_sent) from error
+
+        return await self._do(work)
 
     async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
         """Do one statement, and return its rows."""
-        if self._pool is None:
+
+        async def work(connection: "AsyncConnection[Any]") -> list[Row]:
+            rows = await (await connection.execute(with_percent(sql), values)).fetchall()
+            return [tuple(bytes(value) if isinstance(value, memoryview) else value for value in row) for row in rows]
+
+        return await self._do(work)
+
+    async def _do(self, work: "Callable[[AsyncConnection[Any]], Awaitable[_T]]") -> _T:
+        pool = self._pool
+        if pool is None:
             raise StoreError("the run log is not open")
         is_sent = False
-        try:
-            async with self._pool.connection() as connection:
+
+        async def transaction() -> _T:
+            nonlocal is_sent
+            async with pool.connection() as connection:
                 is_sent = True
-                rows = await (await connection.execute(with_percent(sql), values)).fetchall()
-            return [tuple(bytes(value) if isinstance(value, memoryview) else value for value in row) for row in rows]
+                return await work(connection)
+
+        try:
+            return await self._answered(transaction())
         except self._errors as error:
             raise self._explained(error, is_sent=is_sent) from error
+
+    async def _answered(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return what a transaction does, if the server answers in time; else its connection is closed."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task}, timeout=self.answer_s)
+        finally:
+            # The driver takes this for the wish to end the statement, and waits for the server to do so. When it is
+            # told again, it closes the connection.
+            for patience_s in (_ENDING_S, self.connect_s):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait({task}, timeout=patience_s)
+        if task.cancelled() or not task.done():
+            raise TimeoutError(f"no answer within {self.answer_s:g} s")
+        return task.result()
 
     async def _configure(self, connection: "AsyncConnection[Any]") -> None:
         await connection.execute(f"SET lock_timeout = {int(self.busy_s * 1000)}")

@@ -146,8 +146,8 @@ class Writer:
         run.waiting_bytes += len(data)
         run.last = sequence
         self._waiting_bytes += len(data)
-        while self._waiting_bytes > self._most:
-            self._drop_oldest()
+        while self._waiting_bytes > self._most and self._drop_oldest():
+            pass
         if self._waiting_bytes > ROW_BYTES:
             self._hurry.set()
         self.changed(run)
@@ -158,7 +158,7 @@ class Writer:
         self._work.set()
 
     def over(self, run: LoggedRun) -> None:
-        """Say that nothing follows; what waits is still written."""
+        """Say that only its result follows, or nothing; what waits is still written."""
         run.is_over = True
         if not run.is_begun and not run.is_beginning:
             run.is_late = True  # it was over before anybody began it: it is in the log all the same
@@ -380,14 +380,19 @@ class Writer:
         if run.dropped <= written:
             run.dropped = 0
 
-    def _drop_oldest(self) -> None:
-        run = max(self._runs.values(), key=lambda item: item.waiting_bytes)
+    def _drop_oldest(self) -> bool:
+        """Let go of one event; False if all that wait are results, which nothing could follow to tell of a gap."""
+        droppable = [run for run in self._runs.values() if len(run.waiting) > run.is_over]
+        if not droppable:
+            return False
+        run = max(droppable, key=lambda item: item.waiting_bytes)
         sequence, data = run.waiting.popleft()
         if not run.dropped:
             run.remark("log_gap", "The run log cannot keep up; some events are not kept, which it tells as a gap.")
         run.dropped = sequence
         run.waiting_bytes -= len(data)
         self._waiting_bytes -= len(data)
+        return True
 
     def _let_go(self, run: LoggedRun) -> None:
         self._waiting_bytes -= run.waiting_bytes
