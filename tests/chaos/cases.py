@@ -105,13 +105,13 @@ def cells(storage: str) -> list[Cell]:
 def sweep(seed: int, storage: str, number: int) -> list[tuple[str, list[Case]]]:
     """Return the cases of each cell, by what is killed together; the order is the seed's.
 
-    Victims that a run has for itself are killed twice, as that costs little; what runs share is killed once.
+    Victims that a run has for itself are killed three times, as that costs little; what runs share is killed once.
     """
     made = [Case(seed, *cell, number) for cell in cells(storage)]
     rounds: list[tuple[str, list[Case]]] = []
     if storage in ALONE:
-        twice = [replace(case, number=2 * number + more) for case in made for more in (0, 1)]
-        rounds.append(("each", [case for case in twice if case.victim in EACH]))
+        more = [replace(case, number=3 * number + plus) for case in made for plus in range(3)]
+        rounds.append(("each", [case for case in more if case.victim in EACH]))
     shared = [one for one in victims(storage) if one not in EACH and not (one in _SLOW and number % 2)]
     rounds += [(one, [case for case in made if case.victim == one]) for one in shared]
     dice = random.Random(f"{seed} {storage} {number}")

@@ -15,7 +15,7 @@ from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.chaos.cases import PAIRS, Case
+from tests.chaos.cases import HOLD, PAIRS, Case
 from tests.chaos.oracle import Problem, read_notes
 from tests.chaos.world import PATIENCE_S, World
 from tests.router.harness import Proxy
@@ -145,8 +145,9 @@ class Trial:
         self.reader = Reader(self.run_id, addresses, request, case.adapter)
         self.reader.repeats = case.dice("repeats").random() < 0.5
         self.readers = [self.reader]
-        if case.storage in PAIRS and case.state == "before":
-            # The same request, at the other one, at the same time: it is one run all the same.
+        if case.storage in PAIRS and case.state == "before" and case.victim != HOLD:
+            # The same request, at the other one, at the same time: it is one run all the same; but while nobody can
+            # write to the log, nobody can know of the other.
             self.readers.append(Reader(self.run_id, addresses[::-1], request, case.adapter))
         self.answers_at = addresses[-1]
         """Where a person answers what is asked."""
