@@ -278,7 +278,7 @@ async def test_a_cancel_while_the_adapter_starts_ends_the_run_at_once(folder: Pa
         assert await stream.run_id() == "r"
         response = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
         assert response.outcome == event_pb2.OUTCOME_CANCELLED
-        assert not response.HasField("tree_confirmed_dead")
+        assert response.tree_confirmed_dead, "no process ever had it"
         (result,) = await stream.rest()
         assert result.sequence == 1
         assert result.origin == event_pb2.EVENT_ORIGIN_ROUTER

@@ -186,6 +186,18 @@ async def test_a_run_that_waits_for_a_place_is_known_at_any_router(folder: Path,
         assert len(sidecar.requests("Execute")) == 2
 
 
+async def test_a_zero_byte_is_refused_or_names_no_run(two: Two) -> None:
+    nobody = await failure(two.mine.run("r\0"))
+    assert nobody.reason is Reason.RUN_NOT_FOUND
+    wish = router_pb2.ListRunsRequest(task_key="t\0")
+    assert (await failure(two.mine.router.ListRuns(wish))).reason is Reason.INVALID_REQUEST
+    key = pb.SessionKey(agent_id="a\0")
+    asked = router_pb2.GetSessionRequest(key=key, adapter="fake")
+    assert (await failure(two.mine.router.GetSession(asked))).reason is Reason.INVALID_REQUEST
+    refused = await two.mine.execute("fake", session=pb.SessionSelector(key=key)).error()
+    assert [violation.path for violation in refused.violations] == ["session.key.agent_id"]
+
+
 async def test_a_run_that_waits_is_cancelled_at_another_router(folder: Path, run_log: str) -> None:
     sidecar = Sidecar()
     async with crowded(folder, run_log, sidecar) as (mine, other):

@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from dragoman.protocol.errors import Reason
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.wire import join
 from dragoman.router._domain.directory import Directory
@@ -11,6 +12,7 @@ from dragoman.router._domain.run_states import Step
 from dragoman.router._domain.runs import RunRecord
 from dragoman.router._local.clock import SystemClock
 from dragoman.router._ports import Launcher, Processes
+from dragoman.router._rpc import steering
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene, Timing
@@ -104,6 +106,20 @@ async def test_the_end_of_a_run_that_another_router_has_taken_is_not_told() -> N
     assert run.fanout.last_sequence == 1
     assert run.refusal is not None
     assert run.refusal.reason is Reason.ADAPTER_UNAVAILABLE
+
+
+async def test_a_cancel_of_what_turns_out_to_be_another_routers_run_says_so() -> None:
+    run, marking = followed()
+    run.unpin()
+    run.holders = Holders(0.0, lambda: None)
+    cancel = asyncio.ensure_future(steering.cancel(run, b"", SCENE))
+    await asyncio.wait([cancel], timeout=0.05)
+    assert run.is_ending, "no adapter had it"
+    marking.is_taken = True
+    marking.written.set()
+    with pytest.raises(DragomanError) as failure:
+        await asyncio.wait_for(cancel, 9)
+    assert failure.value.reason is Reason.ADAPTER_UNAVAILABLE
 
 
 async def test_each_event_of_a_batch_waits_for_the_mark() -> None:

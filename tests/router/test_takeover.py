@@ -184,6 +184,60 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_again(fol
         assert (await caller.execute("fake", "else", run_id="r").error()).reason is Reason.RUN_ID_REUSED
 
 
+async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Path) -> None:
+    sidecar = Sidecar()
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, f"unix:{folder}/a.sock"))
+        _, caller = await held.enter_async_context(routing(config(folder, addresses=(f"unix:{folder}/a.sock",))))
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        stream = caller.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("text")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        database = SqliteDatabase(folder / "s" / "runs.db")
+        await database.open()
+        await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 1 WHERE run_id = 'r'", {})])
+        await stream.rest_or_error()  # this router finds the run without a lease, and begins anew with it
+        follower = caller.attach("r", hold=True)
+        await follower.until("replay_done")
+        assert (await caller.entry("fake")).live_runs == 1
+        sidecar.open("g")
+        assert kinds(await follower.rest()) == ["text:b", "result"]
+        assert told(await caller.attach("r").rest()) == ["started", "text:a", "text:b", "result"]
+        await database.close()
+
+
+async def test_a_run_waits_for_its_request_though_its_adapter_is_not_up_yet(folder: Path) -> None:
+    sidecar, address = Sidecar(), f"unix:{folder}/a.sock"
+    steps = ("a", {"end": "SUCCEEDED"})
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, address))
+        process, caller = await held.enter_async_context(program(folder, addresses=[address], max_runs={"fake": 1}))
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        await waiting(caller, *steps)
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, addresses=(address,))) as (_router, caller):
+        assert not (await caller.run("r")).run.HasField("result")
+        async with serving(Sidecar(), address):
+            await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+            assert told(await execute_waiting(caller, *steps).rest()) == ["started", "text:a", "result"]
+
+
+async def test_a_run_that_waits_outlives_a_router_that_is_told_to_end(folder: Path) -> None:
+    named, steps = manifest(folder, "fake"), ("a", {"end": "SUCCEEDED"})
+    async with program(folder, manifests=[str(named)], max_runs={"fake": 1}, drain_grace_s=0.1) as (process, caller):
+        await caller.execute("fake", {"gate": "g"}, run_id="first").until("started")
+        stream = execute_waiting(caller, *steps)
+        await stream.next()
+        process.terminate()
+        assert (await stream.error()).reason is Reason.DRAINING
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        assert not (await caller.run("r")).run.HasField("result")
+        assert told(await execute_waiting(caller, *steps).rest()) == ["started", "text:a", "result"]
+        assert (await caller.run("first")).run.result.outcome == event_pb2.OUTCOME_CANCELLED
+
+
 async def test_a_run_that_is_lost_after_it_was_found_again_leaves_no_sequence_out(folder: Path) -> None:
     named, steps = manifest(folder, "fake"), ("a", {"gate": "h"})
     async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):

@@ -194,7 +194,11 @@ async def stream_events(context: Context, reader: EventReader, *, ended_early: a
         DragomanError: SLOW_CONSUMER or DRAINING, with the last sequence written.
         PeerGoneError: the caller went away.
     """
-    await _send_head(context)
+    try:
+        await _send_head(context)
+    except BaseException:
+        reader.close()
+        raise
     stop = ended_early or asyncio.Event()
     watchers = [asyncio.ensure_future(reader.dropped.wait()), asyncio.ensure_future(stop.wait())]
     written = _Written(reader.last_sequence)

@@ -73,7 +73,7 @@ def decode_any(token: str) -> Key:
     """
     try:
         key = json.loads(base64.urlsafe_b64decode(token.encode()))
-    except (ValueError, binascii.Error) as error:
+    except (ValueError, RecursionError, binascii.Error) as error:
         raise PageTokenError("the page token is not one of ours") from error
     if not isinstance(key, list):
         raise PageTokenError("the page token is not one of ours")

@@ -1,5 +1,6 @@
 """What a router does not take in a request."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dragoman.protocol.identity import is_run_id
@@ -80,9 +81,7 @@ def orphan_after_s(request: adapter_pb2.ExecuteRequest) -> float:
 def _zero_byte(request: adapter_pb2.ExecuteRequest) -> str | None:
     """Return the path of a text that the router keeps and that no database can."""
     kept = {
-        "task_key": request.task_key,
-        "agent.id": request.agent.id,
-        "agent.company_id": request.agent.company_id,
+        **_found_by(request),
         **{f"labels.{name[:40]}": f"{name}{value}" for name, value in request.labels.items()},
     }
     return next((path for path, text in kept.items() if "\0" in text), None)
@@ -93,8 +92,14 @@ LONGEST_NAME = 512
 
 
 def _too_long(request: adapter_pb2.ExecuteRequest) -> str | None:
+    names = _found_by(request)
+    return next((path for path, text in names.items() if len(text.encode()) > LONGEST_NAME), None)
+
+
+def _found_by(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
+    """Return what a run and its session are found by, under the paths of the fields."""
     key = request.session.key
-    names = {
+    return {
         "task_key": request.task_key,
         "agent.id": request.agent.id,
         "agent.company_id": request.agent.company_id,
@@ -102,7 +107,12 @@ def _too_long(request: adapter_pb2.ExecuteRequest) -> str | None:
         "session.key.agent_id": key.agent_id,
         "session.key.company_id": key.company_id,
     }
-    return next((path for path, text in names.items() if len(text.encode()) > LONGEST_NAME), None)
+
+
+def list_objection(asked: Mapping[str, str]) -> Objection | None:
+    """Return the first thing wrong with what runs or sessions are asked for, by field; ``None`` if nothing is."""
+    path = next((path for path, text in asked.items() if "\0" in text), None)
+    return Objection(path, "must not contain a zero byte", is_unsupported=False) if path is not None else None
 
 
 _SHORTEST_SECRET = 6

@@ -176,8 +176,13 @@ class Core:
         for run in live:
             if isinstance(run.host, DialedHost):
                 run.streams_end.set()
-            elif not run.is_ending:
+            elif not run.is_ending and not run.is_at_no_adapter:
                 run.remark("router_stopped", "The router was told to end, and its adapters with it: the run ends.")
+            if run.is_at_no_adapter:
+                # The next router begins it when its request comes again; this one must not let it into a free place.
+                run.streams_end.set()
+                if run.work is not None:
+                    run.work.cancel()
         await self._stop_launched()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_READS_S):

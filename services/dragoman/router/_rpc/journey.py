@@ -64,9 +64,12 @@ class Journey:
         self._course.begin(tells_tools=True)
         try:
             async with self._admitting.place(self._run, request, self._wishes):
-                return None if self._is_done() else await pump.execute(request.SerializeToString())
+                refusal = None if self._is_done() else await pump.execute(request.SerializeToString())
         except DragomanError as error:
-            return error
+            refusal = error
+        if refusal is not None:
+            self._run.unpin()
+        return refusal
 
     async def _next(
         self, request: adapter_pb2.ExecuteRequest, error: DragomanError | None

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.identity import RequestDigests
+from dragoman.protocol.identity import RequestDigests, is_run_id
 from dragoman.router._domain.contact import Contact
 from dragoman.router._domain.runs import RunRecord, lost
 from dragoman.router._domain.stored import RunQuery, StoredRun
@@ -174,6 +174,8 @@ class Keeping:
         Raises:
             DragomanError: RUN_LOG_UNAVAILABLE.
         """
+        if not is_run_id(run_id):
+            return None
         never_was = self.writer.is_removing(run_id)
         try:
             stored = await self.store.run(run_id)

@@ -8,11 +8,13 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import MIB
 from dragoman.protocol.server import Context, draining, write_event
 from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, page, page_size
+from dragoman.router._domain.requests import list_objection
 from dragoman.router._domain.stored import RunQuery, StoredRun
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.link import first_of
-from dragoman.router._rpc.serving import bind
+from dragoman.router._rpc.serving import bind, refuse
 from dragoman.router._rpc.steering import unknown_run
+from dragoman.v1 import adapter_pb2
 from dragoman.v1 import router_pb2 as pb
 
 _PAGE_BYTES: Final = 8 * MIB
@@ -71,6 +73,8 @@ class RouterServicer:
             before = decode_token(request.page_token, float, str) if request.page_token else None
         except PageTokenError as error:
             raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        asked = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
+        refuse(list_objection(asked))
         query = RunQuery(
             adapter=request.adapter,
             agent_id=request.agent_id,
@@ -113,15 +117,18 @@ class RouterServicer:
 
     async def ListSessions(self, request: pb.ListSessionsRequest, _context: Context) -> pb.ListSessionsResponse:  # noqa: N802 - the contract's name
         """List stored sessions, last used first."""
+        refuse(list_objection({**_names(request), "adapter": request.adapter}))
         return await self._core.runs.sessions.page(request, self._type(request.adapter))
 
     async def GetSession(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:  # noqa: N802 - the contract's name
         """Tell of one stored session."""
+        refuse(list_objection({**_names(request.key), "adapter": request.adapter}))
         session = await self._core.runs.sessions.get(request.key, self._type(request.adapter))
         return pb.GetSessionResponse(session=session)
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, _context: Context) -> pb.DeleteSessionResponse:  # noqa: N802 - the contract's name
         """Forget one stored session."""
+        refuse(list_objection({**_names(request.key), "adapter": request.adapter}))
         deleted = await self._core.runs.sessions.delete(request.key, self._type(request.adapter))
         return pb.DeleteSessionResponse(deleted=deleted)
 
@@ -129,3 +136,7 @@ class RouterServicer:
         """Return the type of the adapter with this name; sessions outlive adapters, whose names are then as given."""
         host = self._core.present(adapter) if adapter else None
         return adapter if host is None else host.record.type
+
+
+def _names(asked: pb.ListSessionsRequest | adapter_pb2.SessionKey) -> dict[str, str]:
+    return {"company_id": asked.company_id, "agent_id": asked.agent_id, "task_key": asked.task_key}

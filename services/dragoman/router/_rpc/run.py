@@ -17,14 +17,15 @@ from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.link import elsewhere
 from dragoman.router._rpc.scene import Scene
 from dragoman.router._rpc.sessions import RunSession
+from dragoman.router._store.database import BUSY_S
 from dragoman.router._store.writer import LoggedRun, Writer
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
 
 _MOVED_S = 5.0
 """How long a run waits until it is seen that the log can be written, before it goes to another adapter."""
-_PLACED_S = 2.0
-"""How long a run waits until it is written down which process gets it."""
+_PLACED_S = BUSY_S + 1.0
+"""How long a run waits until it is written down which process gets it: longer than for what others have locked."""
 _TOLD_S = 1.0
 """How long the end of a run waits until it is written down."""
 
@@ -123,6 +124,11 @@ class Run:
     def is_ending(self) -> bool:
         """Whether it is known how it ends, which is told once it is written down."""
         return self.over.is_set() or self.record.is_over
+
+    @property
+    def is_at_no_adapter(self) -> bool:
+        """Whether no adapter ever had it, as far as this router knows."""
+        return self.endpoint is None and self.failed is None and not self.is_ending and not self.catches_up
 
     @property
     def holders(self) -> Holders:
@@ -281,12 +287,16 @@ class Run:
     def _is_called_off(self) -> bool:
         return self.is_ending or self.is_given_up or self.cancelling.is_set()
 
+    def unpin(self) -> None:
+        """Say that the adapter that was asked did not take it: it is at none."""
+        if self.state in {RunState.FOLLOWED, RunState.BROKEN}:
+            self.step(Step.ANOTHER)
+        self.endpoint = None
+        self.is_turning = self.failed is not None
+
     def move(self, host: Host) -> None:
         """Say which adapter has it from now on."""
-        if self.state in {RunState.FOLLOWED, RunState.BROKEN}:
-            self.step(Step.ANOTHER)  # the one before did not take it
-        self.host, self.endpoint = host, None
-        self.is_turning = self.failed is not None
+        self.host = host
         self.hosts.append(host)
         self.record.adapter = host.record.type
         self.log = self.log.bind(adapter=host.record.type)

@@ -81,7 +81,7 @@ class Runs:
                 raise _busy(run.run_id, record.adapter)
 
     async def _refuse_switch_elsewhere(self, record: RunRecord) -> None:
-        """Do the same for runs of other routers; asked once this run is written down, so that one of two sees it.
+        """Do the same for runs of other routers, once this run is written down: of two, at least one sees the other.
 
         Raises:
             DragomanError: SESSION_BUSY.
@@ -137,6 +137,7 @@ class Runs:
         """Start a run that was taken over before any adapter had it, now that its request has come again."""
         run.awaits_request = run.catches_up = False
         run.record.reserved = 0  # nothing was ever told of it
+        run.host, run.hosts, run.record.adapter = host, [host], host.record.type
         run.step(Step.ASKED)
         self._set_out(run, request, host, session)
         run.replayed.set()
@@ -182,7 +183,9 @@ class Runs:
         return run
 
     def take_over(self, stored: StoredRun, host: Host) -> Run:
-        """Go on with a run that a router followed which is gone."""
+        """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
+        if (own := self._runs.get(stored.run_id)) is not None:
+            own.give_up()
         summary = stored.state.run
         record = self._record(stored.run_id, host)
         record.adapter = stored.adapter  # what is at a configured address may not have said yet what it is
@@ -284,5 +287,7 @@ def _place(run: Run) -> dict[str, str]:
     if run.is_turning:
         return {"between": "attempts"}
     if endpoint is None:
-        return {}
+        # For an adapter at an address, whose name the next router may not know yet.
+        address = run.host.record.spec.address
+        return {"wants": address} if address else {}
     return {"address": endpoint.link.address, "instance_id": endpoint.instance_id}

@@ -127,7 +127,7 @@ async def _told_response(run: Run) -> adapter_pb2.CancelResponse:
 
 def _response(run: Run) -> adapter_pb2.CancelResponse:
     result = run.record.result
-    if result is None:
+    if result is None or run.is_given_up:
         raise run.refusal or unknown_run(run.run_id)
     return how_it_ended(result, run.record.last_sequence)
 
@@ -152,6 +152,8 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
         asyncio.ensure_future(run.over.wait()),
         timeout_s=_ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S),
     )
+    if run.is_given_up and run.refusal is not None:
+        raise run.refusal
     if run.is_ending:
         raise finished(run.run_id)
     if run.endpoint is None or not run.accepted.is_set():

@@ -74,7 +74,8 @@ class Takeover:
 
     async def _take_over(self, stored: StoredRun) -> None:
         _log.info("run taken over", run_id=stored.run_id, adapter=stored.adapter, logged=stored.logged)
-        address = json.loads(stored.place).get("address", "")
+        place = json.loads(stored.place)
+        address = place.get("address") or place.get("wants", "")
         host = self._core.present(stored.adapter) or (self._core.dialed(address) if address else None)
         if host is None:
             await self._core.tried()

@@ -75,6 +75,10 @@ class Writer:
             lost: as above.
             is_begun: whether the store has it already.
         """
+        replaced = self._runs.get(stored.run_id)
+        if replaced is not None:
+            self._let_go(replaced)
+            replaced.is_taken = True
         run = LoggedRun(stored, snapshot, remark, lost, is_begun=is_begun, last=stored.logged)
         self._runs[stored.run_id] = run
         return run
