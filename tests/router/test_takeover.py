@@ -16,7 +16,9 @@ from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.launched import LaunchedHost
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.runs import Runs
+from dragoman.router._store.database import StoreError
 from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router._store.store import Store
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
@@ -204,6 +206,45 @@ async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Pat
         assert kinds(await follower.rest()) == ["text:b", "result"]
         assert told(await caller.attach("r").rest()) == ["started", "text:a", "text:b", "result"]
         await database.close()
+
+
+async def test_a_run_that_its_own_router_takes_back_after_its_end_ends_as_it_was_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sidecar, write, fails = Sidecar(), Store.write, asyncio.Event()
+
+    async def failing(store: Store, *what: Any) -> list[str]:
+        if fails.is_set():
+            raise StoreError("not now")
+        return await write(store, *what)
+
+    monkeypatch.setattr(Store, "write", failing)
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, f"unix:{folder}/a.sock"))
+        _, caller = await held.enter_async_context(routing(config(folder, addresses=(f"unix:{folder}/a.sock",))))
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        stream = caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("text")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        fails.set()
+        sidecar.open("g")
+        assert kinds(await stream.rest())[-1] == "result"
+        sidecar.runs.clear()  # it forgets what is over
+        database = SqliteDatabase(folder / "s" / "runs.db")
+        await database.open()
+        await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 1 WHERE run_id = 'r'", {})])
+        async with asyncio.timeout(PATIENCE_S):
+            owner = "SELECT owner FROM runs WHERE run_id = 'r'"
+            while (await database.fetch(owner, {}))[0][0] == "thief":  # noqa: ASYNC110 - it looks every few seconds
+                await asyncio.sleep(0.05)
+        fails.clear()
+        finished = "SELECT finished_at FROM runs WHERE run_id = 'r'"
+        async with asyncio.timeout(PATIENCE_S):
+            while (await database.fetch(finished, {}))[0][0] is None:  # noqa: ASYNC110 - it tries again in seconds
+                await asyncio.sleep(0.05)
+        await database.close()
+        assert kinds(await caller.attach("r").rest()) == ["started", "text:a", "result"]
+        assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
 
 
 async def test_a_run_waits_for_its_request_though_its_adapter_is_not_up_yet(folder: Path) -> None:

@@ -160,10 +160,14 @@ class Run:
 
     async def placed(self) -> None:
         """Wait until it is written down which process gets it, or until it is known that the log fails."""
+        self.write()
+        if self._writer is not None and self._logged is not None and not self._writer.failing:
+            await self._writer.flushed(self._logged, _PLACED_S)
+
+    def write(self) -> None:
+        """Have what is known of it written, and what waits."""
         if self._writer is not None and self._logged is not None:
             self._writer.changed(self._logged)
-            if not self._writer.failing:
-                await self._writer.flushed(self._logged, _PLACED_S)
 
     async def written(self, timeout_s: float) -> None:
         """Wait until all that was told so far is written down, but no longer than that."""
@@ -306,8 +310,7 @@ class Run:
     def tell(self, state: pb.State) -> None:
         """Tell present readers, and those that are about to come, where it stands before its adapter has it."""
         self.record.phase = state.phase
-        if self._writer is not None and self._logged is not None:
-            self._writer.changed(self._logged)
+        self.write()
         self._tell(self.record.own_event(self._clock.time(), state=state))
 
     def _tell(self, data: bytes) -> None:

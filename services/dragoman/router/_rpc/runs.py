@@ -136,7 +136,7 @@ class Runs:
     def begin_again(self, run: Run, request: adapter_pb2.ExecuteRequest, host: Host, session: Found) -> None:
         """Start a run that was taken over before any adapter had it, now that its request has come again."""
         run.awaits_request = run.catches_up = False
-        run.record.reserved = 0  # nothing was ever told of it
+        run.record.reserved = 0  # as far as is written, nothing was told of it
         run.host, run.hosts, run.record.adapter = host, [host], host.record.type
         run.step(Step.ASKED)
         self._set_out(run, request, host, session)

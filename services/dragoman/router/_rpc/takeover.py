@@ -73,6 +73,10 @@ class Takeover:
                 _log.exception("run not taken over", run_id=stored.run_id)
 
     async def _take_over(self, stored: StoredRun) -> None:
+        own = self._core.runs.find(stored.run_id)
+        if own is not None and own.is_ending:
+            own.write()  # it is this router's again, which told how it ended; nobody may find another end
+            return
         _log.info("run taken over", run_id=stored.run_id, adapter=stored.adapter, logged=stored.logged)
         place = json.loads(stored.place)
         address = place.get("address") or place.get("wants", "")
