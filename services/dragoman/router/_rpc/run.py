@@ -26,8 +26,8 @@ _MOVED_S = 5.0
 """How long a run waits until it is seen that the log can be written, before it goes to another adapter."""
 _PLACED_S = BUSY_S + 1.0
 """How long a run waits until it is written down which process gets it: longer than for what others have locked."""
-_TOLD_S = 1.0
-"""How long the end of a run waits until it is written down."""
+_TOLD_S = 2.0
+"""How long the end of a run waits until it is written down; for longer only a log keeps it that is out of order."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -428,7 +428,8 @@ class Run:
     async def _tell_written_end(self, data: bytes, sequence: int, step: Step) -> None:
         """Tell how it ended once that is written down: should this router die, nobody may find another end there."""
         writer, logged = self._writer, self._logged
-        if writer is not None and logged is not None and not writer.failing:
+        if writer is not None and logged is not None:
+            # Also where the log fails just now: mostly it is tried again with success within that time.
             await writer.flushed(logged, _TOLD_S)
             if logged.is_taken:
                 self.give_up()
