@@ -54,8 +54,9 @@ class Agent:
         getattr(self, f"do_{self.state}")()
         for _ in range(3):
             self.say("and more")
-        self.end()
+        # Before it says so: it may be killed just after that, when all was said.
         self.note(done=True)
+        self.end()
         self.leave()
 
     def do_before(self) -> None:
