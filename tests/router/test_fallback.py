@@ -382,3 +382,23 @@ async def test_a_run_whose_router_is_killed_goes_on_in_its_second_attempt(folder
         again = await failure(caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=9))
         assert again.reason is Reason.RUN_FINISHED
     await gone(entry.pid)
+
+
+async def test_a_run_that_waited_elsewhere_begins_again_where_its_request_says(folder: Path) -> None:
+    named = [manifest(folder, name) for name in ("one", "two")]
+    asked = request({"one": [WORKS], "two": [WORKS]}, "two", run_id="s")
+    asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
+    async with program(folder, manifests=[str(path) for path in named], max_runs={"two": 1}) as (process, caller):
+        await Stream(caller.adapter.Execute(request({"one": [FAILS]}, run_id="opens-it"))).rest()
+        await Stream(caller.adapter.Execute(request({"two": [[{"gate": "g"}]]}, run_id="busy"))).until("started")
+        stream = Stream(caller.adapter.Execute(asked))
+        while (await stream.next()).state.phase != event_pb2.RUN_PHASE_QUEUED:
+            pass
+        assert (await caller.run("s")).run.adapter == "two"
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=tuple(named))) as (_router, caller):
+        events = await Stream(caller.adapter.Execute(asked)).rest()
+        assert durable(events) == ["started", "text:b", "result"]
+        assert (await caller.run("s")).run.adapter == "one"

@@ -58,7 +58,7 @@ class Journey:
             following = None if self._is_done() else await self._next(request, error)
 
     def _is_done(self) -> bool:
-        return self._run.is_ending or self._run.is_given_up
+        return self._run.is_ending
 
     async def _attempt(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> DragomanError | None:
         self._course.begin(tells_tools=True)

@@ -81,7 +81,7 @@ class Run:
         self.accepted = asyncio.Event()
         """Set once the adapter has the run."""
         self.over = asyncio.Event()
-        """Set once its result is told, or it was refused."""
+        """Set once its result is told, it was refused, or another router has it."""
         self.state = RunState.WAITING
         """Where the router stands with it; see ``_domain.run_states``."""
         self.replayed = asyncio.Event()
@@ -122,7 +122,7 @@ class Run:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is known how it ends, which is told once it is written down."""
+        """Whether it is known how it ends, which is told once it is written down; or another router tells."""
         return self.over.is_set() or self.record.is_over
 
     @property
@@ -196,7 +196,7 @@ class Run:
                 await self.session.hear(event)
             if self._writer is not None and self._logged is not None:
                 await self._writer.reserved(self._logged, event.sequence)
-            if self.is_ending or self.is_given_up:
+            if self.is_ending:
                 return  # meanwhile
             self._take_one(event, data, holds_back=holds_back)
 
@@ -254,7 +254,7 @@ class Run:
         if self.session is not None:
             await self.session.hear(event)
         self.held_back = None
-        if not self.is_ending and not self.is_given_up:
+        if not self.is_ending:
             self._take_durable(event, data)
 
     async def may_turn(self) -> bool:
@@ -280,7 +280,7 @@ class Run:
             self._writer.append(self._logged, sequence, data)
             while not self._is_called_off() and not await self._writer.flushed(self._logged, _MOVED_S):
                 self.log.warning("attempt ended, and not written yet", sequence=sequence)
-        if self.is_ending or self.is_given_up:
+        if self.is_ending:
             return
         self.fanout.append(data, sequence)
         self.failed, self.held_back, self.endpoint = failed, None, None
@@ -289,7 +289,7 @@ class Run:
         self.log.info("attempt ended", sequence=sequence, failure=pb.FailureKind.Name(failed.failure.kind))
 
     def _is_called_off(self) -> bool:
-        return self.is_ending or self.is_given_up or self.cancelling.is_set()
+        return self.is_ending or self.cancelling.is_set()
 
     def unpin(self) -> None:
         """Say that the adapter that was asked did not take it: it is at none."""
