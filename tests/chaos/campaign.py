@@ -133,6 +133,7 @@ class Campaign:
                 secret=trial.secret,
                 rows=await asyncio.to_thread(self._world.database.rows, trial.run_id),
                 moves=trial.moves,
+                ended_first=trial.ended_first,
             )
             try:
                 outcome = judge(evidence)

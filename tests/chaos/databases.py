@@ -37,6 +37,9 @@ class Database(Protocol):
     def rows(self, run_id: str) -> Rows:
         """Return what is kept of a run's events, in order."""
 
+    def has_end(self, run_id: str) -> bool:
+        """Tell whether it knows how a run ended."""
+
     def traces(self, secret: bytes) -> list[str]:
         """Return the tables in which this is found; none for a file, which is found among the others."""
 
@@ -64,6 +67,11 @@ class Sqlite:
         sql = "SELECT first, last, data IS NOT NULL FROM events WHERE run_id = ? ORDER BY first"
         with self._connected() as connection:
             return [(first, last, bool(kept)) for first, last, kept in connection.execute(sql, (run_id,))]
+
+    def has_end(self, run_id: str) -> bool:
+        sql = "SELECT 1 FROM runs WHERE run_id = ? AND finished_at IS NOT NULL"
+        with self._connected() as connection:
+            return connection.execute(sql, (run_id,)).fetchone() is not None
 
     def traces(self, _secret: bytes) -> list[str]:
         return []
@@ -102,6 +110,11 @@ class Postgres:
         sql = "SELECT first, last, data IS NOT NULL FROM events WHERE run_id = %s ORDER BY first"
         with psycopg.connect(self._url) as connection:
             return [(first, last, kept) for first, last, kept in connection.execute(sql, (run_id,))]
+
+    def has_end(self, run_id: str) -> bool:
+        sql = "SELECT 1 FROM runs WHERE run_id = %s AND finished_at IS NOT NULL"
+        with psycopg.connect(self._url) as connection:
+            return connection.execute(sql, (run_id,)).fetchone() is not None
 
     def traces(self, secret: bytes) -> list[str]:
         sql = "SELECT FROM {} AS t WHERE t::text ~ %s LIMIT 1"

@@ -52,6 +52,8 @@ class Evidence:
     """What the database has of it, row by row."""
     moves: list[tuple[str, str]] = field(default_factory=list)
     """From which router to which it went, where the database notes that."""
+    ended_first: bool = False
+    """Whether its end was in the log when its router died; no other router has anything to say then."""
 
 
 def read_notes(path: Path) -> list[dict[str, Any]]:
@@ -89,7 +91,7 @@ def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
             raise Problem(f"{who}: {problem}") from problem
     _judge_identity(evidence.log, evidence.readers)
     result = evidence.log[-1].result
-    _judge_gap(evidence.case, evidence.log, result)
+    _judge_gap(evidence, evidence.log, result)
     said = [note["said"] for note in evidence.journal if "said" in note]
     for who, events in [("the log", evidence.log), *((f"client {n}", e) for n, e in enumerate(evidence.readers))]:
         _judge_tokens(who, tokens(events), said, result, evidence)
@@ -139,10 +141,13 @@ def _judge_identity(log: Sequence[pb.AgentEvent], readers: Sequence[Sequence[pb.
             raise Problem(f"client {number} has a gap that the log has not: {own}")
 
 
-def _judge_gap(case: Case, log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
-    """A gap is the end of what is known: only LOST comes behind it, and behind a dead router always with one."""
+def _judge_gap(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
+    """A gap is the end of what is known: only LOST comes behind it, and from another router always with one."""
     bodies = [event.WhichOneof("body") for event in log]
-    if case.victim == "router_sidecar" and case.state in HELD and "gap" not in bodies:
+    if evidence.ended_first and "gap" in bodies:
+        raise Problem(f"it had ended, and a gap came into it: {bodies[-5:]}")
+    is_anothers = evidence.case.victim == "router_sidecar" and not evidence.ended_first
+    if is_anothers and evidence.case.state in HELD and "gap" not in bodies:
         raise Problem(f"LOST by another router, and no gap says what nobody can know: {bodies[-5:]}")
     if "gap" in bodies and (bodies.index("gap") != len(bodies) - 2 or result.outcome != LOST):
         raise Problem(f"a gap, and then more than LOST: {bodies[-5:]}")

@@ -21,6 +21,8 @@ _TAKEN_WITHIN_S: Final = 20.0
 _LOOK_S: Final = 0.05
 _AT_ONCE: Final = 0.4
 """How often a router is back at once, rather than after its runs were taken."""
+_JUST_BEFORE_S: Final = 0.03
+"""In which time a router sees that its adapter died, and tells it."""
 _GOING: Final = 0.5
 """How many of the readers go to the other router."""
 _CLAIM: Final = b"RETURNING"
@@ -92,15 +94,20 @@ class SidecarGuard(Sidecar):
 
 
 class RouterSidecar(Sidecar):
-    """Router and adapter at the same moment."""
+    """Router and adapter, at the same moment or one just before the other."""
 
     async def do(self) -> Blame:
         router = self._world.routers[0]
         ends = [partial(router.send, signal.SIGKILL), partial(self._world.kill, self._entry.pid)]
         self._dice.shuffle(ends)
-        for end in ends:
-            end()
+        first, second = ends
+        first()
+        # A router that is second may see that its adapter died, and tell it, or be about to.
+        await asyncio.sleep(self._dice.choice([0.0, 0.0, self._dice.uniform(0.0, _JUST_BEFORE_S)]))
+        second()
         await router.ended()
+        for trial in self._trials:
+            trial.ended_first = await asyncio.to_thread(self._world.database.has_end, trial.run_id)
         await self._world.start()
         await self._come_back()
         return []

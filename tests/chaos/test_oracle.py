@@ -62,6 +62,12 @@ def test_what_died_with_its_router_is_lost_behind_a_gap() -> None:
     evidence.rows, evidence.readers = [(1, 4, True)], [list(evidence.log)]
     with pytest.raises(Problem, match="no gap"):
         judge(evidence)
+    evidence.ended_first = True
+    assert judge(evidence) == pb.OUTCOME_LOST
+    evidence.log = lost(evidence.log, 3)
+    evidence.rows, evidence.readers = [(1, 3, True), (4, 100, False), (101, 101, True)], [list(evidence.log)]
+    with pytest.raises(Problem, match="a gap came into it"):
+        judge(evidence)
 
 
 def test_a_result_that_a_client_has_is_not_taken_back() -> None:

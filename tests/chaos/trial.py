@@ -153,6 +153,8 @@ class Trial:
         """Where a person answers what is asked."""
         self.moves: list[tuple[str, str]] = []
         """From which router to which it went by its end, where the database notes that."""
+        self.ended_first = False
+        """Whether its end was in the log when its router died."""
 
     def _request(self) -> api.ExecuteRequest:
         case = self.case
