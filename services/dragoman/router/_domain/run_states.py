@@ -43,6 +43,7 @@ class Step(enum.Enum):
     REFUSED = "the adapter does not take it"
     TAKEN = "another router takes it"
     ASKED = "its request comes again, as no adapter had it"
+    NEVER_CAME = "its adapter never got it"
 
 
 _S, _T = RunState, Step
@@ -67,6 +68,7 @@ TABLE: Final[dict[RunState, dict[Step, RunState]]] = {
     },
     _S.BROKEN: {
         _T.MENDED: _S.FOLLOWED,
+        _T.NEVER_CAME: _S.ADRIFT,
         _T.ANOTHER: _S.WAITING,
         _T.ENDED: _S.ENDED,
         _T.LOST: _S.ENDED,

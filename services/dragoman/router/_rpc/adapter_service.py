@@ -99,6 +99,8 @@ class AdapterServicer:
             await self._stored(stored, context, pb.AttachRequest(run_id=stored.run_id, hold=True))
             return True
         is_new = run is None
+        if run is not None and run.is_doubtful:
+            await run.settled.wait()
         if run is None or run.awaits_request:
             run, is_new = await self._accept(request)
         bind(adapter=run.record.adapter, run_id=run.run_id)

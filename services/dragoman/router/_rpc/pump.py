@@ -3,7 +3,8 @@
 A stream can break in four ways, and each has its answer:
 
 * the process is known to be gone, or another one answers in its place: the run is LOST at once
-* the adapter says that it does not know the run: LOST
+* the adapter says that it does not know the run: LOST; or, where the router that was to bring it there died, and
+  nothing was told of it, its request has to come again
 * anything else: Attach from the last sequence, as often as it takes, for 30 seconds; then LOST
 * it ends, and there was no result, or what came was no such stream as the contract allows: LOST too, as a fault
 
@@ -149,7 +150,7 @@ class Pump:
     async def _follow(self, endpoint: Endpoint, method: str, request: bytes) -> None:
         run = self._run
         patience = _Patience(self._scene.timing.reattach_s)
-        while not run.is_ending and run.held_back is None and self._refused is None:
+        while not self._is_done():
             try:
                 await self._drain(endpoint, method, request, patience)
             except ProtocolViolationError as error:
@@ -163,6 +164,10 @@ class Pump:
                     method = "Attach" if broken.was_sent or method == "Attach" else method
                     request = self._attach_request() if method == "Attach" else request
 
+    def _is_done(self) -> bool:
+        run = self._run
+        return run.is_ending or run.awaits_request or run.held_back is not None or self._refused is not None
+
     async def _mend(self, endpoint: Endpoint, method: str, broken: _BrokenError, patience: "_Patience") -> bool:
         """Say whether it is worth another try, once it is; else end the run."""
         run, error = self._run, broken.error
@@ -170,6 +175,9 @@ class Pump:
             return False
         if error is not None and self._is_refusal(method, error):
             self._refused = error
+            return False
+        if broken.code is grpc.StatusCode.NOT_FOUND and run.is_doubtful:
+            run.never_came()
             return False
         if broken.code in _FINAL and method == "Attach":
             after = f", after its stream broke ({self._cause})" if self._cause else ""

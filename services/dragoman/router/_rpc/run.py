@@ -49,6 +49,8 @@ class Run:
 
     awaits_request: bool = False
     """Whether the router that accepted it is gone, and no adapter ever had it: its request has to come again."""
+    is_doubtful: bool = False
+    """Whether its router died when it was about to reach its adapter, or just had: nothing more is written down."""
     catches_up: bool = False
     """Whether it was begun by others; then ``replayed`` says when all is here that came before."""
     cwd: str = ""
@@ -86,6 +88,8 @@ class Run:
         """Where the router stands with it; see ``_domain.run_states``."""
         self.replayed = asyncio.Event()
         """Set once what the adapter had kept of it is here."""
+        self.settled = asyncio.Event()
+        """Set once it is known whether the adapter of a run that was taken over ever got it."""
         self.streams_end = asyncio.Event()
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.work: asyncio.Task[None] | None = None
@@ -203,6 +207,8 @@ class Run:
     def _take_one(self, event: pb.AgentEvent, data: bytes, *, holds_back: bool) -> None:
         if self.held_back is not None:
             raise ProtocolViolationError("an event came after the result")
+        if self.is_doubtful:
+            self._settle()
         if not event.sequence:
             self._take_ephemeral(event, data)
         elif holds_back:
@@ -210,6 +216,11 @@ class Run:
             self.step(Step.FAILED)
         else:
             self._take_durable(event, data)
+
+    def _settle(self) -> None:
+        self.is_doubtful = False
+        self.accepted.set()
+        self.settled.set()
 
     def _take_durable(self, event: pb.AgentEvent, data: bytes) -> None:
         kind = event.WhichOneof("body")
@@ -280,6 +291,9 @@ class Run:
             self._writer.append(self._logged, sequence, data)
             while not self._is_called_off() and not await self._writer.flushed(self._logged, _MOVED_S):
                 self.log.warning("attempt ended, and not written yet", sequence=sequence)
+                if self._logged.is_taken:
+                    self.give_up()
+                    break
         if self.is_ending:
             return
         self.fanout.append(data, sequence)
@@ -297,6 +311,16 @@ class Run:
             self.step(Step.ANOTHER)
         self.endpoint = None
         self.is_turning = self.failed is not None
+
+    def never_came(self) -> None:
+        """Say that the adapter of a doubtful run never got it: it is at none, and its request has to come again."""
+        self.step(Step.NEVER_CAME)
+        self.endpoint = None
+        self.is_doubtful, self.awaits_request = False, True
+        self.write()
+        self.settled.set()
+        if self.cancelling.is_set():
+            self.stop_waiting()
 
     def move(self, host: Host) -> None:
         """Say which adapter has it from now on."""
@@ -402,7 +426,7 @@ class Run:
         self.step(Step.TAKEN)
         self._writer = self._logged = None
         # Whoever waits for anything of it is to ask again, and is sent there.
-        for event in (self.streams_end, self.kept, self.replayed, self.accepted, self.over):
+        for event in (self.streams_end, self.kept, self.replayed, self.settled, self.accepted, self.over):
             event.set()
         if self._holders is not None:
             self._holders.close()
@@ -449,6 +473,7 @@ class Run:
         self.over.set()
         self.kept.set()
         self.replayed.set()
+        self.settled.set()
         self.accepted.set()
         if self._holders is not None:
             self._holders.close()

@@ -4,11 +4,12 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator
+from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.holding import Holders
 from dragoman.protocol.identity import new_run_id
-from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
+from dragoman.protocol.limits import RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
 from dragoman.router._domain.requests import orphan_after_s, safe_labels
 from dragoman.router._domain.run_states import RunState, Step
 from dragoman.router._domain.runs import Retention, RunRecord
@@ -18,6 +19,7 @@ from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.journey import Journey
 from dragoman.router._rpc.keeping import Keeping
+from dragoman.router._rpc.link import first_of
 from dragoman.router._rpc.pump import Pump, call_off
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.scene import Scene
@@ -25,6 +27,10 @@ from dragoman.router._rpc.sessions import Found, Sessions
 from dragoman.router._rpc.steering import end_orphan
 from dragoman.router._store.logged import LoggedRun
 from dragoman.v1 import adapter_pb2
+
+_REMEMBERED_S: Final = RETAIN_FINISHED_S / 10
+"""The age up to which an adapter is sure to know a run still that it ever got; far less than it keeps one."""
+_NOT_BEGUN: Final = "had not got the run yet when the router that had accepted it ended, nor was it asked for again"
 
 
 class Runs:
@@ -202,7 +208,10 @@ class Runs:
         run.state = RunState.ADRIFT
         run.catches_up = True
         run.kept.set()
-        run.awaits_request = not json.loads(stored.place).keys() & {"address", "between"}
+        place = json.loads(stored.place)
+        run.awaits_request = not place.keys() & {"address", "between"}
+        age_s = self._scene.clock.time() - stored.accepted_at
+        run.is_doubtful = "address" in place and not stored.logged and age_s < _REMEMBERED_S
         # Whoever held it may come back, as after a stream that the server ended.
         run.holders.acquire()
         run.holders.release(by_server=True)
@@ -211,8 +220,19 @@ class Runs:
 
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
-        work = Pump(run, self._scene, hold=True).follow_on()
-        run.work = self._scene.tasks.start(self._admitting.keep(run, work), f"run {run.run_id}")
+        run.work = self._scene.tasks.start(self._follow(run), f"run {run.run_id}")
+
+    async def _follow(self, run: Run) -> None:
+        await self._admitting.keep(run, Pump(run, self._scene, hold=True).follow_on())
+        if run.awaits_request:
+            await self.wait_for_request(run)
+
+    async def wait_for_request(self, run: Run) -> None:
+        """Give a run that no adapter had yet the time in which who asked for it is expected to ask again."""
+        again, over = asyncio.ensure_future(run.replayed.wait()), asyncio.ensure_future(run.over.wait())
+        await first_of(again, over, timeout_s=self._scene.timing.reattach_s)
+        if run.awaits_request and not run.is_ending:
+            run.lose(_NOT_BEGUN)
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         logged = self.keeping.follow(

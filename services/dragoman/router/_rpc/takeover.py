@@ -17,14 +17,12 @@ from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.endpoint import Endpoint
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.launched import LaunchedHost
-from dragoman.router._rpc.link import first_of
 from dragoman.router._rpc.run import Run
 from dragoman.router._store.database import StoreError
 
 LOOK_S: Final = 3.0
 """How often runs without a router are looked for."""
 _BETWEEN: Final = "had failed, and the router ended before another attempt was begun"
-_NOT_BEGUN: Final = "had not got the run yet when the router that had accepted it ended, nor was it asked for again"
 _GONE: Final = "is gone, as is the router that followed the run"
 
 _log = structlog.get_logger("dragoman.router")
@@ -100,7 +98,7 @@ class Takeover:
 
     async def _find_again(self, run: Run, stored: StoredRun, host: Host) -> None:
         if run.awaits_request:
-            await self._wait_for_request(run)
+            await self._core.runs.wait_for_request(run)
             return
         endpoint = await self._endpoint(host, json.loads(stored.place))
         if run.is_ending:
@@ -110,16 +108,10 @@ class Takeover:
             return
         self._go_on(run, endpoint)
 
-    async def _wait_for_request(self, run: Run) -> None:
-        """Give a run that no adapter had yet the time in which who asked for it is expected to ask again."""
-        again, over = asyncio.ensure_future(run.replayed.wait()), asyncio.ensure_future(run.over.wait())
-        await first_of(again, over, timeout_s=self._core.scene.timing.reattach_s)
-        if run.awaits_request and not run.is_ending:
-            run.lose(_NOT_BEGUN)
-
     def _go_on(self, run: Run, endpoint: Endpoint) -> None:
         run.pin(endpoint)
-        run.accepted.set()
+        if not run.is_doubtful:
+            run.accepted.set()
         self._core.runs.follow(run)
 
     async def _endpoint(self, host: Host, place: dict[str, str]) -> Endpoint | None:
