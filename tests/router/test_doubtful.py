@@ -15,6 +15,7 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, kinds, manifest, routing
+from tests.router.sidecar import Sidecar, serving
 from tests.router.test_processes import program
 from tests.router.test_takeover import attached, execute_waiting, told, waiting
 
@@ -126,3 +127,19 @@ async def test_a_run_that_never_came_to_its_adapter_is_cancelled(folder: Path, a
         assert (await cancel).outcome == event_pb2.OUTCOME_CANCELLED
         assert (await execute_waiting(caller, *STEPS).rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
         assert (await caller.execute("fake", "else", run_id="r").error()).reason is Reason.RUN_ID_REUSED
+
+
+async def test_a_run_of_which_something_is_known_is_not_begun_again(folder: Path) -> None:
+    sidecar, address = Sidecar(), f"unix:{folder}/a.sock"
+    async with serving(sidecar, address):
+        async with program(folder, addresses=[address]) as (process, caller):
+            await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+            await caller.execute("fake", *STEPS[:1], {"gate": "g"}, run_id="r").until("text")
+            await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)  # it is written by then
+            process.kill()
+            await process.wait()
+        sidecar.runs.clear()
+        async with routing(config(folder, addresses=(address,))) as (_router, caller):
+            result = (await caller.execute("fake", *STEPS[:1], {"gate": "g"}, run_id="r").rest())[-1].result
+            assert result.outcome == event_pb2.OUTCOME_LOST
+            assert len(sidecar.requests("Execute")) == 1
