@@ -15,7 +15,7 @@ from dragoman.router._domain.backoff import LONGEST_DELAY_S, STEADY_AFTER_S, Bac
 from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._domain.detection import CachedDetection, FileMark
 from dragoman.router._domain.directory import AdapterSpec, Directory, LaunchSpec
-from dragoman.router._domain.paging import PageTokenError, page
+from dragoman.router._domain.paging import PAGE_BYTES, PageTokenError, fitting, page
 from dragoman.router._domain.runs import Retention, RunRecord, lost
 from dragoman.router._local.detection_file import DetectionFile
 from dragoman.router._local.sources import entry_point_specs
@@ -163,6 +163,15 @@ def test_pages_show_everything_once_whatever_is_removed_meanwhile(
         left = [item for place, item in enumerate(items) if place not in removed]
     assert seen == sorted(set(seen))
     assert {item for place, item in enumerate(items) if place not in removed} <= set(seen)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shown"),
+    [([], 0), ([10] * 4, 4), ([PAGE_BYTES // 2] * 4, 1), ([PAGE_BYTES // 4] * 9, 3), ([2 * PAGE_BYTES, 1], 1)],
+)
+def test_a_page_has_what_one_message_has_room_for_and_never_nothing(lengths: list[int], shown: int) -> None:
+    entries = [event_pb2.Text(item_id=str(place), delta="x" * length) for place, length in enumerate(lengths)]
+    assert fitting(entries) == entries[:shown]
 
 
 @pytest.mark.parametrize("token", ["x", "e30=", "bm8=", "WyJhIl0=", b64encode(b"[" * 100_000).decode()])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
+from dragoman.protocol.limits import MIB
 from dragoman.router._domain.runs import RunRecord
 from dragoman.router._domain.stored import SessionId
 from dragoman.router._local.clock import SystemClock
@@ -349,6 +350,18 @@ async def test_the_same_request_again_is_the_same_run(scene: Scene) -> None:
     await scene.run({"set": "s2"}, run_id="r2")
     await scene.run({"set": "s2"}, run_id="r2")
     assert len(scene.sidecars["fake"].requests("Execute")) == 2, "what the router put into it does not count"
+
+
+async def test_a_page_of_sessions_with_much_to_keep_ends_early(scene: Scene) -> None:
+    for number in range(6):
+        await scene.run({"set": f"{number}{'x' * 900_000}"}, task_key=f"t{number}")
+    request, found = router_pb2.ListSessionsRequest(), list[str]()
+    while not found or request.page_token:
+        page = await scene.caller.router.ListSessions(request, timeout=PATIENCE_S)
+        assert page.ByteSize() < 4 * MIB, "what a gRPC client takes that was told nothing"
+        found += [session.handle.native_id[0] for session in page.sessions]
+        request.page_token = page.next_page_token
+    assert found == list("543210")
 
 
 async def test_sessions_are_listed_last_used_first_filtered_and_deleted(scene: Scene) -> None:

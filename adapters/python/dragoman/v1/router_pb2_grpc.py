@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class RouterServiceStub(object):
     """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), then `next_page_token`, empty at the end. Common to all RPCs:
+    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
+    the end. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
@@ -89,7 +90,8 @@ class RouterServiceStub(object):
 
 class RouterServiceServicer(object):
     """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), then `next_page_token`, empty at the end. Common to all RPCs:
+    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
+    the end. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
@@ -234,7 +236,8 @@ def add_RouterServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class RouterService(object):
     """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), then `next_page_token`, empty at the end. Common to all RPCs:
+    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
+    the end. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |

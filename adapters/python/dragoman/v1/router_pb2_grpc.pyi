@@ -155,7 +155,8 @@ _RouterServiceDeleteSessionType = typing_extensions.TypeVar(
 
 class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType]):
     """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), then `next_page_token`, empty at the end. Common to all RPCs:
+    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
+    the end. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
@@ -332,7 +333,8 @@ RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
 
 class RouterServiceServicer(metaclass=abc.ABCMeta):
     """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), then `next_page_token`, empty at the end. Common to all RPCs:
+    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
+    the end. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |

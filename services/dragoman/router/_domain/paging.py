@@ -3,12 +3,18 @@
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from dragoman.protocol.limits import MIB
+from google.protobuf.message import Message
 
 _DEFAULT = 100
 _MOST = 1000
+PAGE_BYTES: Final = 3 * MIB
+"""What the entries of one page may have together: a gRPC client takes no message above 4 MiB unless it is told to."""
 
+Entry = TypeVar("Entry", bound=Message)
 Item = TypeVar("Item")
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -46,6 +52,18 @@ def page(items: Sequence[Item], key: Callable[[Item], Key], *, size: int, token:
 def page_size(asked: int) -> int:
     """Return how many entries a page has: 0 for 100, never more than 1000."""
     return min(asked or _DEFAULT, _MOST)
+
+
+def fitting(entries: Iterable[Entry]) -> list[Entry]:
+    """Return the first of ``entries``, as many as a message has room for; at least one, if there is any."""
+    shown: list[Entry] = []
+    length = 0
+    for entry in entries:
+        length += entry.ByteSize()
+        if shown and length > PAGE_BYTES:
+            break
+        shown.append(entry)
+    return shown
 
 
 def decode_token(token: str, first: type[First], second: type[Second]) -> tuple[First, Second]:

@@ -2,12 +2,10 @@
 
 import asyncio
 import os
-from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.limits import MIB
 from dragoman.protocol.server import Context, draining, write_event
-from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, page, page_size
+from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, fitting, page, page_size
 from dragoman.router._domain.requests import list_objection
 from dragoman.router._domain.stored import RunQuery, StoredRun
 from dragoman.router._rpc.core import Core
@@ -16,9 +14,6 @@ from dragoman.router._rpc.serving import bind, refuse
 from dragoman.router._rpc.steering import unknown_run
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import router_pb2 as pb
-
-_PAGE_BYTES: Final = 8 * MIB
-"""A page of runs ends early when it has so much: results may be long, and a message must not be."""
 
 
 class RouterServicer:
@@ -85,16 +80,11 @@ class RouterServicer:
         )
         size = page_size(request.page_size)
         found = await self._core.keeping.list_runs(query, before=before, size=size + 1)
-        response, length = pb.ListRunsResponse(), 0
-        for run in found[:size]:
-            summary = self._summary(run)
-            length += summary.ByteSize()
-            if response.runs and length > _PAGE_BYTES:
-                break
-            response.runs.append(summary)
-        shown = len(response.runs)
-        if len(found) > shown:
-            response.next_page_token = encode_token([found[shown - 1].accepted_at, found[shown - 1].run_id])
+        shown = fitting(self._summary(run) for run in found[:size])
+        response = pb.ListRunsResponse(runs=shown)
+        if len(found) > len(shown):
+            last = found[len(shown) - 1]
+            response.next_page_token = encode_token([last.accepted_at, last.run_id])
         return response
 
     def _summary(self, stored: StoredRun) -> pb.RunSummary:

@@ -13,7 +13,7 @@ import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.sessions import misfit
 from dragoman.router._domain import sessions as rules
-from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, page_size
+from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, fitting, page_size
 from dragoman.router._domain.runs import RunRecord
 from dragoman.router._domain.sessions import Choice, Heard, Wanted
 from dragoman.router._domain.stored import SessionId
@@ -222,8 +222,8 @@ class Sessions:
         found = await self._asked(
             self._keeping.store.sessions({**names, "adapter": adapter}, before=before, size=size + 1)
         )
-        shown = found[:size]
-        token = _token(shown[-1]) if len(found) > size else ""
+        shown = fitting(found[:size])
+        token = _token(shown[-1]) if len(found) > len(shown) else ""
         return router_pb2.ListSessionsResponse(sessions=shown, next_page_token=token)
 
     async def get(self, key: adapter_pb2.SessionKey, adapter: str) -> router_pb2.StoredSession:
