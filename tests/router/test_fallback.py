@@ -145,6 +145,17 @@ async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_
         assert (await caller.run("s")).run.remarks
 
 
+async def test_settings_of_one_adapter_reach_no_other(folder: Path) -> None:
+    async with among(folder) as (caller, sidecars):
+        asked = request({"one": [FAILS], "two": [FAILS], "three": [WORKS]}, "two", "three")
+        asked.config.update({"cwd": str(folder), "of": "one"})
+        asked.fallback.configs["two"].update({"of": "two", "sessionCompaction": {"maxSessionRuns": 5}})
+        assert durable(await told(caller, asked))[-1] == "result"
+        ((second,), (third,)) = (sidecars[name].requests("Execute") for name in ("two", "three"))
+        assert (dict(second.config), second.workspace.cwd) == ({"of": "two"}, str(folder))
+        assert dict(third.config) == {"cwd": str(folder), "of": "one"}
+
+
 async def test_a_run_that_waits_for_the_next_after_one_refused_is_cancelled_there(folder: Path) -> None:
     async with among(folder, max_runs={"three": 1}) as (caller, sidecars):
         busy = Stream(caller.adapter.Execute(request({"three": [[{"gate": "g"}]]}, run_id="busy")))

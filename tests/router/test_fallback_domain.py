@@ -7,6 +7,7 @@ from dragoman.protocol.order import OrderChecker
 from dragoman.router._domain.admission import Places
 from dragoman.router._domain.breaker import FIRST_S, Breakers, Key, login_parts
 from dragoman.router._domain.fallback import Course, candidates, ended, onward
+from dragoman.router._domain.requests import execute_objection
 from dragoman.router._domain.runs import RunRecord
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -131,6 +132,49 @@ def test_the_next_request_is_the_same_task_in_the_same_place() -> None:
     assert (following.workspace.cwd, dict(following.env)) == ("/work", {"K": "v"})
     assert not following.HasField("session")
     assert dict(onward(request, "c", "c", "", chain).config) == {"model": "own"}
+
+
+@pytest.mark.parametrize("name", ["b", "c"])
+def test_the_next_adapter_works_where_the_request_says_though_none_did_yet(name: str) -> None:
+    request = api.ExecuteRequest()
+    request.config.update({"cwd": "/said"})
+    chain = api.Fallback(adapters=["b", "c"])
+    chain.configs["c"].update({"timeoutSec": 1})
+    assert onward(request, name, name, "", chain).workspace.cwd == "/said"
+    assert onward(request, name, name, "/seen", chain).workspace.cwd == "/seen"
+    request.workspace.cwd = "/wanted"
+    assert onward(request, name, name, "", chain).workspace.cwd == "/wanted"
+
+
+def test_what_a_router_keeps_to_itself_reaches_no_adapter() -> None:
+    chain = api.Fallback(adapters=["b"])
+    chain.configs["b"].update({"timeoutSec": 1, "sessionCompaction": {"maxSessionRuns": 5}})
+    assert dict(onward(api.ExecuteRequest(), "b", "b", "", chain).config) == {"timeoutSec": 1}
+
+
+def test_settings_that_say_nothing_are_none() -> None:
+    request = api.ExecuteRequest(fallback=api.Fallback(adapters=["b"]))
+    request.agent.adapter_config.update({"timeoutSec": 1})
+    request.fallback.configs["b"].SetInParent()
+    following = api.ExecuteRequest.FromString(onward(request, "b", "b", "", request.fallback).SerializeToString())
+    assert following.HasField("config"), "else the agent's stored settings would be in force"
+    assert not following.config.fields
+
+
+@pytest.mark.parametrize(
+    ("policy", "path"),
+    [
+        (3, "fallback.configs.b.sessionCompaction"),
+        ({"runs": 1}, "fallback.configs.b.sessionCompaction.runs"),
+        ({"maxSessionRuns": 5}, None),
+    ],
+)
+def test_a_policy_for_another_adapter_is_looked_at_too(policy: Any, path: str | None) -> None:
+    request = api.ExecuteRequest(fallback=api.Fallback(adapters=["a", "b"]))
+    request.fallback.configs["a"].update({"timeoutSec": 1})
+    request.fallback.configs["b"].update({"sessionCompaction": policy})
+    objection = execute_objection(request)
+    assert (objection.path if objection is not None else None) == path
 
 
 def test_candidates_are_agents_that_are_logged_in_and_then_models() -> None:

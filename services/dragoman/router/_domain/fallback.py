@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from dragoman.router._domain.sessions import CONFIG_KEY, cwd_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -159,7 +160,7 @@ def onward(
         request: as the first adapter got it.
         name: the adapter's name in ``fallback``.
         adapter: its type.
-        cwd: where the attempt before worked; empty if unknown.
+        cwd: where the attempt before worked; empty if unknown, as when there was none: then where the request says.
         fallback: the caller's wish.
     """
     following = adapter_pb2.ExecuteRequest()
@@ -169,11 +170,13 @@ def onward(
         following.ClearField(other)
     if name in fallback.configs:
         following.config.CopyFrom(fallback.configs[name])
+        following.config.fields.pop(CONFIG_KEY, None)
     else:
         if not following.HasField("config"):
             following.config.CopyFrom(following.agent.adapter_config)
         for key in _OWN:
             following.config.fields.pop(key, None)
+    cwd = cwd or cwd_of(request) or ""
     if cwd and not following.workspace.cwd:
         following.workspace.cwd = cwd
     return following

@@ -123,18 +123,23 @@ def compaction(request: adapter_pb2.ExecuteRequest, *, compacts_itself: bool) ->
 
 
 def compaction_problem(request: adapter_pb2.ExecuteRequest) -> tuple[str, str] | None:
-    """Return the path of what is wrong with a request's policy, and what is; ``None`` if nothing is."""
-    config = _config(request)
-    path = f"config.{CONFIG_KEY}"
-    if config is None or CONFIG_KEY not in config.fields:
-        return None
+    """Return the path of what is wrong with a request's policy, and what is; ``None`` if nothing is.
+
+    What is said for adapters to fall back to is looked at too, although they begin new sessions.
+    """
+    configs = request.fallback.configs
+    given = {"config": _config(request), **{f"fallback.configs.{name}": configs[name] for name in sorted(configs)}}
+    wrong = (_wrong(config, f"{path}.{CONFIG_KEY}") for path, config in given.items() if config is not None)
+    return next((problem for problems in wrong for problem in problems), None)
+
+
+def _wrong(config: struct_pb2.Struct, path: str) -> Iterator[tuple[str, str]]:
+    if CONFIG_KEY not in config.fields:
+        return
     if config.fields[CONFIG_KEY].WhichOneof("kind") != "struct_value":
-        return path, "must be an object"
-    return next(_wrong(_told(request), path), None)
-
-
-def _wrong(told: Mapping[str, struct_pb2.Value], path: str) -> Iterator[tuple[str, str]]:
-    for name, value in told.items():
+        yield path, "must be an object"
+        return
+    for name, value in config.fields[CONFIG_KEY].struct_value.fields.items():
         if name == _SWITCH:
             if value.WhichOneof("kind") != "bool_value":
                 yield f"{path}.{name}", "must be true or false"

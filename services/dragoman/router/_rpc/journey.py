@@ -40,6 +40,8 @@ class Journey:
         self._wishes = wishes
         self._name = ""
         """The present adapter's name in ``fallback``."""
+        self._first = adapter_pb2.ExecuteRequest()
+        """What the first adapter got: one adapter's own settings are no other's."""
 
     async def go(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> None:
         """Start the run at its adapter, and follow it to its end.
@@ -51,6 +53,7 @@ class Journey:
         Raises:
             DragomanError: nobody takes it.
         """
+        self._first.CopyFrom(request)
         following: adapter_pb2.ExecuteRequest | None = request
         while following is not None:
             request = following
@@ -84,7 +87,7 @@ class Journey:
                 run.refuse(error)
                 return None
             run.remark("adapter_skipped", f"{error.message}; the run goes to {host.record.type!r}.")
-            return self._moved(request, host)
+            return self._moved(host)
         run.remark("fallback_refused", f"The adapter {run.record.adapter!r} did not take the run: {error.message}.")
         host = await self._successor() if self._course.may_fall_back(failed) else None
         if self._is_called_off():
@@ -92,7 +95,7 @@ class Journey:
         if host is None:
             run.end_as(failed)
             return None
-        return self._moved(request, host)
+        return self._moved(host)
 
     def _skips(self, error: DragomanError) -> bool:
         """Tell whether a run that has not begun may go to another adapter: as if it had failed as others did."""
@@ -121,7 +124,7 @@ class Journey:
             return None
         kind = pb.FailureKind.Name(result.failure.kind).removeprefix("FAILURE_KIND_")
         await run.turn(host.record.type, f"{kind}: the run falls back to {host.record.type!r}.")
-        return None if self._is_called_off() else self._numbered(self._moved(request, host))
+        return None if self._is_called_off() else self._numbered(self._moved(host))
 
     async def _again(
         self, request: adapter_pb2.ExecuteRequest, result: pb.Result
@@ -164,9 +167,9 @@ class Journey:
                 return host
         return None
 
-    def _moved(self, request: adapter_pb2.ExecuteRequest, host: Host) -> adapter_pb2.ExecuteRequest:
+    def _moved(self, host: Host) -> adapter_pb2.ExecuteRequest:
         run = self._run
-        following = onward(request, self._name, host.record.type, run.cwd, self._wishes.fallback)
+        following = onward(self._first, self._name, host.record.type, run.cwd, self._wishes.fallback)
         run.move(host)
         return self._numbered(following)
 
