@@ -1,6 +1,7 @@
 """Sizes, times and channel options: the numbers of the contract, and that gRPC does what they are for."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -121,3 +122,30 @@ async def test_a_failed_connection_is_tried_again_soon() -> None:
             started = asyncio.get_running_loop().time()
             await method(channel)(b"", timeout=20, wait_for_ready=True)
             assert asyncio.get_running_loop().time() - started < 5
+
+
+async def test_a_connection_may_take_a_while(tmp_path: Path) -> None:
+    """Who is busy, or far away, says its first word late; giving up before then would be giving up for ever."""
+    passing: list[asyncio.Task[None]] = []
+
+    async def pass_on_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.5)  # what is tested: much longer than the pause between two attempts
+        far_reader, far_writer = await asyncio.open_unix_connection(f"{tmp_path}/far")
+        passing.extend(asyncio.ensure_future(_copy(*way)) for way in ((reader, far_writer), (far_reader, writer)))
+
+    near = await asyncio.start_unix_server(pass_on_late, f"{tmp_path}/near")
+    address = f"unix:{tmp_path}/near"
+    async with (
+        echo(f"unix:{tmp_path}/far"),
+        grpc.aio.insecure_channel(address, options=channel_options(address)) as channel,
+    ):
+        assert await method(channel)(b"xy", timeout=20) == b"2"
+    near.close()
+    await asyncio.gather(*passing)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+    writer.close()

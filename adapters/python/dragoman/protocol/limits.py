@@ -85,7 +85,9 @@ def channel_options(address: str, *, local: bool = False) -> list[ChannelOption]
         ("grpc.keepalive_permit_without_calls", 1),
         # One failed connection must not make the next attempts wait for up to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Despite its name: how long one attempt may take, until the other side has said its first word. On a busy
+        # machine, or from far away, a shorter one fails again and again.
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.use_local_subchannel_pool", 1),
         # Execute must not run twice because a library tried again.
