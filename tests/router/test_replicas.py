@@ -106,11 +106,9 @@ async def test_a_question_is_answered_at_another_router_once(two: Two) -> None:
 async def test_a_router_that_is_killed_moves_nothing_twice(folder: Path, run_log: str) -> None:
     named = manifest(folder, "fake")
     async with contextlib.AsyncExitStack() as held:
-        first = {"manifests": [str(named)], "run_log": run_log, "log_lease_s": 0.5}
-        process, mine = await held.enter_async_context(program(folder, **first))
-        there = config(
-            folder, listen=(f"unix:{folder}/o.sock",), manifests=(named,), run_log=run_log, log_lease_s=0.5
-        )
+        # Seen to be dead, it is not waited for; with a short lease it could be taken for dead while it lives.
+        process, mine = await held.enter_async_context(program(folder, manifests=[str(named)], run_log=run_log))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), manifests=(named,), run_log=run_log)
         _, other = await held.enter_async_context(routing(there))
         stream = mine.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
         before = await stream.until("text")
@@ -220,6 +218,35 @@ async def test_the_same_request_at_two_routers_at_once_is_one_run(folder: Path, 
                 told = [event for event in events if event.sequence]
                 assert kinds(told) == ["started", "text:a", "result"]
         assert len(sidecar.requests("Execute")) == 10
+
+
+async def test_who_attaches_where_the_run_is_only_just_being_begun_is_sent_to_the_router_that_has_it(
+    folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, begins, gate = Store.begin, asyncio.Event(), asyncio.Event()
+
+    async def late(store: Store, run: StoredRun) -> bool:
+        if json.loads(run.place)["router"].endswith("o.sock"):
+            begins.set()
+            await gate.wait()
+        return await begin(store, run)
+
+    monkeypatch.setattr(Store, "begin", late)
+    sidecar = Sidecar()
+    async with crowded(folder, run_log, sidecar) as (mine, other):
+        steps = ("a", {"gate": "g"}, {"end": "SUCCEEDED"})
+        second = other.execute("fake", *steps, run_id="r")
+        await asyncio.wait_for(begins.wait(), PATIENCE_S)
+        last = (await mine.execute("fake", *steps, run_id="r").until("text"))[-1].sequence
+        follower = other.attach("r", last, hold=True)
+        following = asyncio.ensure_future(follower.until("replay_done"))
+        await asyncio.wait([following], timeout=0.3)  # not answered before that router knows whose the run is
+        gate.set()
+        await following
+        sidecar.open("g")
+        assert kinds(await follower.rest()) == ["result"]
+        assert [event.sequence for event in await second.rest() if event.sequence] == [1, 2, 3]
+        assert len(sidecar.requests("Execute")) == 1
 
 
 async def test_two_adapters_do_not_work_at_one_task_through_two_routers(folder: Path, run_log: str) -> None:

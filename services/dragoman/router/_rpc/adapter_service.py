@@ -137,6 +137,10 @@ class AdapterServicer:
         request = read(pb.AttachRequest, data)
         refuse(attach_objection(request))
         run = await self._find(request.run_id, request.adapter)
+        if run is not None:
+            # Of a request that came to two routers the other one may have the run, and have told of it already.
+            await run.kept.wait()
+            run = None if run.is_given_up else run
         if (stored := await self._kept(run, request.run_id)) is not None:
             await self._stored(stored, context, request)
             return

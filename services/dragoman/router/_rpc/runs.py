@@ -178,6 +178,7 @@ class Runs:
         """Take up a run that an adapter may know and this router does not."""
         run = Run(self._record(run_id, host), host, self._scene, self._over)
         run.catches_up = True
+        run.kept.set()
         pump = Pump(run, self._scene, hold=hold)
         # Who started it said for how long it may be without a holder, and the adapter knows; so no longer holding
         # it there is all there is to do.
