@@ -159,6 +159,7 @@ async def test_nobody_at_an_address_is_unavailable_and_harms_nobody(folder: Path
     ):
         entry = await caller.until(address(folder, "nobody"), UNAVAILABLE)
         assert "does not answer" in entry.reason
+        await caller.until("fake", READY)  # it has its name only from then on
         assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
         # And it is taken up when it comes.
         async with serving(Sidecar("late"), address(folder, "nobody")):

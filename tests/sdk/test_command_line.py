@@ -51,7 +51,8 @@ def told():
     say("told", text=line.rstrip("\n"))
     return line
 
-signal.signal(signal.SIGINT, lambda *_: (say("told", text="SIGINT"), say("done", ok=False), sys.exit(130)))
+# Taken only where it is waited for: it must neither come into what is just being printed, nor before the wait for it.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 resumed = sys.argv[1] if len(sys.argv) > 1 else ""
 prompt = sys.stdin.readline().rstrip("\n")
 for step in json.loads(prompt):
@@ -68,8 +69,10 @@ for step in json.loads(prompt):
         say("told", text=sys.stdin.read())
     elif step == "hang":
         say("ready")
-        while True:
-            signal.pause()
+        signal.sigwait({signal.SIGINT})
+        say("told", text="SIGINT")
+        say("done", ok=False)
+        sys.exit(130)
     elif step == "until stop":
         say("ready")
         while "stop" not in told():
