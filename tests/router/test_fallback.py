@@ -274,6 +274,53 @@ async def test_a_login_that_failed_is_not_asked_again_and_another_one_is(folder:
         assert not (await caller.entry("one")).remarks, "what works closes it"
 
 
+@pytest.mark.parametrize("two", ["refuses", "is full", "is kept away too"])
+async def test_after_one_that_is_kept_away_who_refuses_is_passed_over(folder: Path, two: str) -> None:
+    async with among(folder, max_runs={"two": 1}) as (caller, sidecars):
+        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        if two == "is kept away too":
+            await told(caller, request({"two": [FAILS]}, run_id="opens-two"))
+        elif two == "is full":
+            busy = Stream(caller.adapter.Execute(request({"two": [[{"gate": "g"}]]}, run_id="busy")))
+            await busy.until("started")
+        scripts = {"one": [WORKS], "two": [[{"refuse": "INVALID_REQUEST"}]], "three": [WORKS]}
+        events = await told(caller, request(scripts, "two", "three"))
+        assert durable(events) == ["started", "text:b", "result"]
+        assert notices(events) == ["adapter_skipped", "fallback_refused"]
+        assert (await caller.run("r")).run.adapter == "three"
+        assert not any(sent.run_id == "r" for sent in sidecars["one"].requests("Execute"))
+
+
+async def test_if_none_takes_a_run_whose_first_adapter_is_kept_away_it_is_refused_for_that(folder: Path) -> None:
+    async with among(folder) as (caller, _sidecars):
+        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        refuses = [[{"refuse": "INVALID_REQUEST"}]]
+        asked = request({"one": [WORKS], "two": refuses, "three": refuses}, "two", "nobody", "three")
+        error = await Stream(caller.adapter.Execute(asked)).error()
+        assert (error.reason, error.metadata["adapter"]) == (Reason.BREAKER_OPEN, "one")
+        assert error.retry_after_s
+        forgotten = caller.router.GetRun(router_pb2.GetRunRequest(run_id="r"))
+        assert (await failure(forgotten)).reason is Reason.RUN_NOT_FOUND
+        asked.admission.ignore_breaker = True
+        assert durable(await told(caller, asked)) == ["started", "text:b", "result"], "its id is free again"
+
+
+async def test_a_run_that_waits_after_one_that_is_kept_away_is_cancelled_there(folder: Path) -> None:
+    async with among(folder, max_runs={"three": 1}) as (caller, sidecars):
+        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        busy = Stream(caller.adapter.Execute(request({"three": [[{"gate": "g"}]]}, run_id="busy")))
+        await busy.until("started")
+        asked = request({"one": [WORKS], "two": [[{"refuse": "INVALID_REQUEST"}]]}, "two", "three")
+        asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
+        stream = Stream(caller.adapter.Execute(asked))
+        while (await stream.next()).state.phase != event_pb2.RUN_PHASE_QUEUED:
+            pass
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answer.outcome == event_pb2.OUTCOME_CANCELLED
+        assert (await stream.rest())[-1].result.subtype == "not_started"
+        assert len(sidecars["three"].requests("Execute")) == 1
+
+
 async def test_a_login_that_was_mended_is_seen_when_it_is_looked_for(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, sidecars):
         await told(caller, request({"one": [FAILS]}))

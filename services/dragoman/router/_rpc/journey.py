@@ -42,6 +42,8 @@ class Journey:
         """The present adapter's name in ``fallback``."""
         self._first = adapter_pb2.ExecuteRequest()
         """What the first adapter got: one adapter's own settings are no other's."""
+        self._skipped: DragomanError | None = None
+        """Why the first adapter was not asked, if the run went to the others without that."""
 
     async def go(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> None:
         """Start the run at its adapter, and follow it to its end.
@@ -81,21 +83,31 @@ class Journey:
         if error is None:
             return await self._after_failure(request)
         run, failed = self._run, self._run.failed
-        if failed is None:
-            host = await self._successor() if self._skips(error) else None
-            if host is None:
-                run.refuse(error)
-                return None
-            run.remark("adapter_skipped", f"{error.message}; the run goes to {host.record.type!r}.")
-            return self._moved(host)
-        run.remark("fallback_refused", f"The adapter {run.record.adapter!r} did not take the run: {error.message}.")
-        host = await self._successor() if self._course.may_fall_back(failed) else None
+        is_first = failed is None and self._skipped is None
+        if is_first and not self._skips(error):
+            run.refuse(error)
+            return None
+        if is_first:
+            self._skipped = error
+        else:
+            told = f"The adapter {run.record.adapter!r} did not take the run: {error.message}."
+            run.remark("fallback_refused", told)
+        host = await self._successor() if failed is None or self._course.may_fall_back(failed) else None
         if self._is_called_off():
             return None
         if host is None:
-            run.end_as(failed)
+            self._end()
             return None
+        if is_first:
+            run.remark("adapter_skipped", f"{error.message}; the run goes to {host.record.type!r}.")
         return self._moved(host)
+
+    def _end(self) -> None:
+        """End the run, as nobody is left who would take it: for its first reason."""
+        if self._run.failed is not None:
+            self._run.end_as(self._run.failed)
+        elif self._skipped is not None:
+            self._run.refuse(self._skipped)
 
     def _skips(self, error: DragomanError) -> bool:
         """Tell whether a run that has not begun may go to another adapter: as if it had failed as others did."""
