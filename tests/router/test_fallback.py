@@ -132,7 +132,7 @@ async def test_an_adapter_that_does_not_tell_of_tools_may_have_called_them(folde
 async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_counts(
     folder: Path, run_log: str
 ) -> None:
-    async with among(folder, run_log=run_log) as (caller, _sidecars):
+    async with among(folder, run_log=run_log) as (caller, sidecars):
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
         chain = ("nobody", "two", "three")
         events = await told(caller, request({"one": [FAILS], "two": refuses, "three": [WORKS]}, *chain))
@@ -142,7 +142,12 @@ async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_
         events = await told(caller, asked)
         assert durable(events) == ["started", "attempt_ended", "result"]
         assert events[-1].result.failure.kind == AUTH
-        assert (await caller.run("s")).run.remarks
+        summary = (await caller.run("s")).run
+        assert summary.remarks
+        assert (summary.adapter, summary.attempt) == ("one", 1), "who refused did not fail at it"
+        assert summary.instance_id == sidecars["one"].instance_id
+        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="one"))
+        assert [run.run_id for run in listed.runs] == ["s"]
 
 
 async def test_settings_of_one_adapter_reach_no_other(folder: Path) -> None:

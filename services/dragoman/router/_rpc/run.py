@@ -110,6 +110,8 @@ class Run:
         """The result of an attempt that another one may follow."""
         self.failed: pb.Result | None = None
         """How the last attempt ended that was followed by another."""
+        self._failed_at = host, ""
+        """Where that attempt was: the adapter's place, and its process."""
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
         self._early: list[bytes] = []
@@ -298,6 +300,7 @@ class Run:
             return
         self.fanout.append(data, sequence)
         self.failed, self.held_back, self.endpoint = failed, None, None
+        self._failed_at = self.host, self.record.instance_id
         self.step(Step.ANOTHER)
         self.accepted.clear()
         self.log.info("attempt ended", sequence=sequence, failure=pb.FailureKind.Name(failed.failure.kind))
@@ -404,7 +407,10 @@ class Run:
         self._end_by_word(told, Step.STOPPED)
 
     def end_as(self, failed: pb.Result) -> None:
-        """End it as its last attempt ended, as none follows after all."""
+        """End it as its last attempt ended, and where that was, as none follows after all."""
+        self.host, self.record.instance_id = self._failed_at
+        self.record.adapter = self.host.record.type
+        self.log = self.log.bind(adapter=self.record.adapter, instance=self.record.instance_id)
         result = pb.Result()
         result.CopyFrom(failed)
         self._end_by_word(result, Step.ENDED)
