@@ -31,8 +31,36 @@ async def test_what_is_said_about_other_adapters_reaches_the_router() -> None:
 
 def test_what_is_not_said_is_left_out() -> None:
     request = api.ExecuteRequest()
-    put_chain(request, "", "network", None, ignore_breaker=False)
+    put_chain(request, None, None, None, ignore_breaker=False)
     assert request == api.ExecuteRequest()
+
+
+def test_adapters_without_failures_are_tried_on_the_usual_ones() -> None:
+    request = api.ExecuteRequest()
+    put_chain(request, "two, three,", None, None, ignore_breaker=False)
+    assert list(request.fallback.adapters) == ["two", "three"]
+    assert {pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_NETWORK} < set(request.fallback.on)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "fallback_on", "told"),
+    [
+        ("", None, "names nothing"),
+        (" ,", "network", "names nothing"),
+        ("two", "", "names nothing"),
+        ("two", ",", "names nothing"),
+        (None, "network", "the adapters of --fallback"),
+    ],
+)
+def test_a_chain_that_cannot_be_is_refused(fallback: str | None, fallback_on: str | None, told: str) -> None:
+    with pytest.raises(click.UsageError, match=told):
+        put_chain(api.ExecuteRequest(), fallback, fallback_on, None, ignore_breaker=False)
+
+
+@pytest.mark.parametrize("seconds", ["3600.5", "99999"])
+def test_a_longer_wait_than_routers_grant_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "fake", "hi", "--queue", seconds]) == 2
+    assert "is not in the range 0<=x<=3600" in capsys.readouterr().err
 
 
 def test_a_kind_that_is_none_is_named_with_near_ones() -> None:

@@ -5,6 +5,7 @@ import os
 import pty
 
 import pytest
+from dragoman.cli.main import main
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.testkit.fake_adapter import FakeAdapter, Teller
 from dragoman.v1 import adapter_pb2 as api
@@ -136,6 +137,22 @@ async def test_cancel(proven: bool | None, code: int) -> None:
     assert done.code == code
     assert done.out.startswith("run-1: cancelled; ")
     assert json_format.MessageToDict(fake.requests("Cancel")[0]) == {"runId": "run-1", "grace": "0s", "reason": "why"}
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "1e300", "1e12"])
+@pytest.mark.parametrize(
+    "command", [["run", "fake", "--timeout"], ["run", "fake", "--queue"], ["cancel", "r", "--grace"]]
+)
+def test_a_time_that_is_none_is_a_wrong_call(
+    command: list[str], number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, number]) == 2
+    assert command[-1] in capsys.readouterr().err
+
+
+def test_a_sequence_that_cannot_be_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attach", "r", "--after", str(2**64)]) == 2
+    assert "--after" in capsys.readouterr().err
 
 
 async def test_cancelling_what_is_not_known() -> None:

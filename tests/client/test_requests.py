@@ -58,5 +58,16 @@ def test_everything_arrives_in_its_field() -> None:
     }
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -float("inf"), 1e300, 3.2e11])
+def test_a_time_that_is_none_is_refused_with_its_path(seconds: float) -> None:
+    with pytest.raises(DragomanError) as caught:
+        execute_request("process", timeout_s=seconds)
+    assert [violation.path for violation in caught.value.violations] == ["limits.wall"]
+
+
+def test_a_time_keeps_its_fraction() -> None:
+    assert execute_request("process", timeout_s=4.35).limits.wall.ToNanoseconds() == 4_350_000_000
+
+
 def test_an_empty_prompt_is_a_prompt() -> None:
     assert execute_request("process", "").WhichOneof("task") == "prompt"

@@ -11,6 +11,7 @@ from dragoman.protocol.identity import is_adapter_type
 from dragoman.protocol.order import EPHEMERAL_ALLOWED
 from dragoman.protocol.wire import KIND_BY_FIELD
 from dragoman.router import _domain
+from dragoman.router._domain.admission import admission_problem
 from dragoman.router._domain.backoff import LONGEST_DELAY_S, STEADY_AFTER_S, Backoff
 from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._domain.detection import CachedDetection, FileMark
@@ -20,6 +21,7 @@ from dragoman.router._domain.runs import Retention, RunRecord, lost
 from dragoman.router._local.detection_file import DetectionFile
 from dragoman.router._local.sources import entry_point_specs
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
+from google.protobuf import duration_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -163,6 +165,16 @@ def test_pages_show_everything_once_whatever_is_removed_meanwhile(
         left = [item for place, item in enumerate(items) if place not in removed]
     assert seen == sorted(set(seen))
     assert {item for place, item in enumerate(items) if place not in removed} <= set(seen)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "is_refused"), [(0, 0, False), (3600, 0, False), (3600, 1, True), (0, -1, True)]
+)
+def test_a_wait_for_a_place_is_an_hour_at_most(seconds: int, nanos: int, is_refused: bool) -> None:
+    wait = duration_pb2.Duration(seconds=seconds, nanos=nanos)
+    problem = admission_problem(adapter_pb2.ExecuteRequest(admission=adapter_pb2.Admission(longest_wait=wait)))
+    assert (problem is not None) is is_refused
+    assert problem is None or problem[0] == "admission.longest_wait"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,10 @@ CLIENT_ORPHAN_AFTER_S = 30.0
 ROUTER_ORPHAN_AFTER_S = 60.0
 """What a router asks of adapters; it applies the caller's wish itself."""
 MAX_ORPHAN_AFTER_S = 24 * 3600.0
+LONGEST_WAIT_S = 3600.0
+"""How long a run may wait for a place at a router."""
+MOST_SECONDS = 315_576_000_000
+"""The longest time that a protobuf Duration tells: about 10,000 years."""
 REATTACH_S = 30.0
 """How long a router tries to attach again before a run is LOST."""
 DEFAULT_GRACE_S = 15.0

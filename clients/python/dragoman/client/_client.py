@@ -124,7 +124,7 @@ class Client:
             request.workspace.cwd = cwd
         timeout = self._timeout
         if live:
-            request.timeout.CopyFrom(duration(live_timeout_s))
+            request.timeout.CopyFrom(duration(live_timeout_s, "timeout"))
             timeout = None if timeout is None else timeout + live_timeout_s
         return await self._link.answer(self._link.adapter.TestEnvironment(request, timeout=timeout))
 
@@ -141,7 +141,7 @@ class Client:
         own.CopyFrom(request)
         own.run_id = own.run_id or new_run_id()
         if not own.HasField("orphan_after"):
-            own.orphan_after.CopyFrom(duration(CLIENT_ORPHAN_AFTER_S))
+            own.orphan_after.CopyFrom(duration(CLIENT_ORPHAN_AFTER_S, "orphan_after"))
         attach = pb.AttachRequest(run_id=own.run_id, adapter=own.adapter, hold=True)
         if own.HasField("batching"):
             attach.batching.CopyFrom(own.batching)
@@ -175,7 +175,7 @@ class Client:
         """
         request = pb.CancelRequest(run_id=run_id, reason=reason, adapter=adapter)
         if grace_s is not None:
-            request.grace.CopyFrom(duration(grace_s))
+            request.grace.CopyFrom(duration(grace_s, "grace"))
         return await self._link.answer(self._link.adapter.Cancel(request))
 
     async def respond(

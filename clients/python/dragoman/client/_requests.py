@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from dragoman.protocol.errors import invalid
+from dragoman.protocol.limits import MOST_SECONDS
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf import duration_pb2, struct_pb2
 
@@ -42,10 +42,20 @@ def _check(value: object, path: str) -> None:
         raise invalid(path, f"a {type(value).__name__} has no JSON form")
 
 
-def duration(seconds: float) -> duration_pb2.Duration:
-    """Return ``seconds`` as a protobuf Duration."""
+def duration(seconds: float, name: str) -> duration_pb2.Duration:
+    """Return ``seconds`` as a protobuf Duration.
+
+    Args:
+        seconds: how many.
+        name: what they are, for the error's path.
+
+    Raises:
+        DragomanError: they are no number, or too many.
+    """
+    if not abs(seconds) <= MOST_SECONDS:  # so asked that NaN is refused as well
+        raise invalid(name, f"{seconds} is no time in seconds")
     message = duration_pb2.Duration()
-    message.FromTimedelta(timedelta(seconds=seconds))
+    message.FromNanoseconds(round(seconds * 1e9))
     return message
 
 
@@ -75,7 +85,7 @@ def execute_request(
         run_id: your id for the run; empty for a new one.
 
     Raises:
-        DragomanError: a config value has no JSON form.
+        DragomanError: a config value has no JSON form, or the time is none.
 
     Example::
 
@@ -90,5 +100,5 @@ def execute_request(
     if config:
         request.config.CopyFrom(to_struct(config))
     if timeout_s is not None:
-        request.limits.wall.CopyFrom(duration(timeout_s))
+        request.limits.wall.CopyFrom(duration(timeout_s, "limits.wall"))
     return request

@@ -144,7 +144,7 @@ class RunStream:
         """
         request = api.CancelRequest(run_id=self.run_id, reason=reason, adapter=self._attach.adapter)
         if grace_s is not None:
-            request.grace.CopyFrom(duration(grace_s))
+            request.grace.CopyFrom(duration(grace_s, "grace"))
         return await self._link.answer(self._link.adapter.Cancel(request))
 
     async def respond(self, request_id: str, answer: pb.InputAnswer, *, responder: str = "") -> api.RespondResponse:

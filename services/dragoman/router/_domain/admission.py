@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dragoman.protocol.limits import LONGEST_WAIT_S
 from dragoman.v1 import adapter_pb2
 
-LONGEST_WAIT_S: Final = 3600.0
 MOST_WAITING: Final = 1000
 """How many runs may wait for one adapter."""
 
@@ -89,10 +89,12 @@ class Places:
 
 def longest_wait_s(request: adapter_pb2.ExecuteRequest) -> float:
     """Return how many seconds a run may wait for a place."""
-    return min(request.admission.longest_wait.ToNanoseconds() / 1e9, LONGEST_WAIT_S)
+    return request.admission.longest_wait.ToNanoseconds() / 1e9
 
 
 def admission_problem(request: adapter_pb2.ExecuteRequest) -> tuple[str, str] | None:
     """Return what is wrong with the wish, as a field and why; ``None`` if nothing is."""
-    is_wrong = request.HasField("admission") and request.admission.longest_wait.ToNanoseconds() < 0
-    return ("admission.longest_wait", "must not be negative") if is_wrong else None
+    wait_s = longest_wait_s(request)
+    if wait_s < 0:
+        return "admission.longest_wait", "must not be negative"
+    return ("admission.longest_wait", f"must not be over {LONGEST_WAIT_S:.0f} s") if wait_s > LONGEST_WAIT_S else None

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
+from dragoman.cli.commands._options import Seconds
 from dragoman.protocol.identity import near_names
+from dragoman.protocol.limits import LONGEST_WAIT_S
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -19,16 +21,13 @@ def chain_options() -> Callable[[_F], _F]:
     options = (
         click.option(
             "--fallback",
-            default="",
             metavar="ADAPTER[,ADAPTER]",
             help="Adapters to try if the run fails before the agent changed anything, in this order.",
         ),
-        click.option(
-            "--fallback-on", default=_USUAL, show_default=True, metavar="KIND[,KIND]", help="On which failures."
-        ),
+        click.option("--fallback-on", show_default=_USUAL, metavar="KIND[,KIND]", help="On which failures."),
         click.option(
             "--queue",
-            type=click.FloatRange(min=0),
+            type=Seconds(LONGEST_WAIT_S),
             metavar="SECONDS",
             help="Wait so long for a place, if all are taken.",
         ),
@@ -44,24 +43,36 @@ def chain_options() -> Callable[[_F], _F]:
 
 
 def put_chain(
-    request: pb.ExecuteRequest, fallback: str, fallback_on: str, queue_s: float | None, *, ignore_breaker: bool
+    request: pb.ExecuteRequest,
+    fallback: str | None,
+    fallback_on: str | None,
+    queue_s: float | None,
+    *,
+    ignore_breaker: bool,
 ) -> None:
     """Write what was said into a request; what was not said is left out.
 
     Raises:
-        click.BadParameter: there is no such failure.
+        click.BadParameter: there is no such failure, or a list names nothing.
+        click.UsageError: failures are named, and no adapter for them.
     """
-    if fallback:
-        request.fallback.adapters.extend(_items(fallback))
-        request.fallback.on.extend(_kind(name) for name in _items(fallback_on))
+    if fallback is not None:
+        request.fallback.adapters.extend(_items(fallback, "--fallback"))
+        named = _USUAL if fallback_on is None else fallback_on
+        request.fallback.on.extend(_kind(name) for name in _items(named, "--fallback-on"))
+    elif fallback_on is not None:
+        raise click.UsageError("--fallback-on says on which failures the adapters of --fallback are tried; name them")
     if queue_s:
         request.admission.longest_wait.FromNanoseconds(int(queue_s * 1e9))
     if ignore_breaker:
         request.admission.ignore_breaker = True
 
 
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+def _items(text: str, option: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise click.BadParameter("names nothing; leave it out", param_hint=option)
+    return items
 
 
 def _kind(name: str) -> event_pb2.FailureKind.ValueType:

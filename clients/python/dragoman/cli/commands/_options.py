@@ -1,13 +1,33 @@
 """Options that several commands share."""
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from dragoman.protocol.limits import MOST_SECONDS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 ROUTER_VARIABLE = "DRAGOMAN_ROUTER"
+
+
+class Seconds(click.FloatRange):
+    """A time: a range of numbers takes some for its own that are none.
+
+    Args:
+        longest: the longest that there may be.
+    """
+
+    def __init__(self, longest: float = MOST_SECONDS) -> None:
+        super().__init__(min=0, max=longest)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return what was typed as a number."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return number
 
 
 def router_option(*, finds_runs: bool = False) -> Callable[[_F], _F]:

@@ -18,6 +18,7 @@ from dragoman.cli._summary import EXIT_OK, exit_code
 from dragoman.cli._text import one_line
 from dragoman.cli.commands._chain import chain_options, put_chain
 from dragoman.cli.commands._options import (
+    Seconds,
     adapter_option,
     config_option,
     cwd_option,
@@ -145,7 +146,7 @@ def _permissions(wishes: Wishes) -> event_pb2.Permissions:
 @config_option()
 @env_option()
 @click.option("--template", is_flag=True, help="PROMPT is a template with {{path.to.value}}.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="The longest the run may take.")
+@click.option("--timeout", type=Seconds(), metavar="SECONDS", help="The longest the run may take.")
 @click.option(
     "--session",
     "session_file",
@@ -191,8 +192,8 @@ def run_command(
     permission_mode: str,
     dangerously_allow_all: bool,
     label_pairs: tuple[str, ...],
-    fallback: str,
-    fallback_on: str,
+    fallback: str | None,
+    fallback_on: str | None,
     queue: float | None,
     ignore_breaker: bool,
     run_id: str,
@@ -309,7 +310,9 @@ def _standard_input() -> str:
 
 @click.command("attach")
 @click.argument("run_id", metavar="RUN")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only events after sequence N.")
+@click.option(
+    "--after", type=click.IntRange(0, 2**64 - 1), default=0, metavar="N", help="Only events after sequence N."
+)
 @click.option("--hold", is_flag=True, help="Keep the run alive while this follows it.")
 @click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
 @json_option("Print one line of JSON per event.")

@@ -12,7 +12,7 @@ from dragoman.cli._style import Segment, Style
 from dragoman.cli._summary import EXIT_FAILED, EXIT_OK, processes
 from dragoman.cli._table import table
 from dragoman.cli._text import one_line, seconds, word
-from dragoman.cli.commands._options import adapter_option, json_option, router_option
+from dragoman.cli.commands._options import Seconds, adapter_option, json_option, router_option
 from dragoman.client import Client
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -22,7 +22,7 @@ _OUTCOMES = {name.removeprefix("OUTCOME_").lower(): number for name, number in p
 
 @click.command("cancel")
 @click.argument("run_id", metavar="RUN")
-@click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="Time to end by itself; 0 kills now.")
+@click.option("--grace", type=Seconds(), metavar="SECONDS", help="Time to end by itself; 0 kills now.")
 @click.option("--reason", default="", help="Why, for people.")
 @json_option("Print the CancelResponse as JSON.")
 @adapter_option()
