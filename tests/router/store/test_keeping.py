@@ -119,13 +119,15 @@ async def test_sessions_are_forgotten_as_it_was_configured(folder: Path) -> None
 async def test_who_comes_back_after_an_outage_lets_others_renew_first(slow: Slow) -> None:
     clock = SetClock()
     keeping = Keeping(slow, clock, "one", kept=KEPT)
-    assert keeping.may_claim(), "nothing failed before"
+    assert not keeping.may_claim(), "it was not there before"
 
     async def renew(at: float, *, fails: bool = False) -> bool:
         clock.now, slow.fails = at, fails
         assert await keeping.renew() is not fails
         return keeping.may_claim()
 
+    for at in (985.0, 990.0, 995.0):
+        assert not await renew(at), "nobody knows how long the log has been there"
     assert await renew(1000.0)
     assert await renew(1005.0)
     assert not await renew(1010.0, fails=True)
@@ -155,6 +157,7 @@ async def test_a_claim_that_nobody_heard_of_is_found_by_the_next(database: Datab
     await store.open()
     for run in (a_run("theirs", owner="two"), a_run("mine", owner="one"), ended("over", 1.0)):
         await store.begin(run)
+    await store.release("two")
     keeping = Keeping(store, clock, "one", kept=KEPT)
     with pytest.raises(StoreError):
         await keeping.claim()
@@ -175,6 +178,10 @@ async def test_just_after_an_outage_only_what_was_given_up_is_claimed(store: Sto
 
 def test_what_was_not_seen_for_long_was_away() -> None:
     contact = Contact(LEASE_S)
+    for at in (985.0, 990.0, 995.0):
+        assert not contact.lasts(at), "it has just been opened"
+        contact.worked(at)
+        assert not contact.lasts(at)
     contact.worked(1000.0)
     assert contact.lasts(1010.0)
     assert not contact.lasts(1011.0), "a renewal hangs"

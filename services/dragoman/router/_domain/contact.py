@@ -1,7 +1,8 @@
 """Whether the run log was there all the time lately: who comes back after an outage takes nobody's runs at once.
 
 While a database is out of reach, every router's lease runs out. The first one to reach it again would find the runs
-of all others without a lease, though they are about to renew it; so it lets a lease's time pass first.
+of all others without a lease, though they are about to renew it; so it lets a lease's time pass first. So does one
+that has just been started, which cannot know how long the database was there.
 """
 
 from typing import Final
@@ -22,7 +23,7 @@ class Contact:
         self._seen: float | None = None
         self._fails = False
         self._since: float | None = None
-        """Since when it is there again; ``None`` if it was never known to be away."""
+        """Since when it is there again; ``None`` before it was ever reached."""
 
     def worked(self, now: float) -> None:
         """Take note that the log was reached."""
@@ -38,8 +39,8 @@ class Contact:
         """Tell whether every router that lives has had the time to renew its lease."""
         if self._fails or not self._is_recent(now):
             return False
-        return self._since is None or now - self._since >= self._lease_s
+        return self._since is not None and now - self._since >= self._lease_s
 
     def _is_recent(self, now: float) -> bool:
         # A machine that slept, or a clock that was set, is as good as an outage: leases are gone without a failure.
-        return self._seen is None or 0 <= now - self._seen <= self._lease_s * _UNSEEN
+        return self._seen is not None and 0 <= now - self._seen <= self._lease_s * _UNSEEN

@@ -16,6 +16,7 @@ from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.link import is_cut, unavailable
+from dragoman.router._rpc.peers import came_from_a_router
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.serving import (
     Holding,
@@ -149,7 +150,8 @@ class AdapterServicer:
             run = self._core.runs.find(request.run_id)
             run = run or self._core.runs.adopt(request.run_id, host, hold=request.hold)
         bind(adapter=run.record.adapter, run_id=run.run_id)
-        with Holding(run) if request.hold else contextlib.nullcontext():
+        holding = Holding(run, is_relayed=came_from_a_router(context))
+        with holding if request.hold else contextlib.nullcontext():
             await stream_run(self._core, run, context, after_sequence=request.after_sequence, joined=True)
 
     async def _stored(self, stored: StoredRun, context: Context, request: pb.AttachRequest) -> None:

@@ -48,6 +48,9 @@ class Host(abc.ABC):
     def is_up(self) -> bool:
         """Whether there is a process that could know a run."""
 
+    def lose(self, endpoint: Endpoint) -> None:  # noqa: B027 - a process that was not launched here is nobody's
+        """Take note that another router has taken over a process of this place, with its runs."""
+
     @abc.abstractmethod
     async def stop(self, grace_s: float) -> None:
         """Let go of it: a process that was launched here ends within ``grace_s`` seconds or is killed."""

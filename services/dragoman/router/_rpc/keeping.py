@@ -72,6 +72,7 @@ class Keeping:
         """
         await self.store.open()
         self.digests = RequestDigests(await self.store.setting("digest_key", secrets.token_bytes(32)))
+        self._contact.worked(self._clock.time())
         self._writing = asyncio.ensure_future(self.writer.run())
 
     async def close(self) -> None:
@@ -115,7 +116,8 @@ class Keeping:
     def may_claim(self) -> bool:
         """Tell whether a lease that has run out is its owner's fault, and not that of a log that was out of reach.
 
-        False from a failure until the log was there for a whole lease: by then all that live have renewed theirs.
+        False from its opening, or a failure, until the log was there for a whole lease: by then all that live have
+        renewed theirs.
         """
         return self._contact.lasts(self._clock.time())
 
@@ -172,7 +174,7 @@ class Keeping:
         """Return what is kept of a run; ``None`` if nothing is.
 
         Raises:
-            DragomanError: RUN_LOG_UNAVAILABLE.
+            DragomanError: RUN_LOG_UNAVAILABLE; also for a run that is in memory no more, and not written yet.
         """
         if not is_run_id(run_id):
             return None
@@ -182,6 +184,8 @@ class Keeping:
         except StoreError as error:
             raise unavailable(error) from error
         never_was = never_was or self.writer.is_removing(run_id)
+        if stored is None and self.writer.is_writing(run_id):
+            raise unavailable("a run with this id is not written yet")
         return None if stored is not None and never_was and stored.owner == self.owner else stored
 
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
@@ -251,7 +255,7 @@ class Keeping:
         )
 
 
-def unavailable(error: StoreError) -> DragomanError:
+def unavailable(error: StoreError | str) -> DragomanError:
     """Return the status for a call that needs the log."""
     return DragomanError(Reason.RUN_LOG_UNAVAILABLE, f"the run log cannot be read now: {error}", retry_after_s=1.0)
 

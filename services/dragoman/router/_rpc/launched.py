@@ -33,11 +33,18 @@ class _Life:
         self.grace_s = 0.0
         self.task: asyncio.Task[None] | None = None
         self.launched: Launched | None = None
+        self.is_anothers = False
+        """Whether another router has it now, and ends it when that one has done with it."""
+
+    async def end(self, grace_s: float) -> None:
+        """End the process, if it is this router's to end."""
+        if self.launched is not None and not self.is_anothers:
+            await self.launched.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
         """End it within ``grace_s`` seconds; a later call may shorten that."""
-        if self.stopping.is_set() and self.launched is not None:
-            await self.launched.stop(grace_s)
+        if self.stopping.is_set():
+            await self.end(grace_s)
         self.grace_s = grace_s
         self.stopping.set()
         if self.task is not None:
@@ -88,11 +95,23 @@ class LaunchedHost(Host):
         self._is_closed = True
         await asyncio.gather(*(life.stop(grace_s) for life in self._lives))
 
+    def lose(self, endpoint: Endpoint) -> None:
+        """Leave a process to another router, which has taken its runs over: new runs get another one.
+
+        If that router is of another machine, and the process nobody's, it ends by itself, as adapters do.
+        """
+        for life in self._lives:
+            if life.ready.done() and not life.ready.exception() and life.ready.result() is endpoint:
+                life.is_anothers = True
+                if self._forget(life):
+                    self._set(router_pb2.ADAPTER_STATE_IDLE)
+
     async def _let_go_of_unused(self, life: _Life, endpoint: Endpoint) -> None:
         """Stop a process that neither a run nor a call has used for a while, be it the present one or not."""
         while not life.stopping.is_set():
             await endpoint.unused()
-            await first_of(asyncio.ensure_future(endpoint.in_use()), timeout_s=self._scene.timing.idle_s)
+            idle_s = 0.0 if life.is_anothers else self._scene.timing.idle_s
+            await first_of(asyncio.ensure_future(endpoint.in_use()), timeout_s=idle_s)
             is_wanted = self._life is life and self._uses
             if not endpoint.is_used and not is_wanted:
                 _log.info("adapter let go: nobody has used it", adapter=self.record.type)
@@ -194,14 +213,15 @@ class LaunchedHost(Host):
         try:
             endpoint = await self._reach(life, launched, link)
             if endpoint is None:
-                await launched.stop(0.0)
+                await life.end(0.0)
             else:
                 await self._serve(life, launched, endpoint)
         finally:
             # A no-op after the stops above; after a fault of ours nothing may stay behind all the same.
-            await asyncio.shield(launched.stop(0.0))
+            await asyncio.shield(life.end(0.0))
             await link.close()
-            _log.info("adapter gone", adapter=self.record.type, pid=launched.pid)
+            what = "adapter left to another router" if life.is_anothers else "adapter gone"
+            _log.info(what, adapter=self.record.type, pid=launched.pid)
 
     async def _reach(self, life: _Life, launched: Launched, link: Link) -> Endpoint | None:
         """Wait until it is ready; ``None`` if it will not be, which is told to who waits."""
@@ -256,7 +276,7 @@ class LaunchedHost(Host):
                     self._set(router_pb2.ADAPTER_STATE_IDLE)
                 self._backoff = Backoff()
                 # Its runs are followed until it is gone: it may still tell how they end.
-                await launched.stop(life.grace_s)
+                await life.end(life.grace_s)
             endpoint.leave("was stopped")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_S):

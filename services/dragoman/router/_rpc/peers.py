@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+from collections import deque
 from typing import Any, Final
 
 import grpc
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.server import Context, draining, write_event
+from dragoman.protocol.wire import peek
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.link import Link, StreamCall, elsewhere, explained, first_of, is_cut
 
 HOP: Final = "dragoman-hop"
 """Metadata of calls that come from another router; they are not passed on again."""
+_REMEMBERED: Final = 64
+"""Of the events that were passed on so many are kept, to say which one was the last; not each has a sequence."""
 _REACH_S: Final = 5.0
 """How long another router may take to take a call."""
 
@@ -49,11 +53,12 @@ class Peers:
             DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
         """
         call = self._link(stored, context).stream("Attach", request, metadata=((HOP, "1"),))
-        passing = asyncio.ensure_future(self._pass(call, context))
+        passed: deque[bytes] = deque(maxlen=_REMEMBERED)
+        passing = asyncio.ensure_future(self._pass(call, context, passed))
         try:
             await first_of(asyncio.shield(passing), asyncio.ensure_future(ended_early.wait()))
             if not passing.done():
-                raise draining()
+                raise draining(next((number for data in reversed(passed) if (number := peek(data).sequence)), None))
             await passing
         except TimeoutError as error:
             raise elsewhere(stored.run_id) from error
@@ -65,12 +70,13 @@ class Peers:
             passing.cancel()
             await asyncio.gather(passing, return_exceptions=True)
 
-    async def _pass(self, call: StreamCall, context: Context) -> None:
+    async def _pass(self, call: StreamCall, context: Context, passed: deque[bytes]) -> None:
         async with asyncio.timeout(_REACH_S):
             await call.initial_metadata()
         message: Any = await call.read()
         while message is not grpc.aio.EOF:
             await write_event(context, message)
+            passed.append(message)
             message = await call.read()
 
     def _link(self, stored: StoredRun, context: Context) -> Link:

@@ -7,6 +7,7 @@ from dragoman.protocol.fanout import Fanout, Reader
 from dragoman.protocol.wire import peek
 from dragoman.router._domain.stored import StoredEvents
 from dragoman.router._rpc.keeping import unavailable
+from dragoman.router._rpc.steering import unknown_run
 from dragoman.router._store.batches import unpack
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.store import Store
@@ -21,6 +22,7 @@ class LogReader:
         run_id: the run.
         after_sequence: the last sequence the reader has.
         fanout: the run's events in memory. ``None`` if it is over and only the log has it.
+        end: the last sequence of a run that only the log has; it may be forgotten while it is read.
         replay_done: mark where the replay ends, unless the run is over.
         copies: returns what ``Fanout.reader`` is to send at that mark. Asked only when it is reached, as what waits
             for an answer now may have one by then.
@@ -33,6 +35,7 @@ class LogReader:
         after_sequence: int,
         *,
         fanout: Fanout | None = None,
+        end: int = 0,
         replay_done: bool = False,
         copies: Callable[[], list[bytes]] = list,
     ) -> None:
@@ -43,6 +46,7 @@ class LogReader:
         self._store = store
         self._run_id = run_id
         self._fanout = fanout
+        self._end = end
         self._replay_done = replay_done
         self._copies = copies
         self._live: Reader | None = None
@@ -51,10 +55,12 @@ class LogReader:
         """Return the next events; see ``EventReader``.
 
         Raises:
-            DragomanError: RUN_LOG_UNAVAILABLE.
+            DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was forgotten meanwhile.
         """
         if self._live is None:
             events = await self._from_log()
+            if not events and self.last_sequence < self._end:
+                raise unknown_run(self._run_id)
             if events or self._fanout is None:
                 return events
             self._live = self._go_live(self._fanout)

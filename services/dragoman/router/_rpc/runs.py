@@ -192,6 +192,7 @@ class Runs:
     def take_over(self, stored: StoredRun, host: Host) -> Run:
         """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
         if (own := self._runs.get(stored.run_id)) is not None:
+            own.given_up = lambda _given: None  # its place is taken by the same run, and its adapter stays here
             own.give_up()
         summary = stored.state.run
         record = self._record(stored.run_id, host)
@@ -245,7 +246,9 @@ class Runs:
 
     def _given_up(self, run: Run, logged: LoggedRun) -> None:
         self._forget(run.run_id, run.record.number)
-        if run.endpoint is not None and not logged.is_begun:
+        if run.endpoint is not None and logged.is_begun:
+            run.host.lose(run.endpoint)
+        elif run.endpoint is not None:
             # Both routers accepted it, as this one could not ask the log; so there are perhaps two agents at it.
             self._scene.tasks.start(self._leave_to_other(run, run.endpoint), f"leave {run.run_id}")
 

@@ -118,12 +118,12 @@ async def stream_stored(core: Core, stored: StoredRun, context: Context, *, afte
         after_sequence: the last sequence the reader has.
 
     Raises:
-        DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING.
+        DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or RUN_NOT_FOUND as it is forgotten meanwhile.
     """
     if after_sequence > stored.logged:
         raise _ahead(after_sequence, stored.logged)
     with core.stream():
-        reader = LogReader(core.keeping.store, stored.run_id, after_sequence)
+        reader = LogReader(core.keeping.store, stored.run_id, after_sequence, end=stored.logged)
         await stream_events(context, reader, ended_early=core.ending)
 
 
@@ -141,15 +141,21 @@ def _ahead(after_sequence: int, last: int) -> DragomanError:
 
 
 class Holding:
-    """Holds a run while the block runs; a stream that the server ended counts for a while longer."""
+    """Holds a run while the block runs; a stream that a server ended counts for a while longer.
 
-    def __init__(self, run: Run) -> None:
+    Args:
+        run: the run.
+        is_relayed: whether another router holds it for somebody. Should that one end, who reads there will be back.
+    """
+
+    def __init__(self, run: Run, *, is_relayed: bool = False) -> None:
         self._run = run
+        self._is_relayed = is_relayed
 
     def __enter__(self) -> None:
         self._run.holders.acquire()
         self._run.held()
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        by_server = isinstance(error, DragomanError) and error.reason in _BY_SERVER
+        by_server = self._is_relayed or (isinstance(error, DragomanError) and error.reason in _BY_SERVER)
         self._run.holders.release(by_server=by_server)

@@ -1,7 +1,7 @@
 """One run as its writer sees it: what waits to be written, and how far it may be told."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +10,8 @@ from dragoman.router._store.batches import pack
 
 ROW_BYTES: Final = 256 * 1024
 """A row of events is closed when it has so much."""
+WRITE_BYTES: Final = 8 * ROW_BYTES
+"""What is written at once: a backlog goes in steps, each of which a slow server has in time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,13 +64,21 @@ class LoggedRun:
         return self.stored.reserved if self.is_begun or self.is_beginning else None
 
 
-def rows_of(run: LoggedRun) -> list[StoredEvents]:
-    """Return what waits as rows; what was let go is a row without events."""
+def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> list[StoredEvents]:
+    """Return what waits as rows; what was let go is a row without events.
+
+    Args:
+        run: the run.
+        most: no more events than of so many bytes, but one.
+    """
     run_id, expected = run.stored.run_id, run.stored.logged + 1
     rows: list[StoredEvents] = []
     events: list[bytes] = []
     first = size = 0
     for sequence, data in run.waiting:
+        most -= len(data)
+        if most < 0 and (events or rows):
+            break
         if sequence != expected or size + len(data) > ROW_BYTES:
             if events:
                 rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
@@ -83,3 +93,8 @@ def rows_of(run: LoggedRun) -> list[StoredEvents]:
     if events:
         rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
     return rows
+
+
+def has_all(run: LoggedRun, rows: Sequence[StoredEvents]) -> bool:
+    """Tell whether these rows are all that waits."""
+    return not run.waiting or bool(rows and rows[-1].last == run.waiting[-1][0])

@@ -25,6 +25,11 @@ _MOST_CONNECTIONS: Final = 4
 CONNECT_S: Final = 10.0
 ANSWER_S: Final = 10.0
 """A server that takes longer is as good as none: runs must go on without it."""
+_RECONNECT_S: Final = 8.0
+"""For how long the pool tries again by itself, ever more seldom; after that each new call has it try anew.
+
+Much less than a lease: who lives must be back, and renew its own, before another one may take its runs.
+"""
 _ENDING_S: Final = 0.05
 _CLOSING_S: Final = 1.0
 _TOO_MUCH: Final = "54"
@@ -38,6 +43,8 @@ _SETTINGS: Final = {
     "keepalives_idle": "5",
     "keepalives_interval": "5",
     "keepalives_count": "2",
+    # Nor is one waited for that does not even refuse: by the system's patience these are two minutes.
+    "connect_timeout": "5",
 }
 """Of connections, where the URL says nothing else."""
 _BLOB: Final = """
@@ -81,7 +88,8 @@ class PostgresDatabase:
             message = "PostgreSQL needs the extra: pip install 'dragoman[postgres]'"
             raise StoreError(message, is_lasting=True) from error
         self._errors = (psycopg.Error, TimeoutError, OSError)
-        self._wrong = (psycopg.DataError, psycopg.ProgrammingError)
+        # Not what a statement cannot do at all, as while a table is renamed: that is the fault of no run.
+        self._wrong = (psycopg.DataError,)
         given = psycopg.conninfo.conninfo_to_dict(self._url)
         settings = {name: value for name, value in _SETTINGS.items() if name not in given}
         logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it says is told as ours
@@ -95,6 +103,7 @@ class PostgresDatabase:
             # One that the server has closed meanwhile is replaced before it is used, not found out by a call.
             check=AsyncConnectionPool.check_connection,
             timeout=self.connect_s,
+            reconnect_timeout=_RECONNECT_S,
             name="run-log",
         )
         try:

@@ -17,7 +17,16 @@ _AT_TASK: Final = (
     " AND finished_at IS NULL"
 )
 _PAGE_ROWS: Final = 64
-"""Rows of events that are read at once; a row holds at most what one batch of the writer does."""
+_PAGE_BYTES: Final = MIB
+"""Rows of events that are read at once: so many, and no more once they have so many bytes."""
+_EVENTS: Final = (
+    "SELECT first, last, data, sum(COALESCE(length(data), 0)) OVER (ORDER BY first) AS upto FROM events"
+    " WHERE run_id = :run_id AND last > :after ORDER BY first LIMIT :size"
+)
+_PAGE: Final = (
+    f"SELECT first, last, data FROM ({_EVENTS}) AS page"  # noqa: S608 - constants
+    " WHERE upto - COALESCE(length(data), 0) < :most ORDER BY first"
+)
 _FORGOTTEN_AT_ONCE: Final = 200
 _FREED_AT_ONCE: Final = 32 * MIB
 """Bytes after which no more runs are forgotten at once: SQLite writes nothing else meanwhile."""
@@ -125,11 +134,8 @@ class Store:
 
         The first may begin at or before ``after``.
         """
-        rows = await self._database.fetch(
-            "SELECT first, last, data FROM events WHERE run_id = :run_id AND last > :after"
-            " ORDER BY first LIMIT :size",
-            {"run_id": run_id, "after": after, "size": _PAGE_ROWS},
-        )
+        values: dict[str, Value] = {"run_id": run_id, "after": after, "size": _PAGE_ROWS, "most": _PAGE_BYTES}
+        rows = await self._database.fetch(_PAGE, values)
         return [
             StoredEvents(run_id, cast("int", first), cast("int", last), cast("bytes | None", data))
             for first, last, data in rows

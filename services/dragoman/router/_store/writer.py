@@ -16,7 +16,7 @@ from dragoman.protocol.limits import MIB
 from dragoman.router._domain.reservation import next_reserved
 from dragoman.router._domain.stored import StoredEvents, StoredRun
 from dragoman.router._store.database import StoreError
-from dragoman.router._store.logged import ROW_BYTES, LoggedRun, rows_of
+from dragoman.router._store.logged import ROW_BYTES, WRITE_BYTES, LoggedRun, has_all, rows_of
 from dragoman.router._store.store import Store
 
 __all__ = ["LoggedRun", "Writer"]
@@ -130,6 +130,11 @@ class Writer:
     def is_removing(self, run_id: str) -> bool:
         """Tell whether what the store has of a run is about to be forgotten, as it never was."""
         return run_id in self._removing
+
+    def is_writing(self, run_id: str) -> bool:
+        """Tell whether there is a run with this id that the store may not know of yet."""
+        run = self._runs.get(run_id)
+        return run is not None and not run.is_begun
 
     async def removed(self, run_id: str) -> None:
         """Wait until a run that never was is forgotten, or the store is known to fail."""
@@ -329,9 +334,9 @@ class Writer:
             await self._give_up(run)
 
     async def _write_down(self, taken: Sequence[LoggedRun]) -> None:
-        rows = {run.stored.run_id: rows_of(run) for run in taken}
+        rows = self._rows(taken)
         after = {run.stored.run_id: self._after(run, rows[run.stored.run_id]) for run in taken}
-        upto = {run.stored.run_id: (run.last, run.changes) for run in taken}
+        upto = {run.stored.run_id: self._upto(run, rows[run.stored.run_id]) for run in taken}
         lost = await self._store.write([row for item in rows.values() for row in item], list(after.values()))
         for run in taken:
             if run.is_gone:
@@ -343,6 +348,18 @@ class Writer:
                 await self._give_up(run)
             elif run.is_over and not run.is_changed and self._runs.get(run.stored.run_id) is run:
                 del self._runs[run.stored.run_id]
+
+    def _rows(self, runs: Sequence[LoggedRun]) -> dict[str, list[StoredEvents]]:
+        """Return what is written next of these runs; who has little does not wait for who has much."""
+        left, rows = WRITE_BYTES, {}
+        for run in sorted(runs, key=lambda item: item.waiting_bytes):
+            rows[run.stored.run_id] = rows_of(run, left)
+            left -= _size(rows[run.stored.run_id])
+        return rows
+
+    def _upto(self, run: LoggedRun, rows: list[StoredEvents]) -> tuple[int, int]:
+        """Return the last event and the last change that are written with these rows."""
+        return (run.last, run.changes) if has_all(run, rows) else (rows[-1].last, run.written)
 
     async def _wake(self) -> None:
         async with self._written:
@@ -371,9 +388,12 @@ class Writer:
         return replace(now, reserved=reserved, logged=run.stored.logged, size=run.stored.size)
 
     def _after(self, run: LoggedRun, rows: list[StoredEvents]) -> StoredRun:
-        size = sum(len(row.data) for row in rows if row.data is not None)
+        after = self._next(run)
+        if not has_all(run, rows):
+            # What is told of a run must not be ahead of its events, least of all that it is over.
+            after = replace(after, state=run.stored.state, finished_at=run.stored.finished_at)
         logged = rows[-1].last if rows else run.stored.logged
-        return replace(self._next(run), logged=logged, size=run.stored.size + size)
+        return replace(after, logged=logged, size=run.stored.size + _size(rows))
 
     def _forget(self, run: LoggedRun, written: int) -> None:
         """Let go of what was written; more may have come, or gone, meanwhile."""
@@ -432,6 +452,10 @@ class Writer:
             if run.is_behind:
                 run.is_behind = False
                 run.remark("log_recovered", "The run log is written again.")
+
+
+def _size(rows: Sequence[StoredEvents]) -> int:
+    return sum(len(row.data) for row in rows if row.data is not None)
 
 
 def _is_beginning(run: LoggedRun | None) -> bool:
