@@ -159,8 +159,10 @@ class Sidecar:
         revision: int = 1,
         instance_id: str = "",
         features: Sequence[event_pb2.Feature.ValueType] = (),
+        schema: str = "",
     ) -> None:
         self.features = features
+        self.schema = schema
         self.refuses_sessions = False
         self.type = type_
         self.aliases = aliases
@@ -201,6 +203,7 @@ class Sidecar:
             revision=self.revision,
             instance_id=self.instance_id,
             pid=os.getpid(),
+            config_schema_json=self.schema,
             capabilities=event_pb2.Capabilities(
                 items=[event_pb2.Capability(feature=feature) for feature in self.features]
             ),
@@ -359,6 +362,7 @@ async def main() -> int:
         aliases=[name for name in env.get("SIDECAR_ALIASES", "").split(",") if name],
         revision=int(env.get("SIDECAR_REVISION", "1")),
         features=[event_pb2.Feature.Value(name) for name in env.get("SIDECAR_FEATURES", "").split()],
+        schema=env.get("SIDECAR_SCHEMA", ""),
     )
     server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [env["DRAGOMAN_LISTEN"]])
     stop = asyncio.Event()

@@ -30,10 +30,14 @@ WORKS = ["b", {"end": "SUCCEEDED"}]
 
 @contextlib.asynccontextmanager
 async def among(
-    folder: Path, types: Sequence[str] = ("one", "two", "three"), features: Any = TOLD, **fields: Any
+    folder: Path,
+    types: Sequence[str] = ("one", "two", "three"),
+    features: Any = TOLD,
+    schema: str = "",
+    **fields: Any,
 ) -> AsyncIterator[tuple[Caller, dict[str, Sidecar]]]:
     """A router that has several adapters at configured addresses."""
-    sidecars = {name: Sidecar(name, features=features) for name in types}
+    sidecars = {name: Sidecar(name, features=features, schema=schema) for name in types}
     addresses = {name: f"unix:{folder}/{name}.sock" for name in types}
     async with contextlib.AsyncExitStack() as stack:
         for name, sidecar in sidecars.items():
@@ -159,6 +163,41 @@ async def test_settings_of_one_adapter_reach_no_other(folder: Path) -> None:
         ((second,), (third,)) = (sidecars[name].requests("Execute") for name in ("two", "three"))
         assert (dict(second.config), second.workspace.cwd) == ({"of": "two"}, str(folder))
         assert dict(third.config) == {"cwd": str(folder), "of": "one"}
+
+
+CLOSED = '{"properties": {"maxTurns": {}}, "additionalProperties": false}'
+
+
+async def test_settings_that_the_next_adapter_does_not_know_are_refused_before_the_run(folder: Path) -> None:
+    async with among(folder, schema=CLOSED) as (caller, sidecars):
+        asked = request({"one": [FAILS], "two": [FAILS], "three": [WORKS]}, "nobody", "two", "three")
+        asked.config.update({"maxTurns": 3, "of": "one", "command": "/one"})
+        error = await Stream(caller.adapter.Execute(asked)).error()
+        assert error.reason is Reason.INVALID_REQUEST
+        assert [wrong.path for wrong in error.violations] == ["fallback.configs.two", "fallback.configs.three"]
+        assert "'two'" in error.message
+        assert "{} for none" in error.message
+        assert error.message.endswith("does not know of")
+        assert not sidecars["one"].requests("Execute")
+        asked.fallback.configs["two"].SetInParent()
+        asked.fallback.configs["three"].update({"maxTurns": 3})
+        assert durable(await told(caller, asked))[-1] == "result"
+        ((second,), (third,)) = (sidecars[name].requests("Execute") for name in ("two", "three"))
+        assert second.HasField("config")
+        assert (dict(second.config), dict(third.config)) == ({}, {"maxTurns": 3})
+
+
+async def test_an_adapter_that_has_not_said_what_it_knows_is_asked_when_its_turn_comes(folder: Path) -> None:
+    named = [manifest(folder, name, env={"SIDECAR_SCHEMA": CLOSED}) for name in ("one", "two")]
+    async with routing(config(folder, manifests=tuple(named))) as (_router, caller):
+        asked = request({"one": [FAILS], "two": [WORKS]}, "two")
+        asked.config.update({"of": "one"})
+        assert durable(await told(caller, asked))[-1] == "result", "the sidecar takes anything"
+        asked.run_id = "s"
+        error = await Stream(caller.adapter.Execute(asked)).error()
+        assert error.reason is Reason.INVALID_REQUEST, "now it is known"
+        asked.run_id = "r"
+        assert durable(await told(caller, asked))[-1] == "result", "it ran, and is only asked for again"
 
 
 async def test_a_run_that_waits_for_the_next_after_one_refused_is_cancelled_there(folder: Path) -> None:

@@ -7,6 +7,7 @@ from dragoman.protocol.order import OrderChecker
 from dragoman.router._domain.admission import Places
 from dragoman.router._domain.breaker import FIRST_S, Breakers, Key, login_parts
 from dragoman.router._domain.fallback import Course, candidates, ended, onward
+from dragoman.router._domain.fallback_settings import unknown_settings
 from dragoman.router._domain.requests import execute_objection
 from dragoman.router._domain.runs import RunRecord
 from dragoman.v1 import adapter_pb2 as api
@@ -159,6 +160,47 @@ def test_settings_that_say_nothing_are_none() -> None:
     following = api.ExecuteRequest.FromString(onward(request, "b", "b", "", request.fallback).SerializeToString())
     assert following.HasField("config"), "else the agent's stored settings would be in force"
     assert not following.config.fields
+
+
+CLOSED = '{"properties": {"timeoutSec": {}, "maxTurns": {}}, "additionalProperties": false}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        (CLOSED, True),
+        ('{"additionalProperties": false}', True),
+        ('{"properties": {"timeoutSec": {}}}', False),
+        ('{"properties": {}, "additionalProperties": {}}', False),
+        ('{"patternProperties": {"^s": {}}, "additionalProperties": false}', False),
+        ('{"properties": 1, "additionalProperties": false}', False),
+        ("[]", False),
+        ("", False),
+        ("[" * 100_000, False),
+    ],
+)
+def test_settings_that_an_adapter_says_it_does_not_know_are_seen_before(schema: str, wrong: bool) -> None:
+    request = api.ExecuteRequest(fallback=api.Fallback(adapters=["b"]))
+    request.agent.adapter_config.update({"timeoutSec": 1, "sandbox": "SECRET", "command": "/x"})
+    found = unknown_settings(request, {"b": api.DescribeResponse(adapter="bee", config_schema_json=schema)})
+    assert [problem.path for problem in found] == (["fallback.configs.b"] if wrong else [])
+    assert all("'bee'" in problem.description and "sandbox" in problem.description for problem in found)
+    assert "SECRET" not in str(found)
+
+
+def test_settings_of_an_adapters_own_are_seen_too_and_none_are_right() -> None:
+    request = api.ExecuteRequest(fallback=api.Fallback(adapters=["b"]))
+    request.config.update({"sandbox": "on", "sessionCompaction": {}})
+    described = {"b": api.DescribeResponse(adapter="b", config_schema_json=CLOSED)}
+    request.fallback.configs["b"].SetInParent()
+    assert not unknown_settings(request, described)
+    request.fallback.configs["b"].update({"maxTurns": 1, "sessionCompaction": {}})
+    assert not unknown_settings(request, described)
+    request.fallback.configs["b"].update({f"strange{number}" * 50: 1 for number in range(12)})
+    (problem,) = unknown_settings(request, described)
+    assert problem.description.endswith(" and 2 more")
+    assert len(problem.description) < 1000
+    assert "sandbox" not in problem.description
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Final
 from dragoman.router._domain.sessions import CONFIG_KEY, cwd_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf import struct_pb2
 
 MOST_ADAPTERS: Final = 16
 """How many adapters a request may name."""
@@ -168,18 +169,30 @@ def onward(
     following.adapter = adapter
     for other in ("session", "model", "relay"):
         following.ClearField(other)
-    if name in fallback.configs:
-        following.config.CopyFrom(fallback.configs[name])
-        following.config.fields.pop(CONFIG_KEY, None)
-    else:
-        if not following.HasField("config"):
-            following.config.CopyFrom(following.agent.adapter_config)
-        for key in _OWN:
-            following.config.fields.pop(key, None)
+    following.config.CopyFrom(settings_for(request, name, fallback))
     cwd = cwd or cwd_of(request) or ""
     if cwd and not following.workspace.cwd:
         following.workspace.cwd = cwd
     return following
+
+
+def settings_for(request: adapter_pb2.ExecuteRequest, name: str, fallback: adapter_pb2.Fallback) -> struct_pb2.Struct:
+    """Return the settings that another adapter gets: its own, else the request's without those of one program.
+
+    Args:
+        request: as the first adapter got it, or as the caller sent it.
+        name: the adapter's name in ``fallback``.
+        fallback: the caller's wish.
+    """
+    settings = struct_pb2.Struct()
+    if name in fallback.configs:
+        settings.CopyFrom(fallback.configs[name])
+    else:
+        settings.CopyFrom(request.config if request.HasField("config") else request.agent.adapter_config)
+        for key in _OWN:
+            settings.fields.pop(key, None)
+    settings.fields.pop(CONFIG_KEY, None)
+    return settings
 
 
 def ended(result: pb.Result, next_adapter: str, reason: str) -> pb.AttemptEnded:

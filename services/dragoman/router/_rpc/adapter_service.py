@@ -7,9 +7,10 @@ anew. So what a later revision adds passes through.
 import contextlib
 from typing import TypeAlias
 
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, invalid_fields
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.server import Context
+from dragoman.router._domain.fallback_settings import unknown_settings
 from dragoman.router._domain.requests import attach_objection, cancel_objection, execute_objection
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.core import Core
@@ -126,11 +127,20 @@ class AdapterServicer:
         known = self._core.runs.same(request)
         if known is None:
             self._core.runs.refuse_switch(request, host)
+            self._refuse_unknown_settings(request)
             return self._core.runs.execute(request, host, session), True
         # Somebody may have been faster while adapter and session were looked for.
         if known.awaits_request:
             self._core.runs.begin_again(known, request, host, session)
         return known, False
+
+    def _refuse_unknown_settings(self, request: pb.ExecuteRequest) -> None:
+        """Refuse a run whose fallback would be refused for its settings; it would be too late when it is needed."""
+        hosts = {name: self._core.present(name) for name in request.fallback.adapters}
+        descriptions = {name: host.record.description for name, host in hosts.items() if host is not None}
+        wrong = unknown_settings(request, {name: one for name, one in descriptions.items() if one is not None})
+        if wrong:
+            raise invalid_fields(wrong)
 
     async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Follow a run: one that is known here, or one that its adapter knows."""
