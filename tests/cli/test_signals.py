@@ -169,11 +169,11 @@ async def test_the_reason_why_cancelling_failed_is_told() -> None:
 
 
 @contextlib.asynccontextmanager
-async def piped(env: dict[str, str]) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+async def piped(env: dict[str, str], *arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
     """Run with standard output in a pipe; yields the program and the end that is to be read."""
     ours, theirs = os.pipe()
     try:
-        process = await start("run", "fake", env=env, stdout=theirs)
+        process = await start(*(arguments or ("run", "fake")), env=env, stdout=theirs)
     finally:
         os.close(theirs)
     yield process, ours
@@ -202,6 +202,18 @@ async def test_a_reader_that_goes_away_cancels_the_run() -> None:
         done = await finish(process)
     assert (done.code, done.err) == (1, "")
     assert len(fake.requests("Cancel")) == 1
+
+
+async def test_a_reader_that_goes_away_leaves_the_run_of_somebody_else_alone() -> None:
+    tell = Teller()
+    script: list[Action] = [tell.started(), *(tell.text("x" * 1000 + "\n") for _ in range(200)), Until("never")]
+    fake = FakeAdapter(script)
+    async with routed(fake) as env, piped(env, "attach", "run-1") as (process, ours):
+        await fake.gate("called Attach").wait()
+        os.close(ours)
+        done = await finish(process)
+    assert (done.code, done.err) == (1, "")
+    assert "Cancel" not in fake.names
 
 
 async def test_a_reader_that_stops_does_not_keep_ctrl_c_from_working() -> None:

@@ -75,7 +75,6 @@ class Drive:
                 await self._screen.say(f"left {self._stream.run_id}; it was not seen to end")
                 return EXIT_CANCELLED
             except OSError as error:
-                # Whoever read our output is gone, and so is the one who asked for the run.
                 return await self._nobody_reads(error)
             finally:
                 await self._tidy()
@@ -184,9 +183,10 @@ class Drive:
             await self._screen.say(as_text(complaint(error)).rstrip("\n"), Style.ERROR)
 
     async def _nobody_reads(self, error: OSError) -> int:
-        with contextlib.suppress(DragomanError, TimeoutError):
-            cancelling = self._stream.cancel(reason="nobody reads the output any more")
-            await asyncio.wait_for(cancelling, _LAST_CANCEL_S)
+        if self._owned:  # whoever read our output is gone, and so is the one who asked for the run
+            with contextlib.suppress(DragomanError, TimeoutError):
+                cancelling = self._stream.cancel(reason="nobody reads the output any more")
+                await asyncio.wait_for(cancelling, _LAST_CANCEL_S)
         if not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
         return EXIT_FAILED
