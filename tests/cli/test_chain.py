@@ -4,13 +4,14 @@ import click
 import pytest
 from dragoman.cli._phrases import result
 from dragoman.cli._router import _no_log
-from dragoman.cli.commands._chain import put_chain
+from dragoman.cli.commands._chain import put_chain, settings_by_adapter
 from dragoman.cli.commands.serve import _max_runs
 from dragoman.cli.main import main
 from dragoman.router.app import StoreError
 from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf import json_format
 
 from tests.cli.program import DESCRIBED, dragoman, routed
 
@@ -27,6 +28,35 @@ async def test_what_is_said_about_other_adapters_reaches_the_router() -> None:
     kinds = [pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_NETWORK]
     assert sent.fallback == api.Fallback(adapters=["two", "three"], on=kinds)
     assert (sent.admission.longest_wait.ToMilliseconds(), sent.admission.ignore_breaker) == (1500, True)
+
+
+async def test_settings_of_other_adapters_are_theirs_alone_and_text_where_they_say_so() -> None:
+    tell = Teller()
+    fake = FakeAdapter([tell.started("fake"), tell.succeeded()], answers={"Describe": DESCRIBED})
+    said = [f"--fallback-config={pair}" for pair in ("two.command=1", "two.deep.er=1", "three={}")]
+    said += ["--config", "turns=3", "--fallback", "two,three,four"]
+    async with routed(fake) as env:
+        done = await dragoman("run", "fake", "hi", *said, env=env)
+    assert done.code == 0, done.err
+    (sent,) = fake.requests("Execute")
+    assert dict(sent.config) == {"turns": 3}
+    assert {name: json_format.MessageToDict(own) for name, own in sent.fallback.configs.items()} == {
+        "two": {"command": "1", "deep": {"er": 1}},
+        "three": {},
+    }
+    assert {asked.adapter for asked in fake.requests("Describe")} == {"fake", "two", "three", "four"}
+
+
+def test_settings_go_to_the_longest_name_that_fits() -> None:
+    pairs = ["a.b.c=1", "a.d=x.y=z", "a.b= {} "]
+    assert settings_by_adapter(pairs, ["a", "a.b", "e"]) == {"a.b": ["c=1"], "a": ["d=x.y=z"]}
+
+
+@pytest.mark.parametrize("pair", ["b.c=1", "a", "a=", "a=1", "ab.c=1", "", "="])
+def test_settings_of_no_adapter_and_what_is_no_setting_are_refused(pair: str) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        settings_by_adapter([pair], ["a"])
+    assert refused.value.param_hint == "--fallback-config"
 
 
 def test_what_is_not_said_is_left_out() -> None:

@@ -50,6 +50,27 @@ async def test_a_failing_run_and_a_wrong_one(home: dict[str, str]) -> None:
     assert "did you mean process?" in done.err
 
 
+async def test_settings_that_a_fallback_adapter_does_not_know_are_told_before_the_run(home: dict[str, str]) -> None:
+    said = ("run", "process", "hi", *python("print(input())"), "--config", "promptVia=stdin", "--fallback", "http")
+    done = await dragoman(*said, env=home)
+    assert (done.code, done.out) == (2, "")
+    assert "does not know promptVia" in done.err
+    assert "--fallback-config ADAPTER.KEY=VALUE" in done.err
+    done = await dragoman(*said, "--fallback-config", "http.url=http://127.0.0.1:9", env=home)
+    assert done.code == 0, done.err
+    done = await dragoman(*said, "--fallback-config", "http={}", env=home)
+    assert done.code == 0, done.err
+
+
+async def test_a_fallback_adapter_gets_its_own_settings(home: dict[str, str]) -> None:
+    said = [f"--fallback-config=process.{setting}" for setting in python("print('it is', input())")[1::2]]
+    env = {**home, "ANTHROPIC_API_KEY": ""}
+    first = ("model_api", "hi", "--config", "provider=anthropic")
+    done = await dragoman("run", *first, "--fallback", "process", *said, env=env)
+    assert done.code == 0, done.err
+    assert "it is hi" in done.out
+
+
 async def test_ctrl_c_ends_every_process_and_says_so(home: dict[str, str]) -> None:
     grandchild = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid); time.sleep(600)"
     process = await start("run", "process", "--json", *python(grandchild), env=home)

@@ -36,6 +36,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.CAPABILITY_MISSING: "choose another adapter",
     Reason.INTERNAL: "its log says more; please report it",
 }
+_FALLBACK_HINT = "--fallback-config ADAPTER.KEY=VALUE says what an adapter gets; ADAPTER={} is no settings"
 _NEAR_KEY = "did_you_mean"
 
 
@@ -72,6 +73,8 @@ def complaint(error: DragomanError, *, address: str = "") -> Complaint:
     elif error.reason is None and error.code is grpc.StatusCode.UNIMPLEMENTED:
         what = "what answers there does not serve this"
         hint = "it may be an adapter instead of a router, or older"
+    elif any(violation.path.startswith("fallback.configs.") for violation in error.violations):
+        hint = _FALLBACK_HINT
     return Complaint(
         what=what,
         where=[(violation.path, violation.description) for violation in error.violations],

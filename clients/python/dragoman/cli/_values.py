@@ -23,13 +23,14 @@ def directory(path: str | None) -> str:
         ) from error
 
 
-def config(pairs: Iterable[str], schema_json: str = "") -> dict[str, Any]:
+def config(pairs: Iterable[str], schema_json: str = "", *, option: str = "--config") -> dict[str, Any]:
     """Read ``key=value`` settings: JSON where it is JSON, text otherwise; dots in keys nest.
 
     Args:
         pairs: as they were typed.
         schema_json: the settings' JSON Schema, if it is known: what must be text there is text, whatever it
             looks like.
+        option: what they were typed after.
 
     Example: ``["maxTurns=5", "command=make test", "limits.deep=true"]`` gives
     ``{"maxTurns": 5, "command": "make test", "limits": {"deep": True}}``.
@@ -43,8 +44,8 @@ def config(pairs: Iterable[str], schema_json: str = "") -> dict[str, Any]:
         key, separator, text = pair.partition("=")
         path = key.split(".")
         if not separator or not all(path):
-            raise click.BadParameter(f"{pair!r} is not key=value, e.g. maxTurns=5", param_hint="--config")
-        _put(settings, path, text if key in texts and not _is_quoted(text) else json_or_text(text), key)
+            raise click.BadParameter(f"{pair!r} is not key=value, e.g. maxTurns=5", param_hint=option)
+        _put(settings, path, text if key in texts and not _is_quoted(text) else json_or_text(text), option)
     return settings
 
 
@@ -63,13 +64,14 @@ def _is_quoted(text: str) -> bool:
     return isinstance(json_or_text(text), str)
 
 
-def _put(settings: dict[str, Any], path: list[str], value: object, key: str) -> None:
+def _put(settings: dict[str, Any], path: list[str], value: object, option: str) -> None:
+    key = ".".join(path)
     for part in path[:-1]:
         settings = settings.setdefault(part, {})
         if not isinstance(settings, dict):
-            raise click.BadParameter(f"{key}: {part} already has a value", param_hint="--config")
+            raise click.BadParameter(f"{key}: {part} already has a value", param_hint=option)
     if path[-1] in settings:
-        raise click.BadParameter(f"{key} is given twice", param_hint="--config")
+        raise click.BadParameter(f"{key} is given twice", param_hint=option)
     settings[path[-1]] = value
 
 

@@ -1,10 +1,14 @@
 """What ``dragoman run`` takes about other adapters and about its place at the first one."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
+from dragoman.cli import _values
 from dragoman.cli.commands._options import Seconds
+from dragoman.client import Client
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.limits import LONGEST_WAIT_S
 from dragoman.v1 import adapter_pb2 as pb
@@ -14,10 +18,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _PREFIX: Final = "FAILURE_KIND_"
 _USUAL: Final = "auth_required,quota_exceeded,rate_limited,upstream_unavailable,network,not_installed"
+_SETTINGS: Final = "--fallback-config"
+_NONE: Final = "{}"
+_DESCRIBE_S: Final = 5.0
+"""How long an adapter to fall back to may take to say what settings it knows."""
 
 
 def chain_options() -> Callable[[_F], _F]:
-    """Return ``--fallback``, ``--fallback-on``, ``--queue`` and ``--ignore-breaker``."""
+    """Return ``--fallback`` and the options about it, ``--queue`` and ``--ignore-breaker``."""
     options = (
         click.option(
             "--fallback",
@@ -25,6 +33,13 @@ def chain_options() -> Callable[[_F], _F]:
             help="Adapters to try if the run fails before the agent changed anything, in this order.",
         ),
         click.option("--fallback-on", show_default=_USUAL, metavar="KIND[,KIND]", help="On which failures."),
+        click.option(
+            _SETTINGS,
+            multiple=True,
+            metavar="ADAPTER.KEY=VALUE",
+            help="A setting of an adapter of --fallback, which then gets none of --config; ADAPTER={}: none at all."
+            " Default: --config without command, model, extraArgs and args. May be repeated.",
+        ),
         click.option(
             "--queue",
             type=Seconds(LONGEST_WAIT_S),
@@ -66,6 +81,54 @@ def put_chain(
         request.admission.longest_wait.FromNanoseconds(int(queue_s * 1e9))
     if ignore_breaker:
         request.admission.ignore_breaker = True
+
+
+async def put_settings(client: Client, request: pb.ExecuteRequest, pairs: Sequence[str]) -> None:
+    """Write the settings of adapters to fall back to into a request whose chain is in it.
+
+    If any gets settings the adapters are asked what they know: text stays text by that, and a router that has heard
+    it refuses what they do not know before the run, not once it is needed.
+
+    Raises:
+        click.BadParameter: a setting is none, or of no adapter in the chain.
+    """
+    names = list(request.fallback.adapters)
+    given = settings_by_adapter(pairs, names)
+    asked = names if request.config.fields else list(given)
+    schemas = dict(zip(asked, await asyncio.gather(*(_schema(client, name) for name in asked)), strict=True))
+    for name, own in given.items():
+        request.fallback.configs[name].update(_values.config(own, schemas[name], option=_SETTINGS))
+
+
+def settings_by_adapter(pairs: Sequence[str], names: Collection[str]) -> Mapping[str, list[str]]:
+    """Return ``KEY=VALUE`` by adapter of what was given as ``ADAPTER.KEY=VALUE``; nothing for ``ADAPTER={}``.
+
+    Raises:
+        click.BadParameter: it is neither, or there is no such adapter in ``names``.
+    """
+    given: dict[str, list[str]] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        # Names may have dots; of those that fit the longest is meant.
+        name = max((one for one in names if key == one or key.startswith(f"{one}.")), key=len, default=None)
+        if name is None:
+            raise click.BadParameter(f"{key!r} begins with none of --fallback's adapters", param_hint=_SETTINGS)
+        own = given.setdefault(name, [])
+        if key != name:
+            own.append(pair.removeprefix(f"{name}."))
+        elif value.strip() != _NONE:
+            told = f"say {name}.KEY=VALUE, or {name}={_NONE} for no settings"
+            raise click.BadParameter(told, param_hint=_SETTINGS)
+    return given
+
+
+async def _schema(client: Client, name: str) -> str:
+    """Return the schema of an adapter's settings; nothing if it cannot be asked, which shows when it is needed."""
+    try:
+        async with asyncio.timeout(_DESCRIBE_S):
+            return (await client.describe(name)).config_schema_json
+    except (DragomanError, TimeoutError):
+        return ""
 
 
 def _items(text: str, option: str) -> list[str]:

@@ -16,7 +16,7 @@ from dragoman.cli._patience import patience
 from dragoman.cli._screen import Screen
 from dragoman.cli._summary import EXIT_OK, exit_code
 from dragoman.cli._text import one_line
-from dragoman.cli.commands._chain import chain_options, put_chain
+from dragoman.cli.commands._chain import chain_options, put_chain, put_settings
 from dragoman.cli.commands._options import (
     Seconds,
     adapter_option,
@@ -194,6 +194,7 @@ def run_command(
     label_pairs: tuple[str, ...],
     fallback: str | None,
     fallback_on: str | None,
+    fallback_config: tuple[str, ...],
     queue: float | None,
     ignore_breaker: bool,
     run_id: str,
@@ -249,6 +250,7 @@ def run_command(
         interactive = is_interactive() or detach  # what it asks waits for 'dragoman respond'
         request = request_for(replace(wishes, config=settings), described, interactive=interactive)
         put_chain(request, fallback, fallback_on, queue, ignore_breaker=ignore_breaker)
+        await put_settings(client, request, fallback_config)
         if detach:
             request.orphan_after.FromSeconds(int(MAX_ORPHAN_AFTER_S))
             return await _detached(client, request)
