@@ -146,12 +146,25 @@ def test_an_adapters_own_properties_stand_besides_the_seeds_or_over_them() -> No
     own: dict[str, JsonObject] = {"model": {"type": "integer"}, "effort": {}, "speed": {"x-dangerous": True}}
     schema = adapter_schema(own, without=["maxTurns"], also=["placeInWorkspace"], required=["model"])
     properties = schema["properties"]
-    assert properties["model"] == {"type": "integer", "x-common": True}
+    assert properties["model"] == {"type": "integer", "x-common": True, "x-login": True}
     assert properties["effort"] == {"x-common": False}
     assert properties["speed"] == {"x-dangerous": True, "x-common": False}
     assert set(properties) == {*common_properties(also=["placeInWorkspace"]), "speed"} - {"maxTurns"}
     assert (schema["required"], schema["additionalProperties"]) == (["model"], False)
     assert "required" not in adapter_schema({})
+
+
+def test_what_chooses_the_login_is_said_of_what_all_have_and_of_what_is_an_adapters_own() -> None:
+    def logins(schema: dict[str, Any]) -> set[str]:
+        return {name for name, one in schema["properties"].items() if one.get("x-login")}
+
+    assert logins(adapter_schema({})) == {"model", "command", "extraArgs", "args"}
+    schema = adapter_schema({"url": {}, "model": {}}, without=["args"], login=["url"], is_token_login=True)
+    assert logins(schema) == {"model", "command", "extraArgs", "url"}
+    assert schema["x-login-token"] is True
+    assert "x-login-token" not in adapter_schema({})
+    with pytest.raises(KeyError):
+        adapter_schema({}, login=["url"])
 
 
 def test_a_schema_is_printed_as_it_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:

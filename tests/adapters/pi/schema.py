@@ -20,7 +20,7 @@ _OWN: Final[dict[str, Any]] = {
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    return adapter_schema(_OWN, without=_WITHOUT)
+    return adapter_schema(_OWN, without=_WITHOUT, login=("provider",))
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ def _normalise(value: object, path: tuple[str | int, ...]) -> JsonValue:
 _STRING_LIST: Final[JsonObject] = {"type": "array", "items": {"type": "string"}}
 
 # The seeds' adapterConfig. x-common: every command line can honour it; else only some agents have the thing.
+# x-login: it decides which login, or whose quota, a run uses: quotas are often a model's own.
 _PROPERTIES: Final[dict[str, JsonObject]] = {
     "cwd": {
         "type": "string",
@@ -91,6 +92,7 @@ _PROPERTIES: Final[dict[str, JsonObject]] = {
     "model": {
         "type": "string",
         "description": "Model, as the agent names it. Absent or empty: the agent's own choice.",
+        "x-login": True,
     },
     "effort": {
         "type": "string",
@@ -110,18 +112,21 @@ _PROPERTIES: Final[dict[str, JsonObject]] = {
         "default": [],
         "x-common": True,
         "x-dangerous": True,
+        "x-login": True,
     },
     "args": {
         **_STRING_LIST,
         "description": "Another name of extraArgs, which wins.",
         "x-common": True,
         "x-dangerous": True,
+        "x-login": True,
     },
     "command": {
         "type": "string",
         "description": "Program to run instead of the one found: a name on PATH, or an absolute path.",
         "x-common": True,
         "x-dangerous": True,
+        "x-login": True,
     },
     "timeoutSec": {
         "type": "number",
@@ -180,7 +185,9 @@ def common_properties(*, without: Collection[str] = (), also: Collection[str] = 
     """Return the JSON Schema properties of the seeds' ``adapterConfig``, for an adapter's own schema.
 
     Each says in its description what it does, its unit and what absence means. ``x-common`` is false
-    for what only some agents have, ``x-dangerous`` true for what runs a program or takes a safeguard away.
+    for what only some agents have, ``x-dangerous`` true for what runs a program or takes a safeguard away,
+    ``x-login`` true for what decides which login, or whose quota, a run uses: a router keeps runs with a login
+    that was refused from an adapter, and lets those with another one through.
 
     Args:
         without: Those that the adapter cannot honour; it must refuse them rather than ignore them.
@@ -214,24 +221,33 @@ def adapter_schema(
     without: Collection[str] = (),
     also: Collection[str] = (),
     required: Sequence[str] = (),
+    login: Collection[str] = (),
+    is_token_login: bool = False,
 ) -> dict[str, Any]:
     """Return the schema of an adapter's ``config``: the seeds' properties, and its own besides or over them.
 
-    An own property is ``x-common`` only where it stands for one that is.
+    An own property is ``x-common`` only where it stands for one that is, and ``x-login`` there, too.
 
     Args:
         own: The adapter's own properties.
         without: See ``common_properties``.
         also: See ``common_properties``.
         required: Those that must be given.
+        login: Those besides the common ones that decide which login, or whose quota, a run uses: ``x-login``. A
+            variable of ``env`` that the value of one names, e.g. as ``{{env.NAME}}``, counts as a login by itself.
+        is_token_login: Whether the request's ``auth_token`` is what the agent logs in with: ``x-login-token``.
 
     Raises:
-        KeyError: See ``common_properties``.
+        KeyError: See ``common_properties``; or one of ``login`` is none of the properties.
     """
     properties = common_properties(without=without, also=also)
     for name, schema in own.items():
-        properties[name] = {**schema, "x-common": properties.get(name, {}).get("x-common", False)}
-    return config_schema(properties, required)
+        common = properties.get(name, {})
+        inherited = {"x-login": True} if "x-login" in common else {}
+        properties[name] = {**schema, "x-common": common.get("x-common", False), **inherited}
+    for name in login:
+        properties[name]["x-login"] = True
+    return {**config_schema(properties, required), **({"x-login-token": True} if is_token_login else {})}
 
 
 def print_schema(schema: Mapping[str, Any]) -> None:

@@ -67,7 +67,7 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    return adapter_schema(_OWN, without=_NO, required=("command",))
+    return adapter_schema(_OWN, without=_NO, required=("command",), login=("authMethod", "configOptions"))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    return adapter_schema(_OWN, without=("dangerouslyBypassApprovalsAndSandbox",))
+    return adapter_schema(_OWN, without=("dangerouslyBypassApprovalsAndSandbox",), login=("settingSources",))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ _WITHOUT: Final = (
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    return adapter_schema(_OWN, without=_WITHOUT, required=("url",))
+    login = ("url", "headers", "body", "bearerTokenVariable")
+    return adapter_schema(_OWN, without=_WITHOUT, required=("url",), login=login, is_token_login=True)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ _WITHOUT: Final = (
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    return adapter_schema(_OWN, without=_WITHOUT)
+    return adapter_schema(_OWN, without=_WITHOUT, login=("provider",))
 
 
 if __name__ == "__main__":

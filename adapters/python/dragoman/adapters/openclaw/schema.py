@@ -38,7 +38,7 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    return adapter_schema(_OWN, without=_CANNOT)
+    return adapter_schema(_OWN, without=_CANNOT, login=("agent",))
 
 
 if __name__ == "__main__":

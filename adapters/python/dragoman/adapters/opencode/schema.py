@@ -66,7 +66,11 @@ _OWN: Final[dict[str, dict[str, Any]]] = {
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    return adapter_schema(_OWN, without=("effort", "maxTurns", "dangerouslyBypassApprovalsAndSandbox"))
+    return adapter_schema(
+        _OWN,
+        without=("effort", "maxTurns", "dangerouslyBypassApprovalsAndSandbox"),
+        login=("agent", "enabledProviders", "opencodeConfig"),
+    )
 
 
 if __name__ == "__main__":
