@@ -19,6 +19,7 @@ What a run does is its prompt, a JSON list of steps, done in order::
     "(silent)"             only as the first: accept the run and send nothing, until it is cancelled
 
     {"failed": "KIND"}     a result that failed in this way
+    {"until": n}           have the failure say that it may be tried again at this second of the epoch
     {"tool": "id"}         a tool_call
     {"running": true}      the state RUNNING
     {"deaf": "g"}          when told to end, open this gate and wait until the run ends by itself
@@ -132,6 +133,8 @@ class _Run:
             self.emit(tool_call=event_pb2.ToolCall(id=value, name="tool"))
         elif kind == "running":
             self.emit(state=event_pb2.State(phase=event_pb2.RUN_PHASE_RUNNING))
+        elif kind == "until":
+            self.result.failure.retry_not_before.FromSeconds(value)
         elif kind == "failed":
             self.result.failure.kind = event_pb2.FailureKind.Value(f"FAILURE_KIND_{value}")
             self.result.failure.message = value
@@ -181,6 +184,12 @@ class Sidecar:
         self.detect_gate: asyncio.Event | None = None
         self._gates: dict[str, asyncio.Event] = {}
         self._tries: dict[str, int] = {}
+
+    def find_agent(self, executable: str) -> None:
+        """Have it find this program, an agent that is logged in perhaps."""
+        self.detections[0].executable = executable
+        self.detections[0].auth = pb.AUTH_STATE_UNKNOWN
+        self.detections[0].capabilities.items.add(feature=event_pb2.FEATURE_PROMPT)
 
     def gate(self, name: str) -> asyncio.Event:
         """Return the event behind a gate."""
@@ -328,7 +337,7 @@ class Sidecar:
             os._exit(value)
         elif kind in {"set", "clear", "lost", "used", "says"}:
             run.say(self.type, kind, value)
-        elif kind in {"tool", "running", "failed", "deaf", "stop"}:
+        elif kind in {"tool", "running", "failed", "until", "deaf", "stop"}:
             run.work(kind, value)
         elif kind == "end":
             run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))
@@ -364,6 +373,8 @@ async def main() -> int:
         features=[event_pb2.Feature.Value(name) for name in env.get("SIDECAR_FEATURES", "").split()],
         schema=env.get("SIDECAR_SCHEMA", ""),
     )
+    if "SIDECAR_AGENT" in env:
+        sidecar.find_agent(env["SIDECAR_AGENT"])
     server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [env["DRAGOMAN_LISTEN"]])
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -42,6 +42,8 @@ class CachedDetection:
     """A serialized ``Detection``."""
     surroundings: str = ""
     """What a finding that is not good depends on besides; empty for a good one."""
+    is_needy: bool = False
+    """Whether its adapter does nothing without settings."""
 
     def is_fresh(
         self, now: float, ttl_s: float, router_version: str, mark: FileMark | None, surroundings: str
@@ -70,6 +72,7 @@ class CachedDetection:
             "mark": None if self.mark is None else [self.mark.mtime_ns, self.mark.size],
             "detection": base64.b64encode(self.detection).decode(),
             "surroundings": self.surroundings,
+            "is_needy": self.is_needy,
         }
 
     @classmethod
@@ -89,6 +92,7 @@ class CachedDetection:
                 mark=None if mark is None else FileMark(int(mark[0]), int(mark[1])),
                 detection=data,
                 surroundings=str(value.get("surroundings", "")),
+                is_needy=value.get("is_needy") is True,
             )
         except (KeyError, TypeError, IndexError, binascii.Error, DecodeError) as error:
             raise ValueError("not a cached detection") from error

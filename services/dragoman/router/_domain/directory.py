@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.protocol.identity import is_adapter_type, near_names
+from dragoman.router._domain.logins import NO_TRAITS, Traits, read_traits
 from dragoman.v1 import adapter_pb2, router_pb2
 
 MIN_REVISION = 1
@@ -61,6 +62,8 @@ class AdapterRecord:
     state: router_pb2.AdapterState.ValueType = router_pb2.ADAPTER_STATE_IDLE
     reason: str = ""
     description: adapter_pb2.DescribeResponse | None = None
+    traits: Traits = NO_TRAITS
+    """Of the schema in ``description``; none while that is not known."""
     names: frozenset[str] = frozenset()
     address: str = ""
     pid: int | None = None
@@ -145,6 +148,7 @@ class Directory:
             record.refuse(refusal)
         else:
             record.description = description
+            record.traits = read_traits(description.config_schema_json)
         return refusal
 
     def find(self, name: str) -> AdapterRecord | None:

@@ -39,7 +39,7 @@ class Detecting:
         self._ttl_s = ttl_s
         self._version = version
         self._cached = dict(store.load())
-        core.admitting.detections = self.known
+        core.admitting.detections = self.ready
 
     async def one(self, host: Host, request: pb.DetectRequest, data: bytes, timeout_s: float | None) -> bytes:
         """Look for the agent of one adapter.
@@ -61,11 +61,11 @@ class Detecting:
         self._keep(host, request, answer)
         return answer
 
-    def known(self) -> list[pb.Detection]:
-        """Return what was found last of each adapter's agent, looking at nothing."""
+    def ready(self) -> list[pb.Detection]:
+        """Return what was found last of each adapter's agent that needs no settings, looking at nothing."""
         now = self._core.scene.clock.time()
         young = [entry for entry in self._cached.values() if 0 <= now - entry.stored_at < self._ttl_s]
-        return [pb.Detection.FromString(entry.detection) for entry in young]
+        return [pb.Detection.FromString(entry.detection) for entry in young if not entry.is_needy]
 
     async def all(self, request: pb.DetectRequest) -> pb.DetectResponse:
         """Look for the agents of all adapters, in parallel; in order of their types."""
@@ -149,4 +149,4 @@ class Detecting:
         is_good = is_worth_keeping(detection, mark)
         surroundings = "" if is_good else self._store.surroundings(detection.config_dir)
         now, data = self._core.scene.clock.time(), detection.SerializeToString()
-        return CachedDetection(now, self._version, mark, data, surroundings)
+        return CachedDetection(now, self._version, mark, data, surroundings, host.record.traits.is_needy)
