@@ -1,19 +1,18 @@
 """Circuit breakers: an adapter whose login failed is not asked with that login again and again.
 
 One breaker for each adapter and login. A login is what the request gives that chooses an account: secrets, other
-homes, other services; whoever gives none uses the machine's own. It is known here by a keyed digest alone. A breaker
-opens when a run says that the login is needed or refused, that the quota is used up (until the time that was told),
-or when the agent crashed several times in a row before it did anything. When its time is over one run is let
-through: if that works it closes, else it opens for twice as long. All of this is in memory: a router that was
-restarted tries anew.
+homes, other services, and the settings of which the adapter says so; whoever gives no secret uses the machine's own.
+It is known here by keyed digests alone. A breaker opens when a run says that the login is needed or refused, that the
+quota is used up (until the time that was told), or when the agent crashed several times in a row before it did
+anything. When its time is over one run is let through: if that works it closes, else it opens for twice as long. What
+was let through before it opened changes nothing but that: runs that fail together fail once. All of this is in
+memory: a router that was restarted tries anew.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 FIRST_S: Final = 30.0
@@ -41,10 +40,6 @@ _PROVES: Final = frozenset(
 """Failures that show that the login works."""
 _BY_OTHERS: Final = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Who ends an agent from outside says nothing about it."""
-_SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-_ACCOUNT_NAME: Final = re.compile(
-    r"^HOME$|_HOME$|CONFIG|BASE_URL|ENDPOINT|PROFILE|^AWS_|REGION|PROJECT", re.IGNORECASE
-)
 _WORDS: Final[Mapping[int, str]] = {
     pb.FAILURE_KIND_AUTH_REQUIRED: "the login was refused",
     pb.FAILURE_KIND_QUOTA_EXCEEDED: "the quota is used up",
@@ -57,6 +52,8 @@ class Key(NamedTuple):
     adapter: str
     login: bytes = b""
     """A keyed digest; empty for the machine's own."""
+    settings: bytes = b""
+    """A keyed digest of the settings that choose among logins; empty if none do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +80,14 @@ class _Breaker:
     """Unspecified while it is closed."""
     probe: str = ""
     probe_until: float = 0.0
+    tries: set[str] = field(default_factory=set)
+    """Runs that were let through since it opened: the probe, and those that wanted it all the same."""
+
+    def wait_s(self, now: float) -> float:
+        """Return for how long nobody is let through but its probe; 0 if the next run may be that."""
+        if self.cause and now < self.until:
+            return self.until - now
+        return min(1.0, max(0.0, self.probe_until - now)) if self.cause and self.probe else 0.0
 
 
 class Breakers:
@@ -96,26 +101,45 @@ class Breakers:
         self._crashes = crashes
         self._breakers: dict[Key, _Breaker] = {}
 
-    def admit(self, key: Key, run_id: str, now: float) -> Open | None:
-        """Let a run through, as the probe if one is due; else say why not."""
+    def refusal(self, key: Key, run_id: str, now: float) -> Open | None:
+        """Say why a run would not be let through now; ``None`` if it would."""
+        breaker = self._breakers.get(key)
+        if breaker is None or (breaker.probe == run_id and now >= breaker.until):
+            return None
+        wait_s = breaker.wait_s(now)
+        return Open(breaker.cause, wait_s) if wait_s > 0 else None
+
+    def admit(self, key: Key, run_id: str, now: float, *, is_forced: bool = False) -> Open | None:
+        """Let a run through, as the probe if one is due; else say why not.
+
+        Args:
+            key: whose breaker.
+            run_id: the run.
+            now: the time.
+            is_forced: let it through in any case.
+        """
         breaker = self._breakers.get(key)
         if breaker is None or not breaker.cause:
             return None
-        if now < breaker.until:
-            return Open(breaker.cause, breaker.until - now)
-        if breaker.probe not in {"", run_id} and now < breaker.probe_until:
-            return Open(breaker.cause, min(1.0, breaker.probe_until - now))
-        breaker.probe, breaker.probe_until = run_id, now + PROBE_S
+        refused = self.refusal(key, run_id, now)
+        if refused is None:
+            breaker.probe, breaker.probe_until = run_id, now + PROBE_S
+        elif not is_forced:
+            return refused
+        breaker.tries.add(run_id)
         return None
 
     def release(self, key: Key, run_id: str) -> None:
         """Say that a run that was let through tells nothing; another one may be the probe."""
         breaker = self._breakers.get(key)
-        if breaker is not None and breaker.probe == run_id:
+        if breaker is None:
+            return
+        breaker.tries.discard(run_id)
+        if breaker.probe == run_id:
             breaker.probe = ""
 
     def note(self, key: Key, run_id: str, result: pb.Result, now: float, *, did_work: bool) -> bool:
-        """Take note of how an attempt ended; True if the breaker opened or closed.
+        """Take note of how an attempt ended; True if the breaker opened or closed, or stays open for longer.
 
         Args:
             key: whose breaker.
@@ -124,30 +148,38 @@ class Breakers:
             now: the time.
             did_work: whether the agent did anything.
         """
-        kind = result.failure.kind
-        if result.outcome == pb.OUTCOME_FAILED and kind in _OPENS_ON:
+        breaker, kind = self._breakers.get(key, _Breaker()), result.failure.kind
+        has_failed = result.outcome == pb.OUTCOME_FAILED
+        proves = result.outcome == pb.OUTCOME_SUCCEEDED or (has_failed and kind in _PROVES)
+        counts = breaker.probe == run_id or (proves and run_id in breaker.tries)
+        if breaker.cause and not counts:
+            breaker.tries.discard(run_id)
+            return _prolong(breaker, result, now)
+        if has_failed and kind in _OPENS_ON:
             self._open(key, kind, result, now)
             return True
-        if result.outcome == pb.OUTCOME_FAILED and kind in _CRASHES_ON and result.signal not in _BY_OTHERS:
+        if has_failed and kind in _CRASHES_ON and result.signal not in _BY_OTHERS:
             return self._crashed(key, run_id, result, now, did_work=did_work)
-        if result.outcome == pb.OUTCOME_SUCCEEDED or (result.outcome == pb.OUTCOME_FAILED and kind in _PROVES):
+        if proves:
             was = self._breakers.pop(key, None)
             return was is not None and bool(was.cause)
         self.release(key, run_id)
         return False
 
     def reset(self, adapter: str) -> bool:
-        """Close the breaker of the machine's own login, as it was seen to be good; True if it was open."""
-        was = self._breakers.pop(Key(adapter), None)
-        return was is not None and bool(was.cause)
+        """Close the breakers of the machine's own login, as it was seen to be good; True if one was open."""
+        own = [key for key in self._breakers if key.adapter == adapter and not key.login]
+        causes = [self._breakers.pop(key).cause for key in own]
+        return any(causes)
 
     def opened(self, adapter: str, now: float) -> list[tuple[Key, Open]]:
-        """Return the adapter's open breakers."""
-        return [
-            (key, Open(breaker.cause, max(0.0, breaker.until - now)))
+        """Return the adapter's breakers that let nobody through now."""
+        waits = [
+            (key, Open(breaker.cause, breaker.wait_s(now)))
             for key, breaker in self._breakers.items()
-            if key.adapter == adapter and breaker.cause
+            if key.adapter == adapter
         ]
+        return [(key, opened) for key, opened in waits if opened.wait_s > 0]
 
     def _crashed(self, key: Key, run_id: str, result: pb.Result, now: float, *, did_work: bool) -> bool:
         breaker = self._of(key)
@@ -163,33 +195,32 @@ class Breakers:
     def _open(self, key: Key, cause: pb.FailureKind.ValueType, result: pb.Result, now: float) -> None:
         breaker = self._of(key)
         breaker.times += 1
-        wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(breaker.times - 1, 16))
-        if cause == pb.FAILURE_KIND_QUOTA_EXCEEDED and result.failure.HasField("retry_not_before"):
-            told_s = result.failure.retry_not_before.ToNanoseconds() / 1e9 - now
-            wait_s = min(max(told_s, 0.0), LONGEST_QUOTA_S)
-        breaker.cause, breaker.until, breaker.probe = cause, now + wait_s, ""
+        told_s = _told_s(result, now)
+        wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(breaker.times - 1, 16)) if told_s is None else told_s
+        # A longer time may have been told while the probe was under way.
+        breaker.cause, breaker.until, breaker.probe = cause, max(breaker.until, now + wait_s), ""
+        breaker.tries.clear()
 
     def _of(self, key: Key) -> _Breaker:
         while len(self._breakers) >= MOST_BREAKERS and key not in self._breakers:
-            del self._breakers[next(iter(self._breakers))]
+            # Whoever gives a login that nobody else has must not make others' be forgotten that are open for longer.
+            del self._breakers[min(self._breakers, key=lambda one: self._breakers[one].until)]
         return self._breakers.setdefault(key, _Breaker())
 
 
-def login_parts(request: adapter_pb2.ExecuteRequest) -> list[str]:
-    """Return what in a request chooses the account, in one order; empty for the machine's own login.
-
-    Args:
-        request: the request. The caller's own token and variables are not the agent's login.
-    """
-    prefix = f"{request.brand.env_prefix or 'DRAGOMAN'}_"
-    parts = {name: value for name, value in _variables(request) if not name.startswith(prefix)}
-    chosen = {name: text for name, text in parts.items() if _SECRET_NAME.search(name) or _ACCOUNT_NAME.search(name)}
-    command = request.config.fields["command"].string_value if "command" in request.config.fields else ""
-    return [*(f"{name}={chosen[name]}" for name in sorted(chosen)), *([f"command {command}"] if command else [])]
+def _prolong(breaker: _Breaker, result: pb.Result, now: float) -> bool:
+    """Take note of a quota's end that a run tells which was let through before; nothing else of it counts."""
+    told_s = _told_s(result, now)
+    if told_s is None or now + told_s <= breaker.until:
+        return False
+    breaker.cause, breaker.until = pb.FAILURE_KIND_QUOTA_EXCEEDED, now + told_s
+    return True
 
 
-def _variables(request: adapter_pb2.ExecuteRequest) -> Iterable[tuple[str, str]]:
-    settings = request.config.fields
-    if "env" in settings:
-        yield from ((name, value.string_value) for name, value in settings["env"].struct_value.fields.items())
-    yield from request.env.items()
+def _told_s(result: pb.Result, now: float) -> float | None:
+    """Return for how many seconds a quota is said to be used up; ``None`` if that is not said."""
+    failure = result.failure
+    is_told = failure.kind == pb.FAILURE_KIND_QUOTA_EXCEEDED and failure.HasField("retry_not_before")
+    if result.outcome != pb.OUTCOME_FAILED or not is_told:
+        return None
+    return min(max(failure.retry_not_before.ToNanoseconds() / 1e9 - now, 0.0), LONGEST_QUOTA_S)

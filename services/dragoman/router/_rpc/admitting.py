@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.admission import MOST_WAITING, Places, longest_wait_s
-from dragoman.router._domain.breaker import CRASHES, Breakers, Key, Open, login_parts
+from dragoman.router._domain.breaker import CRASHES, Breakers, Key, Open
+from dragoman.router._domain.directory import AdapterRecord
 from dragoman.router._domain.fallback import Course, candidates
+from dragoman.router._domain.logins import login_of
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.journey import Journey
 from dragoman.router._rpc.keeping import Keeping
@@ -79,16 +82,32 @@ class Admitting:
         Raises:
             DragomanError: BREAKER_OPEN, or TOO_MANY_RUNS for as long as the caller waits.
         """
-        adapter, now = run.record.adapter, self._scene.clock.time()
-        key = Key(adapter, self._keeping.digests.keyed(login_parts(request)))
-        opened = self._breakers.admit(key, run.run_id, now)
-        if opened is not None and not wishes.admission.ignore_breaker:
-            raise _is_open(adapter, opened)
+        adapter, is_forced = run.host.record, wishes.admission.ignore_breaker
+        key = self._key(adapter, request)
+        opened = self._breakers.refusal(key, run.run_id, self._scene.clock.time())
+        if opened is not None and not is_forced:
+            raise _is_open(key.adapter, opened)
         try:
             async with self._room(run, longest_wait_s(wishes)):
+                if not run.is_ending:
+                    self._admit(key, run, is_forced=is_forced)
                 yield
         finally:
-            self._note(key, run)
+            # What it says of its settings may be known only since it was started for this run.
+            known = self._key(adapter, request)
+            if known != key:
+                self._breakers.release(key, run.run_id)
+            self._note(known, run)
+
+    def _key(self, adapter: AdapterRecord, request: adapter_pb2.ExecuteRequest) -> Key:
+        login, keyed = login_of(request, adapter.traits), self._keeping.digests.keyed
+        return Key(adapter.type, keyed(login.given), keyed(login.settings))
+
+    def _admit(self, key: Key, run: Run, *, is_forced: bool) -> None:
+        """Ask the breaker for a run that has its place: it may have opened while the run waited for that."""
+        opened = self._breakers.admit(key, run.run_id, self._scene.clock.time(), is_forced=is_forced)
+        if opened is not None:
+            raise _is_open(key.adapter, opened)
 
     async def keep(self, run: Run, work: Awaitable[None]) -> None:
         """Count a run that another router admitted while ``work`` goes on; it has a place even if there is none."""
@@ -154,7 +173,8 @@ class Admitting:
         told = []
         for key, opened in self._breakers.opened(adapter, self._scene.clock.time()):
             whose = "of some requests" if key.login else "of this machine"
-            told.append(f"runs with a login {whose} are refused for {opened.wait_s:.0f} s: {opened.told}")
+            which = f"{whose}, by some settings," if key.settings else whose
+            told.append(f"runs with a login {which} are refused for {math.ceil(opened.wait_s)} s: {opened.told}")
         if waiting := self._places.waiting(adapter):
             told.append(f"runs that wait for a place: {waiting}")
         return told

@@ -1,0 +1,161 @@
+"""Breakers at a router: who is kept from an adapter after a login failed, for how long, and who is not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+from google.protobuf import duration_pb2
+
+from tests.router.harness import PATIENCE_S, Caller, Stream, config, manifest, routing
+from tests.router.test_fallback import FAILS, WORKS, among, durable, notices, request, told
+
+SCHEMA = {"properties": {"url": {"x-login": True}, "effort": {}}, "x-login-token": True}
+GATED_FAILURE = [{"gate": "g"}, {"failed": "AUTH_REQUIRED"}]
+
+
+def with_settings(steps: list[Any], run_id: str, token: str = "", **settings: Any) -> pb.ExecuteRequest:
+    asked = request({"one": [steps]}, run_id=run_id, auth_token=token)
+    asked.config.update(settings)
+    return asked
+
+
+def queued(run_id: str, *chain: str, **fields: Any) -> pb.ExecuteRequest:
+    asked = request({"one": [WORKS], "two": [WORKS]}, *chain, run_id=run_id, **fields)
+    asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
+    return asked
+
+
+async def refused(caller: Caller, asked: pb.ExecuteRequest) -> DragomanError:
+    return await Stream(caller.adapter.Execute(asked)).error()
+
+
+async def works(caller: Caller, asked: pb.ExecuteRequest) -> None:
+    events = await Stream(caller.adapter.Execute(asked)).rest()
+    assert events[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def until_queued(stream: Stream) -> None:
+    while (await stream.next()).state.phase != event_pb2.RUN_PHASE_QUEUED:
+        pass
+
+
+async def test_what_chooses_the_login_by_the_adapters_own_words_keeps_no_others_out(folder: Path) -> None:
+    path = manifest(folder, "one", env={"SIDECAR_SCHEMA": json.dumps(SCHEMA)})
+    async with routing(config(folder, manifests=(path,))) as (_router, caller):
+        assert not (await caller.entry("one")).description.adapter, "what it says is known only once it was started"
+        await Stream(caller.adapter.Execute(with_settings(FAILS, "a", "t", url="https://bad"))).rest()
+        await works(caller, with_settings(WORKS, "b", "t", url="https://good"))
+        await works(caller, with_settings(WORKS, "c", "other", url="https://bad"))
+        await works(caller, with_settings(WORKS, "d", "t"))
+        bad = await refused(caller, with_settings(WORKS, "e", "t", url="https://bad", effort="high"))
+        assert bad.reason is Reason.BREAKER_OPEN
+        assert "https" not in bad.message
+        (remark,) = (await caller.entry("one")).remarks
+        assert remark.startswith("runs with a login of some requests, by some settings, are refused for ")
+
+
+async def test_an_adapter_that_says_nothing_of_that_has_one_login(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, _sidecars):
+        await told(caller, with_settings(FAILS, "a", "t", url="https://bad"))
+        other = await refused(caller, with_settings(WORKS, "b", "other", url="https://good"))
+        assert other.reason is Reason.BREAKER_OPEN
+
+
+async def test_runs_that_fail_together_keep_others_away_as_one_does(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        streams = [
+            Stream(caller.adapter.Execute(request({"one": [GATED_FAILURE]}, run_id=f"r{number}")))
+            for number in range(6)
+        ]
+        for stream in streams:
+            await stream.until("started")
+        sidecars["one"].open("g")
+        for stream in streams:
+            await stream.rest()
+        error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
+        assert error.retry_after_s is not None
+        assert 0 < error.retry_after_s <= 30
+
+
+async def test_who_waited_for_a_place_is_refused_if_the_login_failed_meanwhile(folder: Path) -> None:
+    async with among(folder, ("one", "two"), max_runs={"one": 1}) as (caller, sidecars):
+        first = Stream(caller.adapter.Execute(request({"one": [GATED_FAILURE]})))
+        await first.until("started")
+        asked = [queued("waits"), queued("chained", "two"), queued("other", env={"API_KEY": "k"}), queued("forced")]
+        asked[-1].admission.ignore_breaker = True
+        waiting = [Stream(caller.adapter.Execute(one)) for one in asked]
+        for stream in waiting:
+            await until_queued(stream)
+        sidecars["one"].open("g")
+        await first.rest()
+        assert (await waiting[0].error()).reason is Reason.BREAKER_OPEN
+        chained = await waiting[1].rest()
+        assert notices(chained) == ["adapter_skipped"]
+        for stream in (waiting[2], waiting[3]):
+            assert durable(await stream.rest())[-1] == "result"
+        assert [sent.run_id for sent in sidecars["one"].requests("Execute")] == ["r", "other", "forced"]
+        assert [sent.run_id for sent in sidecars["two"].requests("Execute")] == ["chained"]
+        assert not (await caller.entry("one")).remarks, "what works closes it"
+
+
+async def test_who_waits_for_a_place_is_not_the_probe(folder: Path) -> None:
+    async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
+        over = [{"until": 1}, {"failed": "QUOTA_EXCEEDED"}]
+        await told(caller, request({"one": [over]}, env={"API_KEY": "k"}))
+        busy = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]}, run_id="s")))
+        await busy.until("started")
+        streams = [
+            Stream(caller.adapter.Execute(queued(run_id, env={"API_KEY": "k"}))) for run_id in ("first", "second")
+        ]
+        for stream in streams:
+            await until_queued(stream)
+        await caller.adapter.Cancel(pb.CancelRequest(run_id="first"), timeout=PATIENCE_S)
+        sidecars["one"].open("g")
+        assert durable(await streams[1].rest())[-1] == "result"
+
+
+@pytest.mark.parametrize("ends", ["SUCCEEDED", "AUTH_REQUIRED"])
+async def test_a_quotas_end_is_not_forgotten_for_a_run_beside_it(folder: Path, ends: str) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        last = {"end": ends} if ends == "SUCCEEDED" else {"failed": ends}
+        beside = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, last]]}, run_id="beside")))
+        await beside.until("started")
+        used_up = [{"until": 2**33}, {"failed": "QUOTA_EXCEEDED"}]
+        await told(caller, request({"one": [used_up]}))
+        sidecars["one"].open("g")
+        await beside.rest()
+        error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
+        assert error.retry_after_s is not None
+        assert error.retry_after_s > 3600
+
+
+async def test_whose_time_is_over_is_named_again_and_not_said_to_be_refused(folder: Path) -> None:
+    async with among(folder) as (caller, sidecars):
+        for sidecar in sidecars.values():
+            sidecar.find_agent("/bin/sh")
+        await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
+        quota = [[{"until": 1}, {"failed": "QUOTA_EXCEEDED"}], FAILS]
+        await told(caller, request({"two": quota[:1]}, run_id="over"))
+        await told(caller, request({"three": quota[1:]}, run_id="not-over"))
+        assert not (await caller.entry("two")).remarks
+        assert (await caller.entry("three")).remarks
+        events = await told(caller, request({"one": [FAILS]}))
+        assert list(events[-1].result.fallback_candidates) == ["two"]
+
+
+async def test_who_does_nothing_without_settings_is_not_named(folder: Path) -> None:
+    schemas = {"one": {}, "two": {"required": ["command"], "properties": {"command": {}}}, "three": {}}
+    paths = [
+        manifest(folder, name, env={"SIDECAR_AGENT": "/bin/sh", "SIDECAR_SCHEMA": json.dumps(schema)})
+        for name, schema in schemas.items()
+    ]
+    configured = config(folder, manifests=tuple(paths))
+    for run_id in ("now", "after-a-restart"):
+        async with routing(configured) as (_router, caller):
+            await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
+            result = (await told(caller, request({"one": [FAILS]}, run_id=run_id)))[-1].result
+            assert list(result.fallback_candidates) == ["three"]
