@@ -207,7 +207,7 @@ async def test_a_reader_that_goes_away_cancels_the_run() -> None:
 async def test_a_reader_that_goes_away_leaves_the_run_of_somebody_else_alone() -> None:
     tell = Teller()
     script: list[Action] = [tell.started(), *(tell.text("x" * 1000 + "\n") for _ in range(200)), Until("never")]
-    fake = FakeAdapter(script)
+    fake = FakeAdapter(script, answers={"Cancel": api.CancelResponse(outcome=pb.OUTCOME_CANCELLED)})
     async with routed(fake) as env, piped(env, "attach", "run-1") as (process, ours):
         await fake.gate("called Attach").wait()
         os.close(ours)

@@ -61,6 +61,18 @@ async def test_an_alias_is_learnt_by_asking_adapters_that_never_ran(folder: Path
         assert list((await caller.entry("fake")).description.aliases) == ["other-name"]
 
 
+async def test_what_is_kept_is_listed_by_an_alias_of_an_adapter_that_was_not_started_again(folder: Path) -> None:
+    named = manifest(folder, "fake", env={"SIDECAR_ALIASES": "other-name"})
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        await caller.execute("fake", {"set": "s1"}, {"end": "SUCCEEDED"}, run_id="r", task_key="t").rest()
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        runs = await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="other-name"))
+        assert [run.run_id for run in runs.runs] == ["r"]
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        sessions = await caller.router.ListSessions(router_pb2.ListSessionsRequest(adapter="other-name"))
+        assert [session.handle.native_id for session in sessions.sessions] == ["s1"]
+
+
 async def test_a_name_belongs_to_the_first_and_the_second_is_refused_visibly(folder: Path) -> None:
     first, second = address(folder, "a"), address(folder, "b")
     async with (

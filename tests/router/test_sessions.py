@@ -389,6 +389,12 @@ async def test_sessions_are_listed_last_used_first_filtered_and_deleted(scene: S
     delete = router_pb2.DeleteSessionRequest(key=key, adapter="fake_local")
     assert (await scene.caller.router.DeleteSession(delete, timeout=PATIENCE_S)).deleted
     assert not (await scene.caller.router.DeleteSession(delete, timeout=PATIENCE_S)).deleted
+    router = scene.caller.router
+    for call in (
+        router.GetSession(router_pb2.GetSessionRequest(key=key)),
+        router.DeleteSession(router_pb2.DeleteSessionRequest(key=key)),
+    ):
+        assert (await failure(call)).reason is Reason.ADAPTER_REQUIRED
     gone = router_pb2.GetSessionRequest(key=key, adapter="fake")
     assert (await failure(scene.caller.router.GetSession(gone))).reason is Reason.SESSION_NOT_FOUND
     assert [one.handle.native_id for one in await scene.sessions(task_key="t0")] == ["s9"]

@@ -169,6 +169,7 @@ class RouterServiceServicer(object):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | there is none | NOT_FOUND SESSION_NOT_FOUND | |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -177,7 +178,9 @@ class RouterServiceServicer(object):
     def DeleteSession(self, request, context):
         """DeleteSession forgets a stored session. Deleting what is not there is OK.
 
-        No conditions beyond the common ones.
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

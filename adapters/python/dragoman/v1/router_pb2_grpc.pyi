@@ -288,12 +288,15 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | there is none | NOT_FOUND SESSION_NOT_FOUND | |
+    | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
     """
 
     DeleteSession: _RouterServiceDeleteSessionType
     """DeleteSession forgets a stored session. Deleting what is not there is OK.
 
-    No conditions beyond the common ones.
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
     """
 
 RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
@@ -429,6 +432,7 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | there is none | NOT_FOUND SESSION_NOT_FOUND | |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
         """
 
     @abc.abstractmethod
@@ -439,7 +443,9 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[dragoman.v1.router_pb2.DeleteSessionResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.DeleteSessionResponse]]:
         """DeleteSession forgets a stored session. Deleting what is not there is OK.
 
-        No conditions beyond the common ones.
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
         """
 
 def add_RouterServiceServicer_to_server(servicer: RouterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

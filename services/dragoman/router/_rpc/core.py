@@ -96,17 +96,24 @@ class Core:
         Raises:
             DragomanError: ADAPTER_REQUIRED or ADAPTER_NOT_FOUND.
         """
-        if not name:
-            known = ", ".join(self.scene.directory.types())
-            raise DragomanError(Reason.ADAPTER_REQUIRED, f"name an adapter; here are: {known or 'none'}")
-        host = self.present(name)
-        if host is None:
-            # It may be an alias of one that was never started.
-            await self.learn()
-            host = self.present(name)
+        self.require(name)
+        host = await self.find(name)
         if host is None:
             raise self._not_found(name)
         return host
+
+    def require(self, name: str) -> None:
+        """Raise ADAPTER_REQUIRED if no adapter is named."""
+        if not name:
+            known = ", ".join(self.scene.directory.types())
+            raise DragomanError(Reason.ADAPTER_REQUIRED, f"name an adapter; here are: {known or 'none'}")
+
+    async def find(self, name: str) -> Host | None:
+        """Return the place of the adapter with this type or alias; ``None`` if there is none."""
+        if self.present(name) is None:
+            # It may be an alias of one that was never started.
+            await self.learn()
+        return self.present(name)
 
     def _not_found(self, name: str) -> DragomanError:
         near = self.scene.directory.near(name)

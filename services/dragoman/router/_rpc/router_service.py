@@ -71,7 +71,7 @@ class RouterServicer:
         asked = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
         refuse(list_objection(asked))
         query = RunQuery(
-            adapter=request.adapter,
+            adapter=await self._type(request.adapter),
             agent_id=request.agent_id,
             task_key=request.task_key,
             outcome=request.outcome,
@@ -108,23 +108,25 @@ class RouterServicer:
     async def ListSessions(self, request: pb.ListSessionsRequest, _context: Context) -> pb.ListSessionsResponse:  # noqa: N802 - the contract's name
         """List stored sessions, last used first."""
         refuse(list_objection({**_names(request), "adapter": request.adapter}))
-        return await self._core.runs.sessions.page(request, self._type(request.adapter))
+        return await self._core.runs.sessions.page(request, await self._type(request.adapter))
 
     async def GetSession(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:  # noqa: N802 - the contract's name
         """Tell of one stored session."""
         refuse(list_objection({**_names(request.key), "adapter": request.adapter}))
-        session = await self._core.runs.sessions.get(request.key, self._type(request.adapter))
+        self._core.require(request.adapter)
+        session = await self._core.runs.sessions.get(request.key, await self._type(request.adapter))
         return pb.GetSessionResponse(session=session)
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, _context: Context) -> pb.DeleteSessionResponse:  # noqa: N802 - the contract's name
         """Forget one stored session."""
         refuse(list_objection({**_names(request.key), "adapter": request.adapter}))
-        deleted = await self._core.runs.sessions.delete(request.key, self._type(request.adapter))
+        self._core.require(request.adapter)
+        deleted = await self._core.runs.sessions.delete(request.key, await self._type(request.adapter))
         return pb.DeleteSessionResponse(deleted=deleted)
 
-    def _type(self, adapter: str) -> str:
-        """Return the type of the adapter with this name; sessions outlive adapters, whose names are then as given."""
-        host = self._core.present(adapter) if adapter else None
+    async def _type(self, adapter: str) -> str:
+        """Return the type of the adapter with this name; what is kept outlives adapters, which then are as named."""
+        host = await self._core.find(adapter) if adapter else None
         return adapter if host is None else host.record.type
 
 
