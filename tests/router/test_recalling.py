@@ -70,3 +70,13 @@ async def test_a_log_that_fails_in_the_middle_says_so_and_that_it_may_be_tried_a
     assert failure.value.reason is Reason.RUN_LOG_UNAVAILABLE
     assert failure.value.retry_after_s
     assert reader.last_sequence == 1
+
+
+async def test_a_run_that_is_forgotten_while_it_is_read_does_not_end_as_if_it_were_whole() -> None:
+    reader = LogReader(Scripted([text(1), text(2)], []), "r", 0, end=3)
+    assert await reader.read() == [text(1), text(2)]
+    with pytest.raises(DragomanError) as failure:
+        await reader.read()
+    assert failure.value.reason is Reason.RUN_NOT_FOUND
+    whole = LogReader(Scripted([text(1), text(2)], []), "r", 0, end=2)
+    assert [await whole.read(), await whole.read()] == [[text(1), text(2)], []]

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
+from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, is_alive, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 from tests.router.store.databases import new_postgres
 from tests.router.test_processes import program
@@ -161,6 +163,55 @@ async def crowded(folder: Path, run_log: str, *sidecars: Sidecar) -> AsyncIterat
             await mine.until(sidecar.type, router_pb2.ADAPTER_STATE_READY)
             await other.until(sidecar.type, router_pb2.ADAPTER_STATE_READY)
         yield mine, other
+
+
+async def test_who_holds_a_run_through_a_router_that_ends_is_waited_for(folder: Path) -> None:
+    sidecar, address = Sidecar(), f"unix:{folder}/a.sock"
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, address))
+        _, mine = await held.enter_async_context(routing(config(folder, addresses=(address,))))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",))
+        router, other = await held.enter_async_context(routing(there))
+        await mine.until("fake", router_pb2.ADAPTER_STATE_READY)
+        first = mine.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+        await first.until("text")
+        await mine.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        only = other.attach("r", hold=True)
+        await only.until("replay_done")
+        first.cancel()
+        await router.stop(0.0)
+        ended = await only.error()
+        assert (ended.reason, ended.metadata["last_sequence"]) == (Reason.DRAINING, "2")
+        follower = mine.attach("r", 2, hold=True)
+        await follower.until("replay_done")
+        sidecar.open("g")
+        assert (await follower.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_a_process_whose_runs_another_router_took_is_left_to_it(folder: Path) -> None:
+    named = manifest(folder, "fake")
+    async with routing(config(folder, manifests=(named,), idle_after_s=0.2)) as (_router, caller):
+        stream = caller.execute("fake", "a", {"gate": "g"}, "b", run_id="r")
+        await stream.until("text")
+        before = await caller.entry("fake")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())
+        database = SqliteDatabase(folder / "s" / "runs.db")
+        await database.open()
+        await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 9e12 WHERE run_id = 'r'", {})])
+        await database.close()
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        await stream.rest_or_error()
+        following = caller.execute("fake", "c", {"gate": "g"}, run_id="s")
+        await following.until("text")
+        after = await caller.entry("fake")
+        assert after.pid not in {0, before.pid}
+        await caller.adapter.Cancel(pb.CancelRequest(run_id="s"), timeout=PATIENCE_S)
+        await caller.until("fake", router_pb2.ADAPTER_STATE_IDLE)
+        await gone(after.pid)
+        assert is_alive(before.pid), "another router works with it"
+    assert is_alive(before.pid)
+    os.kill(before.pid, signal.SIGTERM)  # what that router would do
+    await gone(before.pid)
 
 
 async def test_a_run_that_waits_for_a_place_is_known_at_any_router(folder: Path, run_log: str) -> None:

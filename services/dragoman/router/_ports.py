@@ -36,6 +36,9 @@ class Launched(Protocol):
     async def stop(self, grace_s: float) -> None:
         """Ask it to end, kill it and all it started after ``grace_s`` seconds, and wait until all that is gone."""
 
+    def leave(self) -> None:
+        """Let go of it while it lives: another router has it."""
+
 
 class Launcher(Protocol):
     """Starts adapters."""

@@ -48,6 +48,11 @@ class Slow(Store):
         await self.gate.wait()
         return await super().forget(before=before, most_bytes=most_bytes)
 
+    async def begin(self, run: StoredRun) -> bool:
+        if self.fails:
+            raise StoreError("it is not there")
+        return await super().begin(run)
+
     async def renew(self, owner: str, lease_until: float) -> None:
         if self.fails:
             raise StoreError("it is not there")
@@ -167,13 +172,45 @@ async def test_a_claim_that_nobody_heard_of_is_found_by_the_next(database: Datab
     await store.close()
 
 
-async def test_just_after_an_outage_only_what_was_given_up_is_claimed(store: Store) -> None:
-    keeping = Keeping(store, SetClock(), "one", kept=KEPT)
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_just_after_an_outage_or_a_start_only_what_was_given_up_is_claimed(
+    database: Database, *, is_new: bool
+) -> None:
+    store, clock = Store(database), SetClock()
+    keeping = Keeping(store, clock, "one", kept=KEPT)
+    await keeping.open()
     for run in (a_run("alive", owner="two"), a_run("given-up", owner="three")):
         await store.begin(run)
     await store.release("three")
-    keeping.missed()
+    if not is_new:
+        for _ in range(4):
+            await keeping.renew()
+            clock.now += 5.0
+        keeping.missed()
     assert [run.run_id for run in await keeping.claim()] == ["given-up"]
+    for _ in range(5):
+        await keeping.renew()
+        clock.now += 5.0
+    assert [run.run_id for run in await keeping.claim()] == ["alive"], "by now it would be renewed"
+    await keeping.close()
+
+
+async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_a_new_one(slow: Slow) -> None:
+    keeping = Keeping(slow, SystemClock(), "one", kept=KEPT)
+    await keeping.open()
+    state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r"))
+    slow.fails = True
+    logged = keeping.writer.follow(
+        a_run(), lambda: replace(a_run(), state=state), lambda *_: None, lambda: None, is_begun=False
+    )
+    assert await keeping.writer.begin(logged)
+    slow.fails = False
+    with pytest.raises(DragomanError) as caught:
+        await keeping.find("r")
+    assert caught.value.reason is Reason.RUN_LOG_UNAVAILABLE
+    assert await keeping.writer.flushed(logged, PATIENCE_S)
+    assert await keeping.find("r") is not None
+    await keeping.close()
 
 
 def test_what_was_not_seen_for_long_was_away() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from dragoman.router._rpc.keeping import LEASE_S
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.store import Store
@@ -154,3 +155,32 @@ async def why_not(store: Store) -> StoreError | None:
     except StoreError as error:
         return error
     return None
+
+
+async def test_what_a_statement_cannot_do_at_all_is_the_fault_of_no_run(request: pytest.FixtureRequest) -> None:
+    url = new_postgres(request)
+    store = Store(PostgresDatabase(url))
+    await store.open()
+    try:
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute("ALTER TABLE runs RENAME TO away")
+            with pytest.raises(StoreError, match="does not exist") as failure:
+                await store.begin(a_run())
+            assert not failure.value.is_lasting
+            other.execute("ALTER TABLE away RENAME TO runs")
+        assert await store.begin(a_run())
+    finally:
+        await store.close()
+
+
+async def test_a_server_that_is_back_is_reached_in_much_less_than_a_lease(request: pytest.FixtureRequest) -> None:
+    url = new_postgres(request)
+    database = PostgresDatabase(url)
+    await database.open()
+    try:
+        pool = database._pool
+        assert pool is not None
+        # After this time each call tries anew; one that finds all its connections away gives up after its own.
+        assert pool.reconnect_timeout + database.connect_s / 4 < LEASE_S - 1
+    finally:
+        await database.close()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yoyo
 from dragoman.protocol.limits import MIB
 from dragoman.router._domain.stored import RunQuery, SessionId, StoredEvents, StoredRun
 from dragoman.router._store.database import Database, Row, Statement, StoreError, Value
@@ -14,6 +15,8 @@ from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.router._store.store import Store, session_name
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
+
+from tests.router.store.databases import new_postgres
 
 KEY = SessionId("company", "agent", "process", "task")
 
@@ -58,6 +61,19 @@ async def test_events_come_back_in_order_from_anywhere(store: Store) -> None:
     assert await store.events("r", 10) == batches[1:]
     assert await store.events("r", 15) == batches[1:]
     assert await store.events("r", 100) == []
+
+
+async def test_what_is_read_at_once_is_bounded_in_bytes(store: Store) -> None:
+    await store.begin(a_run())
+    batches = [StoredEvents("r", number, number, bytes(MIB // 3)) for number in range(1, 10)]
+    batches[2] = StoredEvents("r", 3, 3, None)
+    batches[6] = StoredEvents("r", 7, 7, bytes(3 * MIB))
+    await store.write(batches, [a_run(logged=9)])
+    pages, after = [], 0
+    while page := await store.events("r", after):
+        pages.append([row.first for row in page])
+        after = page[-1].last
+    assert pages == [[1, 2, 3, 4, 5], [6, 7], [8, 9]]
 
 
 async def test_what_was_not_kept_is_told(store: Store) -> None:
@@ -270,6 +286,24 @@ async def test_what_a_later_version_wrote_is_left_alone(database: Database) -> N
     with pytest.raises(StoreError, match="later version") as caught:
         await database.open()
     assert caught.value.is_lasting
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_who_was_killed_while_it_made_the_database_locks_nobody_out(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "runs.db"
+    url = f"sqlite:///{path}" if kind == "sqlite" else new_postgres(request)
+
+    def killed() -> None:
+        with yoyo.get_backend(url.replace("postgresql://", "postgresql+psycopg://")) as backend:
+            backend._insert_lock_row(4711, 1)
+
+    await asyncio.to_thread(killed)
+    store = Store(SqliteDatabase(path) if kind == "sqlite" else PostgresDatabase(url))
+    await store.open()
+    assert await store.begin(a_run())
+    await store.close()
 
 
 async def test_two_may_open_a_new_database_at_once(database: Database) -> None:

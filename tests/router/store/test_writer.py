@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from dragoman.router._domain.reservation import STEP, next_reserved
 from dragoman.router._domain.stored import StoredEvents, StoredRun
 from dragoman.router._store.batches import unpack
 from dragoman.router._store.database import Database, StoreError
+from dragoman.router._store.logged import ROW_BYTES, WRITE_BYTES
 from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.router._store.store import Store
 from dragoman.router._store.writer import LoggedRun, Writer
@@ -349,6 +350,42 @@ async def test_a_run_that_is_over_is_written_to_its_end(desk: Desk) -> None:
     desk.writer.over(run)
     assert await desk.writer.flushed(run, DEADLINE_S)
     assert await desk.kept() == [b"result"]
+
+
+async def test_a_backlog_is_written_in_steps_and_nobody_waits_for_the_longest(database: Database) -> None:
+    store, tried = Failing(database), []
+    await store.open()
+    writer = Writer(store)
+    work = asyncio.ensure_future(writer.run())
+    desk = Desk(store, writer)
+    run, other = desk.run(), desk.run("other")
+    for one in (run, other):
+        await writer.begin(one)
+    store.open_gate.clear()
+    for sequence in range(1, 65):
+        writer.append(run, sequence, bytes(ROW_BYTES // 2))
+    state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r", adapter="over"))
+    over = replace(await desk.stored(), state=state, finished_at=7.0)
+    run.snapshot = lambda: over
+    writer.over(run)
+    writer.append(other, 1, b"e")
+
+    def note() -> None:
+        tried.append((run.stored.logged, run.stored.finished_at, other.stored.logged))
+
+    store.written = note
+    store.open_gate.set()
+    assert await writer.flushed(run, DEADLINE_S)
+    assert [len(row) for row in [await desk.kept(), await desk.kept("other")]] == [64, 1]
+    # What was known before each step, of which the first had been begun: the other run came with the next one, and
+    # the end with the last one.
+    assert len(tried) >= 64 * ROW_BYTES // 2 // WRITE_BYTES
+    assert all(finished is None for _, finished, _ in tried)
+    assert [other_logged for _, _, other_logged in tried] == [0, 0, *([1] * (len(tried) - 2))]
+    assert (await desk.stored()).finished_at == 7.0
+    await writer.close()
+    await asyncio.wait_for(work, DEADLINE_S)
+    await store.close()
 
 
 async def test_a_run_that_is_over_before_it_began_is_written_too(desk: Desk) -> None:

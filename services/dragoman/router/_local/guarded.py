@@ -87,7 +87,7 @@ class GuardLauncher:
         except BaseException:
             await asyncio.shield(_end(guard))
             raise
-        return GuardedProcess(guard, spawned, reader, writer, paths)
+        return GuardedProcess(_OwnGuard(guard), spawned, reader, writer, paths)
 
     async def adopt(self, address: str) -> "GuardedProcess | None":
         """Take over an adapter that a router started which is gone; ``None`` if it is not there any more.
@@ -167,6 +167,31 @@ class _Guard(Protocol):
     def kill(self) -> None:
         """Kill it."""
 
+    def leave(self) -> None:
+        """Let go of it."""
+
+
+class _OwnGuard:
+    """A guard that this router started."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.pid = process.pid
+        self._process = process
+
+    async def wait(self) -> None:
+        """Wait until it is gone."""
+        await self._process.wait()
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
+
+    def leave(self) -> None:
+        """Let go of it."""
+        transport: Any = self._process._transport  # noqa: SLF001 - it kills what lives when it is closed or collected
+        transport.get_extra_info("subprocess").returncode = 0  # unless it thinks that it is gone
+        transport.close()
+
 
 class _OthersGuard:
     """A guard that another router started, which is gone."""
@@ -185,6 +210,9 @@ class _OthersGuard:
         process = processes.read(self.pid)
         if process is not None and process.started == self._started:
             processes.send(process, signal.SIGKILL)
+
+    def leave(self) -> None:
+        """Let go of it."""
 
 
 class GuardedProcess:
@@ -232,6 +260,12 @@ class GuardedProcess:
         self._writer.close()
         # One that was killed has left its socket behind.
         self._socket.unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        """Let go of it while it lives: another router has it."""
+        self._listening.cancel()
+        self._writer.close()
+        self._guard.leave()
 
     def _order(self, command: dict[str, object]) -> None:
         self._writer.write(json.dumps(command).encode() + b"\n")

@@ -37,4 +37,15 @@ def _place() -> str:
 
 def _lives(system: SystemProcesses, pid: int, started: str) -> bool:
     now = system.started(pid)
-    return now is not None and str(now) == started
+    return str(now) == started if now is not None else _is_hidden(pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Tell whether there is such a process that may not be looked at, as where /proc hides those of other users."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False  # it may be looked at, and was not there just now

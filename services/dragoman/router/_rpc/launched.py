@@ -219,6 +219,8 @@ class LaunchedHost(Host):
         finally:
             # A no-op after the stops above; after a fault of ours nothing may stay behind all the same.
             await asyncio.shield(life.end(0.0))
+            if life.is_anothers:
+                launched.leave()
             await link.close()
             what = "adapter left to another router" if life.is_anothers else "adapter gone"
             _log.info(what, adapter=self.record.type, pid=launched.pid)

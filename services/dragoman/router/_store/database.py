@@ -93,7 +93,10 @@ def applied_sql() -> str:
 
 
 def migrate(url: str) -> None:
-    """Bring a database's schema up to date; blocks. Several processes may do so at once.
+    """Bring a database's schema up to date; blocks.
+
+    Whoever calls this holds a lock that ends with its process. The migration tool has a lock too, which is a row in
+    the database: one that is there is of a process that was killed.
 
     Args:
         url: of the database, as the migration tool wants it.
@@ -102,5 +105,6 @@ def migrate(url: str) -> None:
 
     with yoyo.get_backend(url) as backend, as_file(files(__package__) / MIGRATIONS) as folder:
         migrations = yoyo.read_migrations(str(folder))
+        backend.break_lock()
         with backend.lock():
             backend.apply_migrations(backend.to_apply(migrations))

@@ -30,6 +30,8 @@ _RECONNECT_S: Final = 8.0
 
 Much less than a lease: who lives must be back, and renew its own, before another one may take its runs.
 """
+_MIGRATION_S: Final = 60.0
+"""How long a router that starts waits for another one that brings the schema up to date."""
 _ENDING_S: Final = 0.05
 _CLOSING_S: Final = 1.0
 _TOO_MUCH: Final = "54"
@@ -114,7 +116,21 @@ class PostgresDatabase:
         self._pool = pool
         if not await self._is_current():
             await self.execute([(_BLOB, {})])
-            await asyncio.to_thread(migrate, self._url.replace("postgresql://", "postgresql+psycopg://", 1))
+            try:
+                await asyncio.to_thread(self._migrate)
+            except self._errors as error:
+                await self.close()
+                raise self._explained(error) from error
+
+    def _migrate(self) -> None:
+        """Make a new database what it should be, one router after another."""
+        import psycopg  # noqa: PLC0415 - an extra
+
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute(f"SET lock_timeout = {int(_MIGRATION_S * 1000)}")
+            # Of this connection, so that it ends with it.
+            connection.execute("SELECT pg_advisory_lock(hashtext('dragoman migration'))")
+            migrate(self._url.replace("postgresql://", "postgresql+psycopg://", 1))
 
     async def close(self) -> None:
         """Let go of the connections."""

@@ -19,13 +19,14 @@ _AT_TASK: Final = (
 _PAGE_ROWS: Final = 64
 _PAGE_BYTES: Final = MIB
 """Rows of events that are read at once: so many, and no more once they have so many bytes."""
-_EVENTS: Final = (
-    "SELECT first, last, data, sum(COALESCE(length(data), 0)) OVER (ORDER BY first) AS upto FROM events"
+_NEXT: Final = (
+    "SELECT first, last, data, COALESCE(length(data), 0) AS size FROM events"
     " WHERE run_id = :run_id AND last > :after ORDER BY first LIMIT :size"
 )
 _PAGE: Final = (
-    f"SELECT first, last, data FROM ({_EVENTS}) AS page"  # noqa: S608 - constants
-    " WHERE upto - COALESCE(length(data), 0) < :most ORDER BY first"
+    "SELECT first, last, data FROM"  # noqa: S608 - constants
+    f" (SELECT first, last, data, size, sum(size) OVER (ORDER BY first) AS upto FROM ({_NEXT}) AS next) AS page"
+    " WHERE upto - size < :most ORDER BY first"
 )
 _FORGOTTEN_AT_ONCE: Final = 200
 _FREED_AT_ONCE: Final = 32 * MIB
