@@ -10,6 +10,8 @@ from dragoman.sdk import AgentAdapter
 
 ENTRIES = sorted(entry_points(group="dragoman.adapters"), key=lambda entry: entry.name)
 MADE = [entry for entry in ENTRIES if importlib.util.find_spec(f"{entry.module}.schema") is not None]
+CHOOSES = {"model", "provider", "url", "headers", "authType", "authMethod", "command", "args", "extraArgs"}
+"""Settings that decide which account is used, wherever they are."""
 pytestmark = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 
@@ -55,6 +57,11 @@ def test_what_is_dangerous_is_called_so(entry: EntryPoint) -> None:
 
 def test_who_sets_the_command_is_warned(entry: EntryPoint) -> None:
     assert properties(entry).get("command", {"x-dangerous": True})["x-dangerous"]
+
+
+def test_what_chooses_a_login_is_marked(entry: EntryPoint) -> None:
+    marked = {key for key, schema in properties(entry).items() if schema.get("x-login")}
+    assert properties(entry).keys() & CHOOSES <= marked
 
 
 def test_the_document_says_when_to_use_it_and_when_not(entry: EntryPoint) -> None:
