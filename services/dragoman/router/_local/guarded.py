@@ -188,7 +188,8 @@ class _OwnGuard:
 
     def leave(self) -> None:
         """Let go of it."""
-        transport: Any = self._process._transport  # noqa: SLF001 - it kills what lives when it is closed or collected
+        process: Any = self._process
+        transport = process._transport  # noqa: SLF001 - it kills what lives when it is closed or collected
         transport.get_extra_info("subprocess").returncode = 0  # unless it thinks that it is gone
         transport.close()
 
