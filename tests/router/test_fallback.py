@@ -260,6 +260,44 @@ async def test_what_failed_upstream_is_tried_again_visibly_and_not_for_ever(fold
         assert durable(events) == ["started", "attempt_ended", "started", "attempt_ended", "started", "result"]
 
 
+@pytest.mark.parametrize("longest_wait_s", [0, 60])
+async def test_a_run_that_is_tried_again_keeps_its_place(folder: Path, longest_wait_s: int) -> None:
+    async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
+        second = [{"gate": "g"}, *WORKS]
+        first = Stream(caller.adapter.Execute(request({"one": [[{"failed": "UPSTREAM_UNAVAILABLE"}], second]})))
+        before = await first.until("attempt_ended")
+        other = request({"one": [WORKS]}, run_id="other")
+        other.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=longest_wait_s))
+        stream = Stream(caller.adapter.Execute(other))
+        if longest_wait_s:
+            assert (await stream.next()).state.phase == event_pb2.RUN_PHASE_QUEUED
+        else:
+            assert (await stream.error()).reason is Reason.TOO_MANY_RUNS
+        sidecars["one"].open("g")
+        events = [*before, *await first.rest()]
+        check_stream(events)
+        assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
+        assert not notices(events)
+        await stream.rest_or_error()
+        expected = ["r", "r", "other"] if longest_wait_s else ["r", "r"]
+        assert [sent.run_id for sent in sidecars["one"].requests("Execute")] == expected
+
+
+async def test_a_further_try_asks_the_breaker_too_and_its_refusal_is_called_so(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        scripts = {"one": [[{"gate": "g"}, {"failed": "UPSTREAM_UNAVAILABLE"}], WORKS]}
+        stream = Stream(caller.adapter.Execute(request(scripts)))
+        before = await stream.until("started")
+        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        sidecars["one"].open("g")
+        events = [*before, *await stream.rest()]
+        check_stream(events)
+        assert durable(events) == ["started", "attempt_ended", "result"]
+        assert notices(events) == ["retry_refused"]
+        assert events[-1].result.failure.kind == UPSTREAM
+        assert [sent.run_id for sent in sidecars["one"].requests("Execute")] == ["r", "opens-it"]
+
+
 async def test_what_failed_upstream_after_the_agent_spoke_is_not_tried_again(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
         events = await told(caller, request({"one": [["said", {"failed": "UPSTREAM_UNAVAILABLE"}]]}))

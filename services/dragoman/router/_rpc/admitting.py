@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -72,7 +72,7 @@ class Admitting:
     async def place(
         self, run: Run, request: adapter_pb2.ExecuteRequest, wishes: adapter_pb2.ExecuteRequest
     ) -> AsyncIterator[None]:
-        """Give a run its place at its adapter while the block runs, which is one attempt.
+        """Give a run its place at its adapter while the block runs: for all its attempts there.
 
         Args:
             run: the run.
@@ -82,16 +82,33 @@ class Admitting:
         Raises:
             DragomanError: BREAKER_OPEN, or TOO_MANY_RUNS for as long as the caller waits.
         """
-        adapter, is_forced = run.host.record, wishes.admission.ignore_breaker
-        key = self._key(adapter, request)
+        key = self._key(run.host.record, request)
         opened = self._breakers.refusal(key, run.run_id, self._scene.clock.time())
-        if opened is not None and not is_forced:
+        if opened is not None and not wishes.admission.ignore_breaker:
             raise _is_open(key.adapter, opened)
+        async with self._room(run, longest_wait_s(wishes)):
+            yield
+
+    @contextlib.contextmanager
+    def attempt(
+        self, run: Run, request: adapter_pb2.ExecuteRequest, wishes: adapter_pb2.ExecuteRequest
+    ) -> Iterator[None]:
+        """Let a run through that has its place, for the attempt that the block is; its breaker hears how that ended.
+
+        Args:
+            run: the run.
+            request: what its adapter will get.
+            wishes: what the caller says of its admission.
+
+        Raises:
+            DragomanError: BREAKER_OPEN.
+        """
+        adapter = run.host.record
+        key = self._key(adapter, request)
+        if not run.is_ending:
+            self._admit(key, run, is_forced=wishes.admission.ignore_breaker)
         try:
-            async with self._room(run, longest_wait_s(wishes)):
-                if not run.is_ending:
-                    self._admit(key, run, is_forced=is_forced)
-                yield
+            yield
         finally:
             # What it says of its settings may be known only since it was started for this run.
             known = self._key(adapter, request)

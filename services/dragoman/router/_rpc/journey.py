@@ -58,30 +58,34 @@ class Journey:
         self._first.CopyFrom(request)
         following: adapter_pb2.ExecuteRequest | None = request
         while following is not None:
-            request = following
-            error = await self._attempt(pump, request)
-            following = None if self._is_done() else await self._next(request, error)
+            error = await self._attempts(pump, following)
+            following = None if self._is_done() else await self._next(error)
 
     def _is_done(self) -> bool:
         return self._run.is_ending
 
-    async def _attempt(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> DragomanError | None:
-        self._course.begin(tells_tools=True)
+    async def _attempts(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> DragomanError | None:
+        """Have one adapter try, and again as often as it may, in one place; return why it did not take the run."""
         try:
             async with self._admitting.place(self._run, request, self._wishes):
-                refusal = None if self._is_done() else await pump.execute(request.SerializeToString())
+                refusal = await self._attempt(pump, request)
+                while refusal is None and await self._is_tried_again():
+                    refusal = await self._attempt(pump, self._numbered(request))
         except DragomanError as error:
             refusal = error
         if refusal is not None:
             self._run.unpin()
         return refusal
 
-    async def _next(
-        self, request: adapter_pb2.ExecuteRequest, error: DragomanError | None
-    ) -> adapter_pb2.ExecuteRequest | None:
-        """Return what is asked for next; ``None`` once the run is over."""
+    async def _attempt(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> DragomanError | None:
+        self._course.begin(tells_tools=True)
+        with self._admitting.attempt(self._run, request, self._wishes):
+            return None if self._is_done() else await pump.execute(request.SerializeToString())
+
+    async def _next(self, error: DragomanError | None) -> adapter_pb2.ExecuteRequest | None:
+        """Return what another adapter is asked for next; ``None`` once the run is over."""
         if error is None:
-            return await self._after_failure(request)
+            return await self._after_failure()
         run, failed = self._run, self._run.failed
         is_first = failed is None and self._skipped is None
         if is_first and not self._skips(error):
@@ -90,8 +94,7 @@ class Journey:
         if is_first:
             self._skipped = error
         else:
-            told = f"The adapter {run.record.adapter!r} did not take the run: {error.message}."
-            run.remark("fallback_refused", told)
+            self._remark_refusal(error)
         host = await self._successor() if failed is None or self._course.may_fall_back(failed) else None
         if self._is_called_off():
             return None
@@ -101,6 +104,12 @@ class Journey:
         if is_first:
             run.remark("adapter_skipped", f"{error.message}; the run goes to {host.record.type!r}.")
         return self._moved(host)
+
+    def _remark_refusal(self, error: DragomanError) -> None:
+        is_again = self._course.retries_done > 0
+        code, again = ("retry_refused", " again") if is_again else ("fallback_refused", "")
+        told = f"The adapter {self._run.record.adapter!r} did not take the run{again}: {error.message}."
+        self._run.remark(code, told)
 
     def _end(self) -> None:
         """End the run, as nobody is left who would take it: for its first reason."""
@@ -115,19 +124,26 @@ class Journey:
         is_open = error.reason is Reason.BREAKER_OPEN and kind in pb.FailureKind.keys()  # noqa: SIM118 - no mapping
         return is_open and self._course.falls_back_on(pb.FailureKind.Value(kind))
 
-    async def _after_failure(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest | None:
+    async def _may_turn(self, otherwise: str) -> bool:
+        """Tell whether an attempt may follow the one whose result is held back; else that ends the run.
+
+        Args:
+            otherwise: the code of the notice that it may not.
+        """
+        may_turn = await self._run.may_turn()
+        if self._is_done():
+            return False
+        if not may_turn:
+            self._run.remark(otherwise, "The run log cannot be written; so no other attempt follows.")
+            await self._run.release()
+        return may_turn
+
+    async def _after_failure(self) -> adapter_pb2.ExecuteRequest | None:
         run = self._run
         assert run.held_back is not None
         result = run.held_back[0].result
-        may_turn = await run.may_turn()
-        if self._is_done():
+        if not await self._may_turn("fallback_refused"):
             return None
-        if not may_turn:
-            run.remark("fallback_refused", "The run log cannot be written; so no other attempt follows.")
-            await run.release()
-            return None
-        if self._course.may_retry(result):
-            return await self._again(request, result)
         host = await self._successor()
         if self._is_done():
             return None
@@ -136,17 +152,21 @@ class Journey:
             return None
         kind = pb.FailureKind.Name(result.failure.kind).removeprefix("FAILURE_KIND_")
         await run.turn(host.record.type, f"{kind}: the run falls back to {host.record.type!r}.")
-        return None if self._is_called_off() else self._numbered(self._moved(host))
+        return None if self._is_called_off() else self._moved(host)
 
-    async def _again(
-        self, request: adapter_pb2.ExecuteRequest, result: pb.Result
-    ) -> adapter_pb2.ExecuteRequest | None:
+    async def _is_tried_again(self) -> bool:
+        """Wait until the adapter may try again; False if it may not, or nothing is to follow any more."""
         run = self._run
+        if self._is_done() or run.held_back is None or not self._course.may_retry(run.held_back[0].result):
+            return False
+        result = run.held_back[0].result
+        if not await self._may_turn("retry_refused"):
+            return False
         delay_s = self._course.retry(self._clock.chance())
         reason = f"The model's service failed before the agent did any work; it is tried again in {delay_s:.1f} s."
         await run.turn("", reason)
         if self._is_called_off():
-            return None
+            return False
         state = pb.State(
             phase=pb.RUN_PHASE_RETRYING,
             retry_attempt=self._course.retries_done,
@@ -157,7 +177,7 @@ class Journey:
         run.tell(state)
         over, cancelled = run.over.wait(), run.cancelling.wait()
         await first_of(asyncio.ensure_future(over), asyncio.ensure_future(cancelled), timeout_s=delay_s)
-        return None if self._is_called_off() else self._numbered(request)
+        return not self._is_called_off()
 
     def _is_called_off(self) -> bool:
         """Tell whether nothing is to follow; a run that is between two attempts then ends as cancelled."""
