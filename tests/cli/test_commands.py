@@ -7,7 +7,7 @@ import pty
 import pytest
 from dragoman.cli.main import main
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.testkit.fake_adapter import FakeAdapter, Teller
+from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Teller, Until
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -296,9 +296,52 @@ async def test_an_unserved_method_is_told_as_that() -> None:
     assert done.err.startswith("error: what answers there does not serve this\n")
 
 
+async def test_show_tells_of_a_run_that_is_over_what_run_tells_at_its_end() -> None:
+    tell = Teller(run_id="run-2")
+    failure = pb.Failure(
+        kind=pb.FAILURE_KIND_QUOTA_EXCEEDED,
+        message="Used up.",
+        login_url="https://example.com/login",
+        retry_not_before=timestamp_pb2.Timestamp(seconds=86_400),
+    )
+    usage = pb.Usage(tokens=pb.TokenCounts(input=12, output=3), cost=pb.Cost(amount="0.5", currency="USD"))
+    result = pb.Result(outcome=pb.OUTCOME_FAILED, failure=failure, usage=usage, fallback_candidates=["three"])
+    result.model, result.provider, result.tree_confirmed_dead = "m-1", "somebody", False
+    result.duration.FromSeconds(2)
+    run = router_pb2.RunSummary(run_id="run-2", adapter="two", attempt=2, company_id="acme", result=result)
+    run.finished_at.FromSeconds(60)
+    ended = pb.AttemptEnded(reason="it falls back", next_adapter="two")
+    ended.failure.kind = pb.FAILURE_KIND_NETWORK
+    told: list[Action] = [tell.started("one"), tell.event(attempt_ended=ended)]
+    again = tell.started("two")
+    again.attempt = 2
+    fake = FakeAdapter([*told, again, Until("never")], answers={"GetRun": router_pb2.GetRunResponse(run=run)})
+    async with routed(fake) as env:
+        done = await dragoman("show", "run-2", env=env)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == (
+        "run-2\nstate     failed\nadapter   two\nended     1970-01-01 00:01:00 UTC\nsequence  0\nattempt   2\n"
+        "company   acme\nmodel     m-1 of somebody\n"
+        "✗ network (network)\n… trying again with two: it falls back\n"
+        "✗ Used up. (quota exceeded)\n  log in at https://example.com/login\n"
+        "  may work again after 1970-01-02 00:00:00 UTC\n  could take over: three\n"
+        "run-2: its processes are NOT proven gone; look for them\n"
+        "failed in 2.0 s · 12 in / 3 out tokens · $0.5000 · run run-2\n"
+    )
+
+
+async def test_show_does_without_attempts_that_cannot_be_told_any_more() -> None:
+    run = router_pb2.RunSummary(run_id="run-2", adapter="two", attempt=2, phase=pb.RUN_PHASE_RUNNING)
+    gone = Fail(DragomanError(Reason.RUN_NOT_FOUND, "no run 'run-2' here"))
+    async with routed(FakeAdapter([gone], answers={"GetRun": router_pb2.GetRunResponse(run=run)})) as env:
+        done = await dragoman("show", "run-2", env=env)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("attempt   2\n")
+
+
 @pytest.mark.parametrize(
     ("result", "told"),
-    [(pb.Result(exit_code=3), "exit      code 3\n"), (pb.Result(signal="SIGTERM"), "exit      SIGTERM\n")],
+    [(pb.Result(exit_code=3), "  exit code 3\n"), (pb.Result(signal="SIGTERM"), "  ended by SIGTERM\n")],
 )
 async def test_show_tells_how_the_agent_ended(result: pb.Result, told: str) -> None:
     result.outcome = pb.OUTCOME_FAILED

@@ -12,7 +12,7 @@ from dragoman.cli._failures import as_text, complaint, is_nobody_there
 from dragoman.cli._handles import store
 from dragoman.cli._screen import Screen
 from dragoman.cli._style import Style
-from dragoman.cli._summary import EXIT_CANCELLED, EXIT_FAILED, exit_code, processes
+from dragoman.cli._summary import EXIT_CANCELLED, EXIT_FAILED, exit_code, has_doubtful_processes, processes
 from dragoman.cli._terminal import LineReader
 from dragoman.client import DragomanError, Reason, RunStream
 from dragoman.v1 import event_pb2 as pb
@@ -117,8 +117,7 @@ class Drive:
     async def _end(self, result: pb.Result) -> None:
         if self._asker is not None:
             await self._asker.close()
-        dubious = result.HasField("tree_confirmed_dead") and not result.tree_confirmed_dead
-        if self._interrupts or dubious or result.outcome in {pb.OUTCOME_CANCELLED, pb.OUTCOME_LOST}:
+        if self._interrupts or has_doubtful_processes(result):
             await self._screen.say(f"{self._stream.run_id}: {processes(result)}")
         if self._session_file is not None:
             await self._keep_session(self._session_file, result.session)

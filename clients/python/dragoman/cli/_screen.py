@@ -8,7 +8,7 @@ from typing import Self
 from dragoman.cli._output import Output
 from dragoman.cli._render import Renderer
 from dragoman.cli._style import Segment, Style, coloured, plain, wants_colour
-from dragoman.cli._summary import last_line
+from dragoman.cli._summary import last_line, outcome_style
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 
@@ -82,7 +82,7 @@ class Screen:
             OSError: standard output is gone.
         """
         line = last_line(result, run_id)
-        style = Style.ASSISTANT if result.outcome == pb.OUTCOME_SUCCEEDED else Style.ERROR
+        style = outcome_style(result)
         if self._renderer.hidden_lines:
             number = self._renderer.hidden_lines
             lines = f"{number} lines were" if number > 1 else "1 line was"

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from dragoman.cli._style import Style
 from dragoman.cli._text import UNKNOWN, count, money, one_line, span, word
 from dragoman.v1 import event_pb2 as pb
 
@@ -65,6 +66,17 @@ def _cost(result: pb.Result) -> str:
         amount = money(usage.cost)
         return amount if amount != UNKNOWN else f"cost {UNKNOWN}"
     return f"cost {UNKNOWN}"
+
+
+def has_doubtful_processes(result: pb.Result) -> bool:
+    """Tell whether people should hear what became of the run's processes though they did not ask."""
+    is_unproven = result.HasField("tree_confirmed_dead") and not result.tree_confirmed_dead
+    return is_unproven or result.outcome in {pb.OUTCOME_CANCELLED, pb.OUTCOME_LOST}
+
+
+def outcome_style(result: pb.Result) -> Style:
+    """Return how the last line looks."""
+    return Style.ASSISTANT if result.outcome == pb.OUTCOME_SUCCEEDED else Style.ERROR
 
 
 def processes(result: pb.Result) -> str:
