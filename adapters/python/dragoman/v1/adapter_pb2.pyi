@@ -1305,9 +1305,11 @@ class Fallback(google.protobuf.message.Message):
     """Fallback names adapters to try after a failure. The failed attempt then ends with `attempt_ended` in place of its
     `result`, and the next adapter begins the next attempt of the same run: in the same workspace, with the same prompt
     and permissions, in a fresh session, and with a model of its own. An adapter that refuses is passed over and the
-    next one is asked; if none is left, the last result counts. After a Cancel, and after an attempt of which nobody
-    knows how it ended (LOST), there is no other. A run that another router took over goes on with no fallback, as the
-    request, which may hold secrets, is not kept.
+    next one is asked; if none is left, the last result counts. A run whose first adapter is not asked, as runs with its
+    login failed just now of what is named in `on` (BREAKER_OPEN), goes to the next in the same way; if none takes it, it
+    is refused for that. After a Cancel, and after an attempt of which nobody knows how it ended (LOST), there is no
+    other. A run that another router took over goes on with no fallback, as the request, which may hold secrets, is not
+    kept.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1346,8 +1348,11 @@ class Fallback(google.protobuf.message.Message):
 
     @property
     def configs(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, google.protobuf.struct_pb2.Struct]:
-        """The `config` for some of these adapters, by their name in `adapters`. For the others it is the request's without
-        `command`, `model`, `extraArgs` and `args`, which mean one agent's program.
+        """The `config` for some of these adapters, by their name in `adapters`; an empty one is no settings. For the others
+        it is the request's without `command`, `model`, `extraArgs` and `args`, which mean one agent's program. No setting
+        is left out because an adapter does not know it, as it may be a restriction: where the router knows by the
+        adapter's schema that it would be refused, the call is (INVALID_REQUEST), before there is a run. Others refuse it
+        when they are asked. `sessionCompaction` stays at the router.
         """
 
     def __init__(
@@ -1375,7 +1380,8 @@ class Admission(google.protobuf.message.Message):
     @property
     def longest_wait(self) -> google.protobuf.duration_pb2.Duration:
         """How long to wait for a place while the adapter has all the runs that the router allows. Absent or zero: not at
-        all. At most an hour. Waiting is told by an ephemeral `state` of phase QUEUED.
+        all. At most an hour. Waiting is told by an ephemeral `state` of phase QUEUED. A run that the same adapter tries
+        again keeps its place.
         """
 
     def __init__(

@@ -353,7 +353,7 @@ class RunSummary(google.protobuf.message.Message):
     run_id: builtins.str
     """The run."""
     adapter: builtins.str
-    """Its adapter."""
+    """Its adapter: the present one; once it is over, the one of its last attempt."""
     instance_id: builtins.str
     """The adapter process it is pinned to."""
     agent_id: builtins.str
