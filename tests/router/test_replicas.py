@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router._domain.stored import StoredRun
+from dragoman.router._rpc.peers import HOP
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.postgres import PostgresDatabase
 from dragoman.router._store.sqlite import SqliteDatabase
@@ -21,10 +22,11 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, is_alive, kinds, manifest, routing
+from tests.router.harness import PATIENCE_S, Caller, Stream, config, failure, gone, is_alive, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 from tests.router.store.databases import new_postgres
 from tests.router.test_processes import program
+from tests.router.test_takeover import execute_waiting, waiting
 
 
 @dataclass
@@ -269,6 +271,30 @@ async def test_the_same_request_at_two_routers_at_once_is_one_run(folder: Path, 
                 told = [event for event in events if event.sequence]
                 assert kinds(told) == ["started", "text:a", "result"]
         assert len(sidecar.requests("Execute")) == 10
+
+
+async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_to_another_router(
+    folder: Path, run_log: str
+) -> None:
+    named, steps = manifest(folder, "fake"), ("a", {"end": "SUCCEEDED"})
+    first = {"manifests": [str(named)], "run_log": run_log, "max_runs": {"fake": 1}}
+    async with program(folder, **first) as (process, caller):
+        await waiting(caller, *steps)
+        process.kill()
+        await process.wait()
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(routing(config(folder, manifests=(named,), run_log=run_log)))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), run_log=run_log)
+        _, other = await held.enter_async_context(routing(there))
+        told = [event for event in await execute_waiting(other, *steps).rest() if event.sequence]
+        assert kinds(told) == ["started", "text:a", "result"]
+
+
+async def test_what_another_router_passes_on_is_not_begun_where_nobody_knows_it(two: Two) -> None:
+    asked = pb.ExecuteRequest(adapter="fake", run_id="r")
+    refused = await Stream(two.mine.adapter.Execute(asked, metadata=((HOP, "1"),))).error()
+    assert refused.reason is Reason.ADAPTER_UNAVAILABLE
+    assert not two.sidecar.requests("Execute")
 
 
 async def test_who_attaches_where_the_run_is_only_just_being_begun_is_sent_to_the_router_that_has_it(

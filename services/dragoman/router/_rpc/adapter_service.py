@@ -16,7 +16,7 @@ from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.detecting import Detecting
 from dragoman.router._rpc.host import Host
-from dragoman.router._rpc.link import is_cut, unavailable
+from dragoman.router._rpc.link import elsewhere, is_cut, unavailable
 from dragoman.router._rpc.peers import came_from_a_router
 from dragoman.router._rpc.run import Run
 from dragoman.router._rpc.serving import (
@@ -98,16 +98,19 @@ class AdapterServicer:
         """Accept a run, or find it, and stream it; False if another router had accepted it meanwhile."""
         run = self._core.runs.same(request)
         if run is None and (stored := await self._core.runs.recall(request)) is not None:
-            await self._stored(stored, context, pb.AttachRequest(run_id=stored.run_id, hold=True))
+            # The request itself: should no adapter have had the run, it is begun by its request alone.
+            await self._stored(stored, context, request)
             return True
-        is_new = run is None
+        is_new, is_relayed = run is None, came_from_a_router(context)
+        if run is None and is_relayed:
+            raise elsewhere(request.run_id)  # nothing is begun for another router that has found it begun
         if run is not None and run.is_doubtful:
             await run.settled.wait()
         if run is None or run.awaits_request:
             run, is_new = await self._accept(request)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
-        with Holding(run):
+        with Holding(run, is_relayed=is_relayed):
             await run.kept.wait()
             if run.is_given_up:
                 return False
@@ -164,16 +167,18 @@ class AdapterServicer:
         with holding if request.hold else contextlib.nullcontext():
             await stream_run(self._core, run, context, after_sequence=request.after_sequence, joined=True)
 
-    async def _stored(self, stored: StoredRun, context: Context, request: pb.AttachRequest) -> None:
+    async def _stored(
+        self, stored: StoredRun, context: Context, request: pb.AttachRequest | pb.ExecuteRequest
+    ) -> None:
         """Stream a run that this router does not follow: from the log, or from the router that does."""
+        attach = request if isinstance(request, pb.AttachRequest) else pb.AttachRequest()
         bind(adapter=stored.adapter, run_id=stored.run_id)
         await context.send_initial_metadata(((RUN_ID_METADATA_KEY, stored.run_id),))
         if stored.finished_at is not None:
-            await stream_stored(self._core, stored, context, after_sequence=request.after_sequence)
+            await stream_stored(self._core, stored, context, after_sequence=attach.after_sequence)
             return
-        data = request.SerializeToString()
         with self._core.stream():
-            await self._core.peers.stream(stored, data, context, ended_early=self._core.ending)
+            await self._core.peers.stream(stored, request, context, ended_early=self._core.ending)
 
     async def _kept(self, run: Run | None, run_id: str) -> StoredRun | None:
         """Return what is kept of a run that is not followed here; ``None`` if it is, or nobody knows it."""

@@ -11,6 +11,7 @@ from dragoman.protocol.server import Context, draining, write_event
 from dragoman.protocol.wire import peek
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.link import Link, StreamCall, elsewhere, explained, first_of, is_cut
+from dragoman.v1 import adapter_pb2 as pb
 
 HOP: Final = "dragoman-hop"
 """Metadata of calls that come from another router; they are not passed on again."""
@@ -45,14 +46,20 @@ class Peers:
             raise elsewhere(stored.run_id) if is_cut(error) else error from error
 
     async def stream(
-        self, stored: StoredRun, request: bytes, context: Context, *, ended_early: asyncio.Event
+        self,
+        stored: StoredRun,
+        request: pb.AttachRequest | pb.ExecuteRequest,
+        context: Context,
+        *,
+        ended_early: asyncio.Event,
     ) -> None:
-        """Attach at the router that follows a run, and pass its events on.
+        """Ask the router that follows a run for its events, and pass them on.
 
         Raises:
             DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
         """
-        call = self._link(stored, context).stream("Attach", request, metadata=((HOP, "1"),))
+        method = "Attach" if isinstance(request, pb.AttachRequest) else "Execute"
+        call = self._link(stored, context).stream(method, request.SerializeToString(), metadata=((HOP, "1"),))
         passed: deque[bytes] = deque(maxlen=_REMEMBERED)
         passing = asyncio.ensure_future(self._pass(call, context, passed))
         try:
