@@ -430,6 +430,28 @@ async def test_an_adapter_that_is_full_refuses_or_lets_wait_as_the_caller_choose
         check_stream([queued, *await second.rest()])
 
 
+async def test_who_joins_a_run_that_waits_is_told_so_and_that_it_lives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.router._rpc.run._HEARTBEAT_S", 0.05)
+    async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
+        first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]})))
+        await first.until("started")
+        waits = request({"one": [[{"gate": "h"}, {"end": "SUCCEEDED"}]]}, run_id="waits")
+        waits.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
+        second = Stream(caller.adapter.Execute(waits))
+        joined = [await second.next(), await caller.attach("waits").next()]
+        assert [event.state.phase for event in joined] == [event_pb2.RUN_PHASE_QUEUED] * 2
+        follower = caller.attach("waits")
+        assert kinds(await follower.until("heartbeat"))[:2] == ["state", "replay_done"]
+        sidecars["one"].open("g")
+        await second.until("started")
+        late = caller.attach("waits")
+        assert kinds(await late.until("replay_done")) == ["started", "replay_done"]
+        sidecars["one"].open("h")
+        assert kinds(await late.rest()) == ["result"], "an adapter has it, and says itself that it lives"
+
+
 async def test_a_run_that_waits_too_long_is_refused_and_one_that_is_cancelled_never_starts(folder: Path) -> None:
     async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
         first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}]]})))

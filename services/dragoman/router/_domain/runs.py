@@ -187,7 +187,11 @@ class RunRecord:
         return self.last_sequence, self.own_event(now, sequence=self.last_sequence, result=result)
 
     def own_event(
-        self, now: float, *, sequence: int = 0, **body: pb.Result | pb.Notice | pb.State | pb.AttemptEnded
+        self,
+        now: float,
+        *,
+        sequence: int = 0,
+        **body: pb.Result | pb.Notice | pb.State | pb.AttemptEnded | pb.Heartbeat,
     ) -> bytes:
         """Return an event of the router's own; without a sequence it is ephemeral."""
         event = pb.AgentEvent(

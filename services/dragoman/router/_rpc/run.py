@@ -7,6 +7,7 @@ import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.fanout import Fanout
 from dragoman.protocol.holding import Holders
+from dragoman.protocol.limits import HEARTBEAT_AFTER_S
 from dragoman.protocol.wire import split
 from dragoman.router._domain.conduct import ProtocolViolationError
 from dragoman.router._domain.fallback import Course, ended, wants_candidates
@@ -26,6 +27,7 @@ _MOVED_S = 5.0
 """How long a run waits until it is seen that the log can be written, before it goes to another adapter."""
 _PLACED_S = BUSY_S + 1.0
 """How long a run waits until it is written down which process gets it: longer than for what others have locked."""
+_HEARTBEAT_S = HEARTBEAT_AFTER_S
 _TOLD_S = 2.0
 """How long the end of a run waits until it is written down; for longer only a log keeps it that is out of order."""
 
@@ -114,7 +116,10 @@ class Run:
         """Where that attempt was: the adapter's place, and its process."""
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
+        self.standing = b""
+        """Where it stands while no adapter has it, for who joins it meanwhile; empty if there is nothing to say."""
         self._early: list[bytes] = []
+        self._beating: asyncio.TimerHandle | None = None
         self._clock = scene.clock
         self._tasks = scene.tasks
         self._on_over = on_over
@@ -185,6 +190,7 @@ class Run:
         if self.endpoint is not endpoint:
             self.step(Step.PINNED)
         self.endpoint = endpoint
+        self.standing = b""
         self.is_turning = False
         self.record.instance_id = endpoint.instance_id
         self.log = self.log.bind(instance=endpoint.instance_id)
@@ -338,12 +344,22 @@ class Run:
         """Tell present readers, and those that are about to come, where it stands before its adapter has it."""
         self.record.phase = state.phase
         self.write()
-        self._tell(self.record.own_event(self._clock.time(), state=state))
+        self.standing = self.record.own_event(self._clock.time(), state=state)
+        self._tell(self.standing)
 
     def _tell(self, data: bytes) -> None:
         if not self.fanout.readers and not self.record.has_events:
             self._early.append(data)
         self.fanout.send_ephemeral(data)
+
+    def beat(self) -> None:
+        """Tell present readers now and then that it lives, as long as no adapter does."""
+        if self.over.is_set():
+            return
+        if self.endpoint is None:
+            beat = pb.Heartbeat(last_sequence=self.fanout.last_sequence)
+            self.fanout.send_ephemeral(self.record.own_event(self._clock.time(), heartbeat=beat))
+        self._beating = asyncio.get_running_loop().call_later(_HEARTBEAT_S, self.beat)
 
     def tell_early(self) -> None:
         """Tell what was said before anybody read."""
@@ -431,6 +447,7 @@ class Run:
         self.is_given_up, self.refusal = True, elsewhere(self.run_id)
         self.step(Step.TAKEN)
         self._writer = self._logged = None
+        self._stop_beating()
         # Whoever waits for anything of it is to ask again, and is sent there.
         for event in (self.streams_end, self.kept, self.replayed, self.settled, self.accepted, self.over):
             event.set()
@@ -474,7 +491,12 @@ class Run:
         self.log.info("run ended", outcome=pb.Outcome.Name(self.record.result.outcome), sequence=sequence)
         self._close()
 
+    def _stop_beating(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+
     def _close(self) -> None:
+        self._stop_beating()
         self.fanout.close()
         self.over.set()
         self.kept.set()

@@ -156,6 +156,7 @@ class Runs:
         request.adapter = host.record.type
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
         run.work = self._scene.tasks.start(self._go(run, journey, request), f"run {run.run_id}")
+        run.beat()
 
     async def _go(self, run: Run, journey: Journey, request: adapter_pb2.ExecuteRequest) -> None:
         """Write down that there is a run, before anybody hears of it; then bring it to its end."""

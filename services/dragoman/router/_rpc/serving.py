@@ -128,8 +128,9 @@ async def stream_stored(core: Core, stored: StoredRun, context: Context, *, afte
 
 
 def _pending(run: Run) -> list[bytes]:
-    """Return the questions that wait for an answer, to be sent again."""
-    return [event.SerializeToString() for event in run.record.pending.values()]
+    """Return the questions that wait for an answer, to be sent again, and where a run stands that no adapter has."""
+    pending = [event.SerializeToString() for event in run.record.pending.values()]
+    return [*pending, run.standing] if run.standing else pending
 
 
 def _ahead(after_sequence: int, last: int) -> DragomanError:
