@@ -251,6 +251,18 @@ async def test_programs_that_attach_from_a_later_sequence_get_only_that() -> Non
     assert len(fake.requests("Attach")) == 1
 
 
+@pytest.mark.parametrize(("outcome", "code"), [(pb.OUTCOME_SUCCEEDED, 0), (pb.OUTCOME_FAILED, 1)])
+async def test_attach_behind_the_end_tells_how_it_ended(outcome: pb.Outcome.ValueType, code: int) -> None:
+    tell = Teller()
+    begun, over = tell.started(), tell.result(outcome)
+    fake = fake_of([begun, Until("never")], [], [over])
+    async with routed(fake) as env:
+        done = await dragoman("attach", "run-1", "--after", "2", env=env)
+    assert (done.code, done.err) == (code, "")
+    assert done.out.endswith("· run run-1\n")
+    assert len(done.out.splitlines()) == 1
+
+
 async def test_detach_tells_that_it_waits_for_a_place() -> None:
     tell = Teller()
     queued = tell.ephemeral(state=pb.State(phase=pb.RUN_PHASE_QUEUED, reason="waits for a place at 'fake'"))

@@ -105,6 +105,7 @@ async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Pa
         late = await dragoman("attach", left.out.strip(), env=env)
         by_log = await dragoman("attach", "r1", env=home)  # without a router: from the user's run log
         shown = await dragoman("show", "r1", env=home)
+        again = await dragoman("attach", "r1", "--after", shown.out.split("sequence")[1].split()[0], env=env)
         adapters = await dragoman("adapters", "--json", env=env)
     finally:
         server.send_signal(signal.SIGTERM)
@@ -114,6 +115,7 @@ async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Pa
     assert (left.code, left.out.startswith("run-")) == (0, True)
     assert (late.code, late.out.splitlines()[1], by_log.out) == (0, "hi", ran.out)
     assert "state     succeeded\n" in shown.out
+    assert (again.code, again.err, again.out) == (0, "", ran.last_line + "\n")
     entries = {entry["adapter"]: entry for entry in map(json.loads, adapters.out.splitlines())}
     assert entries["process"]["state"] == "ADAPTER_STATE_READY"
     assert ended.code == 0

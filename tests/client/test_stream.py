@@ -114,6 +114,26 @@ async def test_a_broken_stream_is_followed_from_its_last_sequence(breaking: list
     assert attach == api.AttachRequest(run_id=run.run_id, after_sequence=2, hold=True, adapter="fake")
 
 
+async def test_who_comes_back_behind_the_result_is_told_how_the_run_ended_and_nothing_twice() -> None:
+    tell = Teller("r1")
+    told = [tell.started(), tell.succeeded(summary="done")]
+    fake = FakeAdapter([], told[1:])
+    async with client_of(fake) as client:
+        run = client.attach("r1", after_sequence=2)
+        assert await collect(run) == []
+    assert run.result == told[1].result
+    assert [request.after_sequence for request in fake.requests("Attach")] == [2, 1]
+
+
+async def test_a_live_run_whose_streams_end_with_nothing_new_is_followed() -> None:
+    tell = Teller("r1")
+    told = [tell.started(), tell.text("a"), tell.succeeded()]
+    fake = FakeAdapter([], told[1:2], [], [], told[2:])
+    async with client_of(fake) as client:
+        assert kinds(await collect(client.attach("r1", after_sequence=2))) == ["result"]
+    assert [request.after_sequence for request in fake.requests("Attach")] == [2, 1, 2, 1, 2]
+
+
 async def test_a_sequence_never_comes_twice() -> None:
     tell = Teller()
     first = [tell.started(), tell.text("a"), tell.text("b")]

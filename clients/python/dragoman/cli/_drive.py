@@ -55,6 +55,7 @@ class Drive:
         self._owned = owned
         self._asker = Asker(LineReader(sys.stdin.fileno()), self._answer) if interactive else None
         self._unasked: dict[str, pb.InputRequest] | None = None if owned else {}
+        self._is_over = False
         self._interrupts = 0
         self._main: asyncio.Task[int] | None = None
         self._cancels: set[asyncio.Task[None]] = set()
@@ -84,6 +85,8 @@ class Drive:
             async for event in run:
                 await self._take(event)
         result = run.result
+        if result is not None and not self._is_over:
+            await self._end(result)
         return EXIT_FAILED if result is None else exit_code(result)
 
     async def _say_broken(self, _error: DragomanError) -> None:
@@ -115,6 +118,7 @@ class Drive:
             asker.ask(request)
 
     async def _end(self, result: pb.Result) -> None:
+        self._is_over = True
         if self._asker is not None:
             await self._asker.close()
         if self._interrupts or has_doubtful_processes(result):

@@ -31,7 +31,8 @@ class RunStream:
     An asynchronous iterator. Batches come unrolled, no event with a sequence comes twice, and a stream that
     breaks is followed with Attach from the last sequence; one that breaks before its first event is begun again with
     the same Execute, which starts the run or joins it. What cannot be had any more comes as a ``gap``. It ends after
-    ``result``. A cancelled read loses nothing: the next one goes on.
+    ``result``, or at once where that is what it was to go on from. A cancelled read loses nothing: the next one goes
+    on.
 
     Use it as a context manager, which opens it, so that a refusal is raised there, and closes it. Closing it
     early does not end the run, but no longer holds it: it is then cancelled after ``orphan_after``, unless
@@ -68,8 +69,10 @@ class RunStream:
         self._asked: set[str] = set()
         self._replay_told = False
         self._closed = False
+        self._empty_after: int | None = None
+        self._looks_back = False
         self.result: pb.Result | None = None
-        """How the run ended; ``None`` until ``result`` has been read."""
+        """How the run ended; ``None`` until that was read."""
         self.on_broken: Callable[[DragomanError], Awaitable[None]] | None = None
         """Called when the stream broke and was not there again at once; for who waits at a screen."""
 
@@ -177,6 +180,7 @@ class RunStream:
         except StopAsyncIteration:
             self._drop()
             if self.result is None:
+                self._note_empty()
                 await self._pause(_no_result(self.run_id))
         except grpc.aio.AioRpcError as error:
             self._drop()
@@ -196,7 +200,7 @@ class RunStream:
         if self._execute is not None and not await self._is_attached_to():
             call = self._link.adapter.Execute(self._execute)
         else:
-            call = self._link.adapter.Attach(self._attach)
+            call = self._link.adapter.Attach(self._attach_request())
         # Whoever called execute() once did not ask for a replay.
         self._replay_told |= self._was_sent
         self._was_sent = self._execute is not None
@@ -222,6 +226,19 @@ class RunStream:
                 raise
             return True  # an adapter, which forgets with its process and would do it twice
         return False
+
+    def _attach_request(self) -> api.AttachRequest:
+        request = api.AttachRequest()
+        request.CopyFrom(self._attach)
+        request.after_sequence -= self._looks_back
+        self._empty_after, self._looks_back = request.after_sequence, False
+        return request
+
+    def _note_empty(self) -> None:
+        """Go on from one event earlier if Attach gave nothing: behind its result a run has no more, and ends so."""
+        if self._empty_after is not None:
+            self._accept()
+            self._looks_back = 0 < self.last_sequence == self._empty_after
 
     def _accept(self) -> None:
         self._accepted = True
@@ -270,6 +287,7 @@ class RunStream:
 
     def _take(self, message: pb.AgentEvent) -> None:
         self._accept()
+        self._empty_after = None
         for event in unroll(message):
             if self.result is not None:
                 return
@@ -280,6 +298,8 @@ class RunStream:
 
     def _take_durable(self, event: pb.AgentEvent) -> None:
         if event.sequence <= self.last_sequence:
+            if event.HasField("result"):
+                self.result = event.result
             return
         self._attach.after_sequence = event.sequence
         self._progressed()
