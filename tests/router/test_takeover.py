@@ -411,6 +411,37 @@ async def test_a_run_is_cancelled_though_its_adapter_is_only_being_looked_for(
         assert (result.origin, result.result.subtype) == (event_pb2.EVENT_ORIGIN_AGENT, "")
 
 
+async def test_a_process_that_is_taken_over_late_is_not_told_of_as_the_one_that_gets_the_calls(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, adopt, gate = manifest(folder, "fake"), LaunchedHost.adopt, asyncio.Event()
+
+    async def late(host: LaunchedHost, *where: Any) -> Endpoint | None:
+        await gate.wait()
+        return await adopt(host, *where)
+
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        await caller.execute("fake", "a", {"gate": "g"}, run_id="r").until("text")
+        old = await caller.entry("fake")
+        process.kill()
+        await process.wait()
+    monkeypatch.setattr(LaunchedHost, "adopt", late)
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        await caller.execute("fake", {"end": "SUCCEEDED"}).rest()
+        present = await caller.entry("fake")
+        assert present.pid != old.pid
+        gate.set()
+        follower = caller.attach("r", hold=True)
+        await follower.until("replay_done")
+        now = await caller.entry("fake")
+        assert (now.pid, now.description) == (present.pid, present.description)
+        os.kill(old.pid, signal.SIGKILL)
+        assert (await follower.rest())[-1].result.outcome == event_pb2.OUTCOME_LOST
+        await gone(old.guard_pid)
+        now = await caller.entry("fake")
+        assert (now.pid, now.state) == (present.pid, router_pb2.ADAPTER_STATE_READY)
+
+
 async def test_a_run_goes_on_at_an_address_that_answers_late(folder: Path) -> None:
     sidecar, near = Sidecar(), folder / "near.sock"
     async with contextlib.AsyncExitStack() as held:

@@ -96,6 +96,15 @@ class Host(abc.ABC):
             self.record.state, self.record.reason = state, reason
         self._scene.changes.tell()
 
+    def _set_by(self, endpoint: Endpoint, state: router_pb2.AdapterState.ValueType, reason: str = "") -> None:
+        """Say what state it is in by this process; one that only serves its last runs says nothing of the others."""
+        if self._is_present(endpoint):
+            self._set(state, reason)
+
+    def _is_present(self, _endpoint: Endpoint) -> bool:
+        """Tell whether this process is the one that new calls get."""
+        return True
+
     # Talking to a process that is there.
 
     async def _shake_hands(self, link: Link) -> adapter_pb2.DescribeResponse:
@@ -120,7 +129,7 @@ class Host(abc.ABC):
             if endpoint.gone.is_set():
                 return
             endpoint.serving.clear()
-            self._set(router_pb2.ADAPTER_STATE_UNAVAILABLE, "is not connected")
+            self._set_by(endpoint, router_pb2.ADAPTER_STATE_UNAVAILABLE, "is not connected")
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             await self._reconnect(endpoint)
@@ -150,11 +159,11 @@ class Host(abc.ABC):
         log = _log.bind(adapter=endpoint.adapter, instance=endpoint.instance_id)
         if serving:
             endpoint.serving.set()
-            self._set(router_pb2.ADAPTER_STATE_READY)
+            self._set_by(endpoint, router_pb2.ADAPTER_STATE_READY)
             log.info("adapter serves")
         else:
             endpoint.serving.clear()
-            self._set(router_pb2.ADAPTER_STATE_UNAVAILABLE, "says that it does not serve")
+            self._set_by(endpoint, router_pb2.ADAPTER_STATE_UNAVAILABLE, "says that it does not serve")
             log.warning("adapter says that it does not serve")
 
     async def _recognise(self, endpoint: Endpoint) -> None:

@@ -90,6 +90,10 @@ class LaunchedHost(Host):
         finally:
             self._uses -= 1
 
+    def _is_present(self, endpoint: Endpoint) -> bool:
+        ready = self._life.ready if self._life is not None else None
+        return ready is not None and _has_result(ready) and ready.result() is endpoint
+
     async def stop(self, grace_s: float) -> None:
         """End its processes within ``grace_s`` seconds, and start none again."""
         self._is_closed = True
@@ -248,16 +252,19 @@ class LaunchedHost(Host):
     def _welcome(
         self, life: _Life, launched: Launched, link: Link, description: adapter_pb2.DescribeResponse
     ) -> Endpoint | None:
-        refusal = self._scene.directory.learn(self.record, description)
+        # One that was taken over when there was another already serves its own runs; what is told is of the other.
+        is_present = self._life is life
+        refusal = self._scene.directory.learn(self.record, description) if is_present else ""
         if refusal:
             _log.warning("adapter refused", adapter=self.record.type, reason=refusal)
             self._scene.changes.tell()
             life.fail(self.refusal())
             return None
         endpoint = Endpoint(link, description)
-        self.record.address = launched.address
-        self.record.pid, self.record.guard_pid = launched.pid, launched.guard_pid
-        self._set(router_pb2.ADAPTER_STATE_READY)
+        if is_present:
+            self.record.address = launched.address
+            self.record.pid, self.record.guard_pid = launched.pid, launched.guard_pid
+            self._set(router_pb2.ADAPTER_STATE_READY)
         _log.info("adapter ready", adapter=endpoint.adapter, instance=endpoint.instance_id, pid=launched.pid)
         life.ready.set_result(endpoint)
         return endpoint
