@@ -184,10 +184,14 @@ class World:
             await router.ended()
 
     async def entry(self, adapter: str) -> router_pb2.AdapterEntry:
-        """Return what the router tells of an adapter."""
-        async with Client(self.address) as client:
-            listed = await client.list_adapters()
-        return next(entry for entry in listed.adapters if entry.adapter == adapter)
+        """Return what the router tells of an adapter, once it has a process of it: it may have to take one over."""
+        async with Client(self.address) as client, asyncio.timeout(PATIENCE_S):
+            while True:
+                listed = await client.list_adapters()
+                entry = next(entry for entry in listed.adapters if entry.adapter == adapter)
+                if entry.pid:
+                    return entry
+                await asyncio.sleep(0.05)
 
     def kill(self, pid: int) -> None:
         """Kill a process, if it is one of this world."""
