@@ -448,6 +448,10 @@ async def test_who_joins_a_run_that_waits_is_told_so_and_that_it_lives(
         await second.until("started")
         late = caller.attach("waits")
         assert kinds(await late.until("replay_done")) == ["started", "replay_done"]
+        waits.run_id = "waits-too"
+        third = Stream(caller.adapter.Execute(waits))
+        for _ in range(2):
+            await third.until("heartbeat")
         sidecars["one"].open("h")
         assert kinds(await late.rest()) == ["result"], "an adapter has it, and says itself that it lives"
 

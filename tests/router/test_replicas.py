@@ -76,6 +76,18 @@ async def test_a_finished_run_is_told_by_any_router(two: Two) -> None:
     assert (await two.other.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
 
 
+async def test_a_run_that_is_forgotten_while_it_is_read_is_not_told_as_if_it_were_whole(
+    two: Two, folder: Path, run_log: str
+) -> None:
+    await two.mine.execute("fake", "a", {"end": "SUCCEEDED"}, run_id="r").rest()
+    await two.mine.router.ListRuns(router_pb2.ListRunsRequest())
+    database = PostgresDatabase(run_log) if run_log else SqliteDatabase(folder / "s" / "runs.db")
+    await database.open()
+    await database.execute([("DELETE FROM events WHERE run_id = 'r'", {})])
+    await database.close()
+    assert (await two.other.attach("r").error()).reason is Reason.RUN_NOT_FOUND
+
+
 async def test_the_same_request_joins_its_run_at_another_router(two: Two) -> None:
     steps = ("a", {"gate": "g"}, {"end": "SUCCEEDED"})
     stream = two.mine.execute("fake", *steps, run_id="r")
@@ -212,6 +224,7 @@ async def test_a_process_whose_runs_another_router_took_is_left_to_it(folder: Pa
         await gone(after.pid)
         assert is_alive(before.pid), "another router works with it"
     assert is_alive(before.pid)
+    assert is_alive(before.guard_pid)
     os.kill(before.pid, signal.SIGTERM)  # what that router would do
     await gone(before.pid)
 

@@ -208,6 +208,27 @@ async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Pat
         await database.close()
 
 
+async def test_an_adapter_whose_run_its_own_router_takes_back_stays_its_own(folder: Path) -> None:
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
+        stream = caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("text")
+        before = await caller.entry("fake")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        database = SqliteDatabase(folder / "s" / "runs.db")
+        await database.open()
+        await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 0 WHERE run_id = 'r'", {})])
+        await database.close()
+        await stream.rest_or_error()
+        follower = caller.attach("r", 2, hold=True)
+        await follower.until("replay_done")
+        assert (await caller.entry("fake")).pid == before.pid
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        assert kinds(await follower.rest()) == ["result"]
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+        assert (await caller.entry("fake")).pid == before.pid
+    await gone(before.pid)
+
+
 async def test_a_run_that_its_own_router_takes_back_after_its_end_ends_as_it_was_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,8 +114,7 @@ class LaunchedHost(Host):
         """Stop a process that neither a run nor a call has used for a while, be it the present one or not."""
         while not life.stopping.is_set():
             await endpoint.unused()
-            idle_s = 0.0 if life.is_anothers else self._scene.timing.idle_s
-            await first_of(asyncio.ensure_future(endpoint.in_use()), timeout_s=idle_s)
+            await first_of(asyncio.ensure_future(endpoint.in_use()), timeout_s=self._scene.timing.idle_s)
             is_wanted = self._life is life and self._uses
             if not endpoint.is_used and not is_wanted:
                 _log.info("adapter let go: nobody has used it", adapter=self.record.type)
