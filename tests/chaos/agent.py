@@ -17,7 +17,7 @@ from typing import Any
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 PACE_S = 0.01
-MOST_LINES = 3000
+MOST_LINES = 12_000  # two minutes at least: whose turn to be killed is the last waits for all others
 
 
 class Agent:
