@@ -329,6 +329,21 @@ def test_a_tool_is_named_once_it_is_known_what_it_does() -> None:
     assert shown(*events) == "● Bash ls\n  │ a.txt\n  ✓ Bash\n"
 
 
+def test_items_and_tools_of_the_next_attempt_are_others_though_they_are_called_the_same() -> None:
+    def of_attempt(number: int, content: str) -> list[pb.AgentEvent]:
+        events = [
+            text(content),
+            body(tool_call=pb.ToolCall(id="c", name="Bash", input_json='{"command": "ls"}')),
+            body(tool_output=pb.ToolOutput(tool_call_id="c", text="a.txt\n")),
+        ]
+        for event in events:
+            event.attempt = number
+        return events
+
+    once = "\n● Bash ls\n  │ a.txt\n"
+    assert shown(*of_attempt(1, "one"), *of_attempt(2, "another")) == f"one{once}another{once}"
+
+
 def test_a_long_tool_result_is_cut_unless_debugging() -> None:
     content = "\n".join(str(number) for number in range(100))
     event = body(tool_result=pb.ToolResult(status=pb.TOOL_STATUS_COMPLETED, content=content))

@@ -114,10 +114,13 @@ async def test_a_broken_stream_is_followed_from_its_last_sequence(breaking: list
     assert attach == api.AttachRequest(run_id=run.run_id, after_sequence=2, hold=True, adapter="fake")
 
 
-async def test_who_comes_back_behind_the_result_is_told_how_the_run_ended_and_nothing_twice() -> None:
+@pytest.mark.parametrize("greeting", [[], [Silence()]])
+async def test_who_comes_back_behind_the_result_is_told_how_the_run_ended_and_nothing_twice(
+    greeting: list[Action],
+) -> None:
     tell = Teller("r1")
     told = [tell.started(), tell.succeeded(summary="done")]
-    fake = FakeAdapter([], told[1:])
+    fake = FakeAdapter(greeting, told[1:])
     async with client_of(fake) as client:
         run = client.attach("r1", after_sequence=2)
         assert await collect(run) == []

@@ -34,6 +34,14 @@ def test_a_good_stream_passes() -> None:
     check_stream(stream(text("é", 0), text("b", 2), call(), returned(), succeeded()), secrets=["hidden-value"])
 
 
+def test_the_next_attempt_may_call_its_items_and_tools_the_same() -> None:
+    first = stream(text("a", 0), call(), returned(), pb.AgentEvent(attempt_ended=pb.AttemptEnded()))
+    second = stream(text("b", 0), call(), returned(), succeeded())
+    for number, event in enumerate(second, start=len(first) + 1):
+        event.sequence, event.attempt = number, 2
+    check_stream([*first, *second])
+
+
 def test_a_reader_that_joined_late_need_not_know_what_was_before() -> None:
     events = stream(text("a", 0), call(), text("b", 1), returned(), succeeded())
     check_stream(events[3:], after_sequence=3)

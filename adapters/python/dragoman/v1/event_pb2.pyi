@@ -1416,7 +1416,7 @@ class Text(google.protobuf.message.Message):
     WHOLE_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     item_id: builtins.str
-    """The item (message part) this belongs to; unique within the run."""
+    """The item (message part) this belongs to; unique within the attempt."""
     offset: builtins.int
     """Where the delta starts, in UTF-8 bytes of the item. 0 for a whole."""
     delta: builtins.str
@@ -1452,7 +1452,7 @@ class Thinking(google.protobuf.message.Message):
     WHOLE_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     item_id: builtins.str
-    """The item this belongs to; unique within the run."""
+    """The item this belongs to; unique within the attempt."""
     offset: builtins.int
     """Where the delta starts, in UTF-8 bytes of the item. 0 for a whole."""
     delta: builtins.str
@@ -1561,7 +1561,7 @@ class ToolCall(google.protobuf.message.Message):
     MCP_SERVER_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """The call's id; unique within the run."""
+    """The call's id; unique within the attempt."""
     name: builtins.str
     """The agent's own name of the tool, e.g. "Bash"."""
     kind: Global___ToolKind.ValueType

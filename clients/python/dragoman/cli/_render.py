@@ -63,6 +63,7 @@ class Renderer:
         self._debug = debug
         self._flow: object = None
         self._fresh_line = True
+        self._attempt = 0
         self._items: dict[tuple[str, str], _Item] = {}
         self._tools: dict[str, _Tool] = {}
         self._shows_lines = debug
@@ -71,6 +72,11 @@ class Renderer:
 
     def render(self, event: pb.AgentEvent) -> list[Segment]:
         """Return what ``event`` adds to the screen; nothing if people need not see it."""
+        if event.attempt > self._attempt:
+            # What an attempt calls its items and tools, the next one may call its own.
+            self._attempt = event.attempt
+            self._items.clear()
+            self._tools.clear()
         kind = event.WhichOneof("body")
         if kind == "text":
             return self._piece("text", event.text, Style.ASSISTANT, event)

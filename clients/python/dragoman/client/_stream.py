@@ -237,7 +237,6 @@ class RunStream:
     def _note_empty(self) -> None:
         """Go on from one event earlier if Attach gave nothing: behind its result a run has no more, and ends so."""
         if self._empty_after is not None:
-            self._accept()
             self._looks_back = 0 < self.last_sequence == self._empty_after
 
     def _accept(self) -> None:

@@ -79,6 +79,9 @@ class StreamChecker:
             # What was missed may have told calls and texts; an attempt begins anew.
             self._joined_late = self._joined_late or kind == "gap"
             self._offsets.clear()
+            if kind == "started":
+                self._open_calls.clear()
+                self._ended_calls.clear()
         elif kind == "text":
             self._check_piece(event, kind, event.text)
         elif kind == "thinking":
