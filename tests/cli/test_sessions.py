@@ -5,6 +5,7 @@ import os
 import pty
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
@@ -13,6 +14,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import json_format, timestamp_pb2
+from google.protobuf.message import Message
 
 from tests.cli.program import DESCRIBED, dragoman, finish, routed, start
 
@@ -39,6 +41,21 @@ def fake_of(*sessions: router_pb2.StoredSession) -> FakeAdapter:
             "DeleteSession": router_pb2.DeleteSessionResponse(deleted=True),
         }
     )
+
+
+class Paged(FakeAdapter):
+    """Has more sessions than one page."""
+
+    def __init__(self, pages: dict[str, list[router_pb2.StoredSession]]) -> None:
+        super().__init__(answers={"DeleteSession": router_pb2.DeleteSessionResponse(deleted=True)})
+        self._pages = pages
+
+    async def handle(self, name: str, request: Any, context: Any) -> Message | None:
+        if name != "ListSessions":
+            return await super().handle(name, request, context)
+        self.calls.append((name, request))
+        following = "" if request.page_token else "more"
+        return router_pb2.ListSessionsResponse(sessions=self._pages[request.page_token], next_page_token=following)
 
 
 @pytest.fixture
@@ -125,6 +142,29 @@ async def test_delete_several() -> None:
     assert done.code == 0
     assert [sent.adapter for sent in fake.requests("DeleteSession")] == ["fake", "other"]
     assert everything.code == 2
+
+
+async def test_delete_leaves_none_of_very_many() -> None:
+    many = [router_pb2.StoredSession(key=api.SessionKey(task_key=f"t{n}"), adapter="fake") for n in range(1005)]
+    fake = Paged({"": many[:1000], "more": many[1000:]})
+    async with routed(fake) as env:
+        done = await dragoman("sessions", "delete", "--adapter", "fake", "--all", env=env)
+    assert done.code == 0
+    assert [sent.key.task_key for sent in fake.requests("DeleteSession")] == [f"t{n}" for n in range(1005)]
+    assert [sent.page_token for sent in fake.requests("ListSessions")] == ["", "more"]
+
+
+async def test_what_is_given_as_empty_must_be_empty() -> None:
+    fake = fake_of(ONE, TWO)
+    async with routed(fake) as env:
+        shown = await dragoman("sessions", "show", "issue-1", "--agent", "", env=env)
+        listed = await dragoman("sessions", "--company", "", "--limit", "1", env=env)
+        deleted = await dragoman("sessions", "delete", "issue-1", "--agent", "", env=env)
+        unclear = await dragoman("sessions", "show", "--adapter", "fake", "--agent", "ada", env=env)
+    assert shown.out.startswith("s-2\n")
+    assert [json.loads(line)["adapter"] for line in listed.out.splitlines()] == ["other"]
+    assert deleted.out == "forgotten: task issue-1, adapter other\n"
+    assert "say which by TASK and --company ('' for none): task issue-1, adapter fake" in unclear.err
 
 
 async def test_options_that_would_not_count_are_refused() -> None:

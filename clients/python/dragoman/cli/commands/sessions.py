@@ -21,17 +21,17 @@ from google.protobuf import timestamp_pb2
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_MOST: Final = 1000
-"""Sessions that one command looks at."""
+_WAYS: Final = {"task_key": "TASK", "adapter": "--adapter", "agent_id": "--agent", "company_id": "--company"}
+"""What says which sessions are meant, as it is typed."""
 _SHOWN_AT_ONCE: Final = 10
 
 
 def _filters(function: _F) -> _F:
     """Add the options that say which sessions are meant."""
     options = (
-        click.option("--adapter", default="", metavar="NAME", help="Only of this adapter."),
-        click.option("--agent", "agent_id", default="", metavar="ID", help="Only of this agent."),
-        click.option("--company", "company_id", default="", metavar="ID", help="Only of this company."),
+        click.option("--adapter", metavar="NAME", help="Only of this adapter."),
+        click.option("--agent", "agent_id", metavar="ID", help="Only of this agent; '' for none."),
+        click.option("--company", "company_id", metavar="ID", help="Only of this company; '' for none."),
         router_option(finds_runs=True),
     )
     for option in reversed(options):
@@ -40,13 +40,13 @@ def _filters(function: _F) -> _F:
 
 
 @click.group("sessions", invoke_without_command=True)
-@click.option("--task", "task_key", default="", metavar="KEY", help="Only of this task.")
+@click.option("--task", "task_key", metavar="KEY", help="Only of this task; '' for none.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
 @json_option("Print one line of JSON per session, a StoredSession; so is what does not go to a terminal.")
 @_filters
 @click.pass_context
 def sessions_command(
-    context: click.Context, /, limit: int, as_json: bool, router: str | None, **wanted: str
+    context: click.Context, /, limit: int, as_json: bool, router: str | None, **wanted: str | None
 ) -> int | None:
     """List stored sessions, last used first.
 
@@ -59,7 +59,7 @@ def sessions_command(
         return None
 
     async def work(client: Client) -> None:
-        found = await client.list_sessions(_request(wanted), limit=limit)
+        found = (await _matching(client, wanted, limit))[:limit]
         if as_json or not sys.stdout.isatty():
             print_json_lines(found)
         else:
@@ -69,31 +69,31 @@ def sessions_command(
 
 
 @sessions_command.command("show")
-@click.argument("task_key", metavar="[TASK]", required=False, default="")
+@click.argument("task_key", metavar="[TASK]", required=False)
 @json_option("Print the StoredSession as JSON.")
 @_filters
-def _show_command(as_json: bool, router: str | None, **wanted: str) -> int:
+def _show_command(as_json: bool, router: str | None, **wanted: str | None) -> int:
     """Tell all that is known of the session of TASK."""
 
     async def work(client: Client) -> None:
-        session = _only(await client.list_sessions(_request(wanted), limit=_MOST))
+        session = _only(await _matching(client, wanted), wanted)
         print_json(session) if as_json else print_lines(_details(session))
 
     return run_connected(router, work)
 
 
 @sessions_command.command("delete")
-@click.argument("task_key", metavar="[TASK]", required=False, default="")
+@click.argument("task_key", metavar="[TASK]", required=False)
 @click.option("--all", "several", is_flag=True, help="All that match, should it be more than one.")
 @_filters
-def _delete_command(several: bool, router: str | None, **wanted: str) -> int:
+def _delete_command(several: bool, router: str | None, **wanted: str | None) -> int:
     """Forget the session of TASK: its next run begins a new one. The agent's own files stay."""
     if not any(wanted.values()):
         raise click.UsageError("say which: a TASK, --adapter, --agent or --company")
 
     async def work(client: Client) -> int:
-        found = await client.list_sessions(_request(wanted), limit=_MOST)
-        for session in found if several else [_only(found)]:
+        found = await _matching(client, wanted)
+        for session in found if several else [_only(found, wanted)]:
             await client.delete_session(session.key, session.adapter)
             print_lines([[Segment(f"forgotten: {_name(session)}")]])
         return EXIT_OK
@@ -101,14 +101,32 @@ def _delete_command(several: bool, router: str | None, **wanted: str) -> int:
     return run_connected(router, work)
 
 
-def _request(wanted: Mapping[str, str]) -> router_pb2.ListSessionsRequest:
+async def _matching(
+    client: Client, wanted: Mapping[str, str | None], limit: int = sys.maxsize
+) -> list[router_pb2.StoredSession]:
+    """Return the sessions that are meant, all of them unless no more than ``limit`` matter.
+
+    What was given as empty must be empty. To a router that says nothing, so those that are not are left out here.
+    """
     request = router_pb2.ListSessionsRequest()
     for name, value in wanted.items():
-        setattr(request, name, value)
-    return request
+        setattr(request, name, value or "")
+    empty = [name for name, value in wanted.items() if value == ""]
+    found = await client.list_sessions(request, limit=sys.maxsize if empty else limit)
+    return [session for session in found if not any(_facts(session)[name] for name in empty)]
 
 
-def _only(found: Sequence[router_pb2.StoredSession]) -> router_pb2.StoredSession:
+def _facts(session: router_pb2.StoredSession) -> dict[str, str]:
+    key = session.key
+    return {
+        "task_key": key.task_key,
+        "adapter": session.adapter,
+        "agent_id": key.agent_id,
+        "company_id": key.company_id,
+    }
+
+
+def _only(found: Sequence[router_pb2.StoredSession], wanted: Mapping[str, str | None]) -> router_pb2.StoredSession:
     if len(found) == 1:
         return found[0]
     if not found:
@@ -116,14 +134,15 @@ def _only(found: Sequence[router_pb2.StoredSession]) -> router_pb2.StoredSession
         raise ProblemError(Complaint("no stored session matches", hint=hint, exit_code=EXIT_USAGE))
     names = "; ".join(_name(session) for session in found[:_SHOWN_AT_ONCE])
     more = f" and {len(found) - _SHOWN_AT_ONCE} more" if len(found) > _SHOWN_AT_ONCE else ""
-    hint = f"say which by --adapter, --agent and --company: {names}{more}"
+    ways = " and ".join(way for name, way in _WAYS.items() if wanted.get(name) is None)
+    none = " ('' for none)" if any(not all(_facts(session).values()) for session in found) else ""
+    hint = f"say which by {ways}{none}: {names}{more}"
     raise ProblemError(Complaint(f"{len(found)} stored sessions match", hint=hint, exit_code=EXIT_USAGE))
 
 
 def _name(session: router_pb2.StoredSession) -> str:
-    key = session.key
-    facts = {"task": key.task_key, "adapter": session.adapter, "agent": key.agent_id, "company": key.company_id}
-    return ", ".join(f"{name} {one_line(value, 80)}" for name, value in facts.items() if value)
+    told = {name.partition("_")[0]: value for name, value in _facts(session).items()}
+    return ", ".join(f"{name} {one_line(value, 80)}" for name, value in told.items() if value)
 
 
 def _table(found: Sequence[router_pb2.StoredSession]) -> list[list[Segment]]:
