@@ -183,11 +183,16 @@ class Choice:
         return read_handle(self.handle)[0] if self.handle is not None else ""
 
 
-def tell(request: adapter_pb2.ExecuteRequest, wish: Wanted, choice: Choice) -> None:
-    """Write into a request what its adapter is to do, in place of what only a router understands."""
+def strip(request: adapter_pb2.ExecuteRequest) -> None:
+    """Take out of a request's settings what only a router understands."""
     config = _config(request)
     if config is not None and CONFIG_KEY in config.fields:
         del config.fields[CONFIG_KEY]
+
+
+def tell(request: adapter_pb2.ExecuteRequest, wish: Wanted, choice: Choice) -> None:
+    """Write into a request what its adapter is to do, in place of what only a router understands."""
+    strip(request)
     if not wish.is_here:
         return
     request.ClearField("session")

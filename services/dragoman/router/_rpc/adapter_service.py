@@ -132,7 +132,7 @@ class AdapterServicer:
             self._core.runs.refuse_switch(request, host)
             self._refuse_unknown_settings(request)
             return self._core.runs.execute(request, host, session), True
-        # Somebody may have been faster while adapter and session were looked for.
+        # Somebody may have been faster while the adapter, or the run to go on from, was looked for.
         if known.awaits_request:
             self._core.runs.begin_again(known, request, host, session)
         return known, False

@@ -5,6 +5,7 @@ failed ends with ``attempt_ended``, and whoever does not take the run is told as
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from dragoman.protocol.errors import DragomanError, Reason
@@ -42,20 +43,25 @@ class Journey:
         """The present adapter's name in ``fallback``."""
         self._first = adapter_pb2.ExecuteRequest()
         """What the first adapter got: one adapter's own settings are no other's."""
+        self._prepare: Callable[[], Awaitable[None]]
+        """Completes that."""
         self._skipped: DragomanError | None = None
         """Why the first adapter was not asked, if the run went to the others without that."""
 
-    async def go(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> None:
+    async def go(
+        self, pump: Pump, request: adapter_pb2.ExecuteRequest, prepare: Callable[[], Awaitable[None]]
+    ) -> None:
         """Start the run at its adapter, and follow it to its end.
 
         Args:
             pump: follows it.
             request: what the first adapter gets.
+            prepare: completes that, by what is known only once the run has its place there.
 
         Raises:
             DragomanError: nobody takes it.
         """
-        self._first.CopyFrom(request)
+        self._first, self._prepare = request, prepare
         following: adapter_pb2.ExecuteRequest | None = request
         while following is not None:
             error = await self._attempts(pump, following)
@@ -68,6 +74,8 @@ class Journey:
         """Have one adapter try, and again as often as it may, in one place; return why it did not take the run."""
         try:
             async with self._admitting.place(self._run, request, self._wishes):
+                if request is self._first and not self._is_done():
+                    await self._prepare()
                 refusal = await self._attempt(pump, request)
                 while refusal is None and await self._is_tried_again():
                     refusal = await self._attempt(pump, self._numbered(request))

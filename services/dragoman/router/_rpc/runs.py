@@ -13,6 +13,7 @@ from dragoman.protocol.limits import RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
 from dragoman.router._domain.requests import orphan_after_s, safe_labels
 from dragoman.router._domain.run_states import RunState, Step
 from dragoman.router._domain.runs import Retention, RunRecord
+from dragoman.router._domain.sessions import strip
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.admitting import Admitting
 from dragoman.router._rpc.endpoint import Endpoint
@@ -151,14 +152,14 @@ class Runs:
     def _set_out(self, run: Run, request: adapter_pb2.ExecuteRequest, host: Host, session: Found) -> None:
         journey = self._admitting.journey(run, request)
         run.session = self.sessions.follow(run.record, session, run.remark)
-        session.tell(request)
+        strip(request)
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
         request.adapter = host.record.type
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
-        run.work = self._scene.tasks.start(self._go(run, journey, request), f"run {run.run_id}")
+        run.work = self._scene.tasks.start(self._go(run, journey, request, session), f"run {run.run_id}")
         run.beat()
 
-    async def _go(self, run: Run, journey: Journey, request: adapter_pb2.ExecuteRequest) -> None:
+    async def _go(self, run: Run, journey: Journey, request: adapter_pb2.ExecuteRequest, session: Found) -> None:
         """Write down that there is a run, before anybody hears of it; then bring it to its end."""
         try:
             if not await run.recorded():
@@ -167,13 +168,26 @@ class Runs:
             await self._refuse_switch_elsewhere(run.record)
             run.log.info("run accepted")
             run.kept.set()
-            await journey.go(Pump(run, self._scene, hold=True), request)
+            await journey.go(Pump(run, self._scene, hold=True), request, lambda: self._prepare(run, request, session))
         except DragomanError as error:
             run.refuse(error)
         except Exception:
             # Logged by who started this task; but nothing may leave a run without an end.
             run.fail()
             raise
+
+    async def _prepare(self, run: Run, request: adapter_pb2.ExecuteRequest, session: Found) -> None:
+        """Write into a request which session its adapter goes on with, now that the run is about to get there.
+
+        Raises:
+            DragomanError: the adapter's, should it have to be asked what it can do.
+        """
+        found = await self.sessions.look_up(session, request, run.host)
+        if found.remark:
+            run.remark("session_unavailable", found.remark)
+        if run.session is not None:
+            run.session.go_on_with(found)
+        found.tell(request)
 
     def adopt(self, run_id: str, host: Host, *, hold: bool) -> Run:
         """Take up a run that an adapter may know and this router does not."""

@@ -1,5 +1,8 @@
 """Stored sessions of this router's runs: found before a run starts, kept before its end is told.
 
+Found is two things. Which session a request means, and whether that can be, is known when the run is accepted. The
+stored one is looked up when the run has its place: one that waited is to go on with what the run before it left.
+
 A log that fails does not keep a run from starting or ending: it begins a new session, or what it leaves is not
 stored, and both are told.
 """
@@ -15,7 +18,7 @@ from dragoman.protocol.sessions import misfit
 from dragoman.router._domain import sessions as rules
 from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, fitting, page_size
 from dragoman.router._domain.runs import RunRecord
-from dragoman.router._domain.sessions import Choice, Heard, Wanted
+from dragoman.router._domain.sessions import Choice, Compaction, Heard, Wanted
 from dragoman.router._domain.stored import SessionId
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.host import Host
@@ -38,6 +41,8 @@ class Found:
     """The session that a request means, and what becomes of it."""
 
     wish: Wanted
+    policies: tuple[Compaction, Compaction]
+    """When one that is stored is gone on with no more: of most agents, and of one that cuts its own context."""
     choice: Choice = _NOTHING
     remark: str = ""
     """What the router has to say about it; empty if nothing."""
@@ -53,7 +58,6 @@ class RunSession:
     Args:
         record: the run.
         kept_by: what the session it leaves is stored by, but for the adapter.
-        sent: the session that its adapter is asked to go on with, by the agent's own id; empty for none.
         store: where.
         clock: the time.
         remark: tells those who follow the run: a code and a text.
@@ -63,18 +67,22 @@ class RunSession:
         self,
         record: RunRecord,
         kept_by: SessionId,
-        sent: str,
         store: Store,
         clock: Clock,
         remark: Callable[[str, str], None],
     ) -> None:
         self._record = record
         self._kept_by = kept_by
-        self._sent = sent
+        self._sent = ""
+        """The session that its adapter is asked to go on with, by the agent's own id; empty for none."""
         self._store = store
         self._clock = clock
         self._remark = remark
         self._resumed: bool | None = None
+
+    def go_on_with(self, found: Found) -> None:
+        """Say what was found, which its adapter is about to get."""
+        self._sent = found.choice.native_id
 
     def begin_anew(self) -> None:
         """Say that another adapter has the run, which begins a session of its own."""
@@ -124,38 +132,48 @@ class Sessions:
         self._find_run = find_run
 
     async def find(self, request: adapter_pb2.ExecuteRequest, host: Host) -> Found:
-        """Find the session that a request means, and decide what becomes of it.
+        """Find out which session a request means; one that is stored is not looked up yet.
 
         Raises:
-            DragomanError: RUN_NOT_FOUND or SESSION_BUSY of ``session.resume_run_id``; the adapter's, should it have
-                to be asked what it can do.
+            DragomanError: RUN_NOT_FOUND or SESSION_BUSY of ``session.resume_run_id``.
         """
         wish = rules.wanted(request, host.record.type)
-        if wish.of_run:
-            return Found(wish, await self._of_run(wish, request, host))
-        if wish.found_by is None:
-            return Found(wish)
+        found = Found(
+            wish,
+            (rules.compaction(request, compacts_itself=False), rules.compaction(request, compacts_itself=True)),
+        )
+        return replace(found, choice=await self._of_run(wish, request, host)) if wish.of_run else found
+
+    async def look_up(self, found: Found, request: adapter_pb2.ExecuteRequest, host: Host) -> Found:
+        """Decide what becomes of the session that is meant, if that is a stored one, as it is stored now.
+
+        Raises:
+            DragomanError: the adapter's, should it have to be asked what it can do.
+        """
+        if found.wish.found_by is None:
+            return found
         try:
-            stored = await _in_time(self._keeping.store.session(wish.found_by))
+            stored = await _in_time(self._keeping.store.session(found.wish.found_by))
         except StoreError as error:
             why = f"stored sessions cannot be read now: {error}"
-            return Found(wish, Choice(reason=why), remark=f"The run begins a new session, as {why}.")
-        return Found(wish, await self._stored(stored, wish, request, host))
+            return replace(found, choice=Choice(reason=why), remark=f"The run begins a new session, as {why}.")
+        return replace(found, choice=await self._stored(stored, found, request, host))
 
     async def _stored(
         self,
         stored: router_pb2.StoredSession | None,
-        wish: Wanted,
+        found: Found,
         request: adapter_pb2.ExecuteRequest,
         host: Host,
     ) -> Choice:
+        fork, (policy, of_its_own) = found.wish.fork, found.policies
         if stored is None:
-            return Choice(reason="there is no session to copy") if wish.fork else _NOTHING
+            return Choice(reason="there is no session to copy") if fork else _NOTHING
         if why := await _misfit(stored.handle, request, host):
             return Choice(reason=why)
         now = self._clock.time()
-        if rules.compaction(request, compacts_itself=False).reason(stored, now) and not wish.fork:
-            policy = rules.compaction(request, compacts_itself=await _compacts_itself(host))
+        if policy.reason(stored, now) and not fork:
+            policy = of_its_own if await _compacts_itself(host) else policy
             if why := policy.reason(stored, now):
                 return Choice(reason=why, handover=rules.handover(stored, why))
         return Choice(stored.handle)
@@ -184,13 +202,11 @@ class Sessions:
 
     def follow(self, record: RunRecord, found: Found, remark: Callable[[str, str], None]) -> RunSession | None:
         """Begin to follow what becomes of a new run's session; ``None`` if it is not stored here."""
-        if found.remark:
-            remark("session_unavailable", found.remark)
         kept_by = found.wish.kept_by
         if kept_by is None:
             return None
         record.session_key = rules.key_of(kept_by)
-        return self._run_session(record, kept_by, found.choice.native_id, remark)
+        return self._run_session(record, kept_by, remark)
 
     def follow_on(
         self, record: RunRecord, key: adapter_pb2.SessionKey, remark: Callable[[str, str], None]
@@ -198,12 +214,10 @@ class Sessions:
         """Follow what becomes of the session of a run that another router began."""
         record.session_key = key
         kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
-        return self._run_session(record, kept_by, "", remark)
+        return self._run_session(record, kept_by, remark)
 
-    def _run_session(
-        self, record: RunRecord, kept_by: SessionId, sent: str, remark: Callable[[str, str], None]
-    ) -> RunSession:
-        return RunSession(record, kept_by, sent, self._keeping.store, self._clock, remark)
+    def _run_session(self, record: RunRecord, kept_by: SessionId, remark: Callable[[str, str], None]) -> RunSession:
+        return RunSession(record, kept_by, self._keeping.store, self._clock, remark)
 
     # What callers ask about them.
 
