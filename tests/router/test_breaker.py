@@ -1,13 +1,14 @@
 """Breakers at a router: who is kept from an adapter after a login failed, for how long, and who is not."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2
+from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, manifest, routing
@@ -145,6 +146,42 @@ async def test_whose_time_is_over_is_named_again_and_not_said_to_be_refused(fold
         assert (await caller.entry("three")).remarks
         events = await told(caller, request({"one": [FAILS]}))
         assert list(events[-1].result.fallback_candidates) == ["two"]
+
+
+@pytest.mark.parametrize("sign", ["text", {"tool": "t"}])
+async def test_others_wait_for_a_probe_only_until_its_agent_works(folder: Path, sign: Any) -> None:
+    async with among(folder, ("one",), features=[event_pb2.FEATURE_PROMPT]) as (caller, sidecars):
+        await told(caller, request({"one": [[{"until": 1}, {"failed": "QUOTA_EXCEEDED"}]]}))
+        steps = [{"running": True}, {"gate": "g"}, sign, {"gate": "h"}, {"end": "SUCCEEDED"}]
+        probe = Stream(caller.adapter.Execute(request({"one": [steps]}, run_id="probe")))
+        await probe.until("state")
+        error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
+        assert error.reason is Reason.BREAKER_OPEN
+        assert error.retry_after_s is not None
+        assert 2 < error.retry_after_s <= 10
+        assert "one run tries it again now" in error.message
+        assert "one run tries it again now" in (await caller.entry("one")).remarks[0]
+        sidecars["one"].open("g")
+        await probe.until("text" if sign == "text" else "tool_call")
+        assert not (await caller.entry("one")).remarks
+        await works(caller, request({"one": [WORKS]}, run_id="next"))
+        sidecars["one"].open("h")
+        await probe.rest()
+
+
+async def test_who_watches_hears_that_a_time_is_over(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, _sidecars):
+        watch = caller.router.WatchAdapters(router_pb2.WatchAdaptersRequest(), timeout=PATIENCE_S)
+        over = [{"until": int(time.time()) + 2}, {"failed": "QUOTA_EXCEEDED"}]
+        await told(caller, request({"one": [over]}))
+        seen: list[bool] = []
+        async for listed in watch:
+            if (is_open := bool(listed.adapters[0].remarks)) or seen:
+                seen.append(is_open)
+            if seen and not is_open:
+                break
+        assert seen[0]
+        watch.cancel()
 
 
 async def test_who_does_nothing_without_settings_is_not_named(folder: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.order import OrderChecker
 from dragoman.router._domain.admission import Places
-from dragoman.router._domain.breaker import FIRST_S, MOST_BREAKERS, Breakers, Key, Open
+from dragoman.router._domain.breaker import FIRST_S, MOST_BREAKERS, PROBE_RETRY_S, PROBE_S, Breakers, Key, Open
 from dragoman.router._domain.fallback import Course, candidates, ended, onward
 from dragoman.router._domain.fallback_settings import unknown_settings
 from dragoman.router._domain.logins import NO_TRAITS, login_of, read_traits
@@ -372,9 +372,33 @@ def test_whose_time_is_over_is_open_no_more_but_while_its_probe_is_under_way() -
     assert breakers.opened("one", FIRST_S) == []
     assert wait_s(breakers, FIRST_S) == 0, "who only asks is not the probe"
     assert breakers.admit(KEY, "probe", FIRST_S) is None
-    assert breakers.opened("one", FIRST_S) == [(KEY, Open(AUTH, 1.0))]
+    assert breakers.opened("one", FIRST_S) == [(KEY, Open(AUTH, PROBE_RETRY_S, is_probed=True))]
+    assert breakers.next_end_s(FIRST_S) == PROBE_S
     breakers.release(KEY, "probe")
     assert breakers.opened("one", FIRST_S) == []
+    assert breakers.next_end_s(FIRST_S) is None
+
+
+def test_it_closes_as_soon_as_its_probe_works_and_what_failed_is_remembered_until_a_run_succeeds() -> None:
+    breakers = Breakers()
+    assert not breakers.works(KEY, "a")
+    breakers.note(KEY, "a", failed(AUTH), 0, did_work=False)
+    assert breakers.next_end_s(0) == FIRST_S
+    assert breakers.admit(KEY, "forced", 1, is_forced=True) is None
+    assert not breakers.works(KEY, "forced"), "no probe"
+    assert breakers.admit(KEY, "probe", FIRST_S) is None
+    assert wait_s(breakers, FIRST_S) == PROBE_RETRY_S
+    assert breakers.works(KEY, "probe")
+    assert wait_s(breakers, FIRST_S) == 0
+    assert not breakers.works(KEY, "probe")
+    assert not breakers.opened("one", FIRST_S)
+    assert breakers.note(KEY, "probe", failed(AUTH), FIRST_S, did_work=True), "it only said why it is not let in"
+    assert wait_s(breakers, FIRST_S) == 2 * FIRST_S
+    assert breakers.admit(KEY, "next", 3 * FIRST_S) is None
+    assert breakers.works(KEY, "next")
+    assert not breakers.note(KEY, "next", WORKED, 3 * FIRST_S, did_work=True), "it was closed"
+    breakers.note(KEY, "a", failed(AUTH), 3 * FIRST_S, did_work=False)
+    assert wait_s(breakers, 3 * FIRST_S) == FIRST_S
 
 
 def test_logins_that_nobody_else_has_do_not_make_a_long_wait_be_forgotten() -> None:

@@ -4,9 +4,9 @@ One breaker for each adapter and login. A login is what the request gives that c
 homes, other services, and the settings of which the adapter says so; whoever gives no secret uses the machine's own.
 It is known here by keyed digests alone. A breaker opens when a run says that the login is needed or refused, that the
 quota is used up (until the time that was told), or when the agent crashed several times in a row before it did
-anything. When its time is over one run is let through: if that works it closes, else it opens for twice as long. What
-was let through before it opened changes nothing but that: runs that fail together fail once. All of this is in
-memory: a router that was restarted tries anew.
+anything. When its time is over one run is let through: as soon as its agent does any work it closes, and if it fails
+it opens for twice as long. What was let through before it opened changes nothing but that: runs that fail together
+fail once. All of this is in memory: a router that was restarted tries anew.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,8 @@ CRASHES: Final = 5
 MOST_BREAKERS: Final = 1000
 PROBE_S: Final = 120.0
 """A probe that says nothing for so long is not waited for."""
+PROBE_RETRY_S: Final = 5.0
+"""When to come again while a probe is under way: it closes the breaker as soon as its agent works, or fails."""
 
 _CRASHES_ON: Final = frozenset({pb.FAILURE_KIND_PROCESS_CRASHED, pb.FAILURE_KIND_SPAWN_FAILED})
 _OPENS_ON: Final = frozenset({pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_QUOTA_EXCEEDED})
@@ -63,11 +65,14 @@ class Open:
     cause: pb.FailureKind.ValueType
     wait_s: float
     """Until one is let through again."""
+    is_probed: bool = False
+    """Whether one was let through, and it is not known yet how it fares."""
 
     @property
     def told(self) -> str:
         """The cause in words."""
-        return _WORDS.get(self.cause, "the agent crashed each time")
+        cause = _WORDS.get(self.cause, "the agent crashed each time")
+        return f"{cause}; one run tries it again now" if self.is_probed else cause
 
 
 @dataclass(slots=True)
@@ -87,7 +92,12 @@ class _Breaker:
         """Return for how long nobody is let through but its probe; 0 if the next run may be that."""
         if self.cause and now < self.until:
             return self.until - now
-        return min(1.0, max(0.0, self.probe_until - now)) if self.cause and self.probe else 0.0
+        return min(PROBE_RETRY_S, max(0.0, self.probe_until - now)) if self.cause and self.probe else 0.0
+
+    def told(self, now: float) -> Open | None:
+        """Return why nobody but its probe is let through; ``None`` if the next run may be that."""
+        wait_s = self.wait_s(now)
+        return Open(self.cause, wait_s, is_probed=now >= self.until) if wait_s > 0 else None
 
 
 class Breakers:
@@ -106,8 +116,7 @@ class Breakers:
         breaker = self._breakers.get(key)
         if breaker is None or (breaker.probe == run_id and now >= breaker.until):
             return None
-        wait_s = breaker.wait_s(now)
-        return Open(breaker.cause, wait_s) if wait_s > 0 else None
+        return breaker.told(now)
 
     def admit(self, key: Key, run_id: str, now: float, *, is_forced: bool = False) -> Open | None:
         """Let a run through, as the probe if one is due; else say why not.
@@ -128,6 +137,11 @@ class Breakers:
             return refused
         breaker.tries.add(run_id)
         return None
+
+    def is_probe(self, key: Key, run_id: str) -> bool:
+        """Tell whether all others wait for how this run fares."""
+        breaker = self._breakers.get(key)
+        return breaker is not None and bool(breaker.cause) and breaker.probe == run_id
 
     def release(self, key: Key, run_id: str) -> None:
         """Say that a run that was let through tells nothing; another one may be the probe."""
@@ -166,6 +180,19 @@ class Breakers:
         self.release(key, run_id)
         return False
 
+    def works(self, key: Key, run_id: str) -> bool:
+        """Take note that a run's agent does its work; True if that closes the breaker, as the run is its probe.
+
+        What it did so far in a row is not forgotten before a run succeeds: some agents tell that they are not let in
+        as if they said it themselves.
+        """
+        if not self.is_probe(key, run_id):
+            return False
+        breaker = self._breakers[key]
+        breaker.cause, breaker.until, breaker.probe, breaker.crashes = pb.FAILURE_KIND_UNSPECIFIED, 0.0, "", 0
+        breaker.tries.clear()
+        return True
+
     def reset(self, adapter: str) -> bool:
         """Close the breakers of the machine's own login, as it was seen to be good; True if one was open."""
         own = [key for key in self._breakers if key.adapter == adapter and not key.login]
@@ -174,12 +201,13 @@ class Breakers:
 
     def opened(self, adapter: str, now: float) -> list[tuple[Key, Open]]:
         """Return the adapter's breakers that let nobody through now."""
-        waits = [
-            (key, Open(breaker.cause, breaker.wait_s(now)))
-            for key, breaker in self._breakers.items()
-            if key.adapter == adapter
-        ]
-        return [(key, opened) for key, opened in waits if opened.wait_s > 0]
+        told = [(key, breaker.told(now)) for key, breaker in self._breakers.items() if key.adapter == adapter]
+        return [(key, opened) for key, opened in told if opened is not None]
+
+    def next_end_s(self, now: float) -> float | None:
+        """Return after how many seconds one lets runs through again by itself; ``None`` if all do, or never."""
+        ends = [max(one.until, one.probe_until if one.probe else 0.0) for one in self._breakers.values() if one.cause]
+        return min((end - now for end in ends if end > now), default=None)
 
     def _crashed(self, key: Key, run_id: str, result: pb.Result, now: float, *, did_work: bool) -> bool:
         breaker = self._of(key)

@@ -7,6 +7,7 @@ somebody, or told so little that nobody can know.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +66,8 @@ class Course:
     """Whether the present adapter tells when a tool is called."""
     did_work: bool = False
     had_effects: bool = False
+    at_work: Callable[[], None] = lambda: None
+    """Called whenever the agent is seen to do any work, where ``did_work`` also holds what nobody saw."""
     _tried: int = 0
     _left: "deque[str] | None" = None
 
@@ -77,6 +80,8 @@ class Course:
         """Take note of a durable event. One that this revision does not know may be anything."""
         self.did_work = self.did_work or kind is None or kind in _WORK
         self.had_effects = self.had_effects or kind is None or kind in _EFFECTS
+        if kind in _WORK:
+            self.at_work()
         is_running = kind == "state" and event.state.phase == pb.RUN_PHASE_RUNNING
         if not self.tells_tools and (is_running or self.did_work):
             self.miss()

@@ -107,6 +107,8 @@ class Admitting:
         key = self._key(adapter, request)
         if not run.is_ending:
             self._admit(key, run, is_forced=wishes.admission.ignore_breaker)
+        assert run.course is not None
+        run.course.at_work = lambda: self._works(adapter, request, run)
         try:
             yield
         finally:
@@ -125,6 +127,8 @@ class Admitting:
         opened = self._breakers.admit(key, run.run_id, self._scene.clock.time(), is_forced=is_forced)
         if opened is not None:
             raise _is_open(key.adapter, opened)
+        if self._breakers.is_probe(key, run.run_id):
+            self._scene.changes.tell()
 
     async def keep(self, run: Run, work: Awaitable[None]) -> None:
         """Count a run that another router admitted while ``work`` goes on; it has a place even if there is none."""
@@ -169,14 +173,27 @@ class Admitting:
         )
 
     def _note(self, key: Key, run: Run) -> None:
+        was_probe = self._breakers.is_probe(key, run.run_id)
         result = run.held_back[0].result if run.held_back is not None else run.record.result
         if result is None or run.course is None:
             self._breakers.release(key, run.run_id)
+            if was_probe:
+                self._scene.changes.tell()
             return
         now = self._scene.clock.time()
-        if self._breakers.note(key, run.run_id, result, now, did_work=run.course.did_work):
+        has_changed = self._breakers.note(key, run.run_id, result, now, did_work=run.course.did_work)
+        if has_changed:
             open_ = bool(self._breakers.opened(key.adapter, now))
             _log.warning("breaker changed", adapter=key.adapter, run_id=run.run_id, open=open_)
+        if has_changed or was_probe:
+            self._scene.changes.tell()
+
+    def _works(self, adapter: AdapterRecord, request: adapter_pb2.ExecuteRequest, run: Run) -> None:
+        """Take note that a run's agent works: its login does, and nobody need wait for the run's end."""
+        assert run.course is not None
+        run.course.at_work = lambda: None
+        if self._breakers.works(self._key(adapter, request), run.run_id):
+            _log.info("breaker closed", adapter=adapter.type, run_id=run.run_id, why="its probe works")
             self._scene.changes.tell()
 
     def mended(self, adapter: str) -> None:
@@ -184,6 +201,10 @@ class Admitting:
         if self._breakers.reset(adapter):
             _log.info("breaker closed", adapter=adapter, why="its login was seen to be good")
             self._scene.changes.tell()
+
+    def next_end_s(self) -> float | None:
+        """Return after how many seconds ``remarks`` are others though nothing happens; ``None`` if they stay."""
+        return self._breakers.next_end_s(self._scene.clock.time())
 
     def remarks(self, adapter: str) -> list[str]:
         """Return what keeps runs from an adapter now."""

@@ -15,6 +15,11 @@ from dragoman.router._rpc.steering import unknown_run
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import router_pb2 as pb
 
+_AFTER_S = 0.05
+"""How much later than its end it is looked whether a time is over."""
+_LOOK_S = 60.0
+"""How often that is looked at in any case: the clock on the wall goes on while a computer sleeps."""
+
 
 class RouterServicer:
     """Serves ``RouterService``. Registration is not served yet.
@@ -59,7 +64,11 @@ class RouterServicer:
                 change = self._core.scene.changes.next()
                 response = pb.WatchAdaptersResponse(adapters=self._core.entries())
                 await write_event(context, response.SerializeToString())
-                await first_of(asyncio.ensure_future(change.wait()), asyncio.ensure_future(self._core.ending.wait()))
+                ending = self._core.ending.wait()
+                # A login's time is over without anybody's doing.
+                end_s = self._core.admitting.next_end_s()
+                limit_s = None if end_s is None else min(end_s + _AFTER_S, _LOOK_S)
+                await first_of(asyncio.ensure_future(change.wait()), asyncio.ensure_future(ending), timeout_s=limit_s)
         raise draining()
 
     async def ListRuns(self, request: pb.ListRunsRequest, _context: Context) -> pb.ListRunsResponse:  # noqa: N802 - the contract's name
