@@ -119,6 +119,45 @@ async def test_a_question_is_answered_at_another_router_once(two: Two) -> None:
     assert late.reason is Reason.RUN_FINISHED
 
 
+async def test_what_another_router_has_not_written_yet_is_told_of_its_run(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_store: Store, *_what: Any) -> list[str]:
+        raise StoreError("not now")
+
+    stream = two.mine.execute("fake", "a", {"gate": "g"}, {"ask": "q"}, {"end": "SUCCEEDED"}, run_id="r")
+    await stream.until("text")
+    await two.mine.router.ListRuns(router_pb2.ListRunsRequest())
+    monkeypatch.setattr(Store, "write", fails)
+    two.sidecar.open("g")
+    await stream.until("input_request")
+    assert [asked.id for asked in (await two.other.run("r")).pending_requests] == ["q"]
+    monkeypatch.undo()
+    two.sidecar.open("q")
+    await stream.rest()
+
+
+async def test_each_outage_of_the_log_is_told(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_store: Store, *_what: Any) -> list[str]:
+        raise StoreError("not now")
+
+    async def told(code: str) -> None:
+        while (await stream.until("notice"))[-1].notice.code != code:
+            pass
+
+    steps = ({"gate": "0"}, "a", {"gate": "1"}, "b", {"gate": "2"})
+    stream = two.mine.execute("fake", *steps, run_id="r")
+    await stream.until("started")
+    for outage in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "write", fails)
+            two.sidecar.open(str(outage))
+            await told("log_unavailable")
+        await told("log_recovered")
+    remarks = (await two.mine.run("r")).run.remarks
+    assert len(remarks) == 2, "counted, not listed again"
+
+
 async def test_a_router_that_is_killed_moves_nothing_twice(folder: Path, run_log: str) -> None:
     named = manifest(folder, "fake")
     async with contextlib.AsyncExitStack() as held:

@@ -211,6 +211,22 @@ async def test_a_run_that_was_perhaps_begun_is_told_no_further_than_its_mark(des
     assert (await desk.stored()).reserved >= 2 * STEP
 
 
+async def test_what_comes_behind_a_long_gap_may_be_told_once_its_mark_is_written(desk: Desk) -> None:
+    run = desk.run()
+    await desk.writer.begin(run)
+    desk.writer.append(run, 1, b"e")
+    behind = 5 * STEP
+    await asyncio.wait_for(desk.writer.reserved(run, behind), DEADLINE_S)
+    assert (await desk.stored()).reserved >= behind
+    desk.writer.append(run, behind, b"f")
+    assert await desk.writer.flushed(run, DEADLINE_S)
+    assert [(row.first, row.last, row.data is None) for row in await desk.store.events("r", 0)] == [
+        (1, 1, False),
+        (2, behind - 1, True),
+        (behind, behind, False),
+    ]
+
+
 async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(desk: Desk) -> None:
     run = desk.run()
     await desk.writer.begin(run)

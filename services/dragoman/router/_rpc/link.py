@@ -47,12 +47,19 @@ class Link:
         await self._channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
 
     async def answer(
-        self, method: str, request: bytes, *, timeout_s: float | None = None, metadata: Metadata = ()
+        self,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None = None,
+        metadata: Metadata = (),
+        service: str = SERVICE.full_name,
     ) -> bytes:
         """Ask for one answer.
 
         Args:
             method: the RPC's name, e.g. ``Describe``.
+            service: whose RPC it is.
             request: the request, serialized.
             timeout_s: how long to wait.
             metadata: to send along.
@@ -60,9 +67,10 @@ class Link:
         Raises:
             DragomanError: the adapter's status, or ADAPTER_UNAVAILABLE.
         """
-        call = self._unary.get(method)
+        path = f"/{service}/{method}"
+        call = self._unary.get(path)
         if call is None:
-            call = self._unary[method] = self._channel.unary_unary(f"/{SERVICE.full_name}/{method}")
+            call = self._unary[path] = self._channel.unary_unary(path)
         try:
             data: bytes = await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:

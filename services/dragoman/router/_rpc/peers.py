@@ -12,9 +12,12 @@ from dragoman.protocol.wire import peek
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.link import Link, StreamCall, elsewhere, explained, first_of, is_cut
 from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import router_pb2
 
 HOP: Final = "dragoman-hop"
 """Metadata of calls that come from another router; they are not passed on again."""
+_TELL_S: Final = 2.0
+"""How long another router may take to tell of a run, before what it has written down is told."""
 _REMEMBERED: Final = 64
 """Of the events that were passed on so many are kept, to say which one was the last; not each has a sequence."""
 _REACH_S: Final = 5.0
@@ -44,6 +47,17 @@ class Peers:
             return await link.answer(method, request, timeout_s=left, metadata=((HOP, "1"),))
         except DragomanError as error:
             raise elsewhere(stored.run_id) if is_cut(error) else error from error
+
+    async def tell(self, stored: StoredRun, context: Context) -> router_pb2.GetRunResponse:
+        """Return what the router that follows a run tells of it; what is kept, if it does not answer."""
+        request = router_pb2.GetRunRequest(run_id=stored.run_id).SerializeToString()
+        service = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
+        try:
+            link = self._link(stored, context)
+            told = await link.answer("GetRun", request, timeout_s=_TELL_S, metadata=((HOP, "1"),), service=service)
+        except DragomanError:
+            return stored.state
+        return router_pb2.GetRunResponse.FromString(told)
 
     async def stream(
         self,

@@ -100,14 +100,14 @@ class RouterServicer:
         run = self._core.runs.find(stored.run_id)
         return stored.state.run if run is None else run.record.summary(run.fanout.readers)
 
-    async def GetRun(self, request: pb.GetRunRequest, _context: Context) -> pb.GetRunResponse:  # noqa: N802 - the contract's name
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:  # noqa: N802 - the contract's name
         """Tell of one run."""
         run = self._core.runs.find(request.run_id)
         if run is None:
             stored = await self._core.keeping.find(request.run_id)
             if stored is None:
                 raise unknown_run(request.run_id)
-            return stored.state
+            return stored.state if stored.finished_at is not None else await self._core.peers.tell(stored, context)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),

@@ -386,12 +386,12 @@ class Run:
         elif kind != "input_request" or self.record.remember_request(event):
             self.fanout.send_ephemeral(data)
 
-    def remark(self, code: str, text: str, cause: str = "") -> None:
+    def remark(self, code: str, text: str, cause: str = "", *, each_time: bool = False) -> None:
         """Make a remark of the router's own, to present readers and for ``GetRun``.
 
-        One that was made before is only counted: who reads has seen it.
+        One that was made before is only counted, as who reads has seen it; but for what comes and goes.
         """
-        if self.record.remark(text):
+        if self.record.remark(text) or each_time:
             notice = pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)
             self._tell(self.record.own_event(self._clock.time(), notice=notice))
         fields = {"cause": cause} if cause else {}

@@ -1,6 +1,7 @@
 """All runs of this router: accepted, found, ended, forgotten."""
 
 import asyncio
+import functools
 import itertools
 import json
 from collections.abc import Iterator
@@ -252,9 +253,8 @@ class Runs:
             run.lose(_NOT_BEGUN)
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
-        logged = self.keeping.follow(
-            run.record, lambda: _place(run), orphan_after, run.remark, run.give_up, stored=stored
-        )
+        tell = functools.partial(run.remark, each_time=True)
+        logged = self.keeping.follow(run.record, lambda: _place(run), orphan_after, tell, run.give_up, stored=stored)
         run.keep(self.keeping.writer, logged)
         # From now on it is found through the log, at the router that has it.
         run.given_up = lambda given: self._given_up(given, logged)

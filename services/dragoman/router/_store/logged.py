@@ -44,6 +44,8 @@ class LoggedRun:
     dropped: int = 0
     """The last sequence of those that wait no more, as there were too many; 0 if there are none."""
     last: int = 0
+    wanted: int = 0
+    """The highest sequence that is to be told, where a gap went before it."""
     changes: int = 0
     """How often something happened that is to be written."""
     written: int = 0

@@ -182,6 +182,7 @@ class Writer:
 
         if reached():
             return
+        run.wanted = max(run.wanted, sequence)
         self._hurry.set()
         self.changed(run)
         async with self._written:
@@ -384,7 +385,7 @@ class Writer:
 
     def _next(self, run: LoggedRun) -> StoredRun:
         now = run.snapshot()
-        reserved = next_reserved(run.stored.reserved, run.last)
+        reserved = next_reserved(run.stored.reserved, max(run.last, run.wanted))
         return replace(now, reserved=reserved, logged=run.stored.logged, size=run.stored.size)
 
     def _after(self, run: LoggedRun, rows: list[StoredEvents]) -> StoredRun:
