@@ -42,6 +42,15 @@ def test_something_else_is_refused(tmp_path: Path, text: str) -> None:
         _handles.load(path)
 
 
+def test_a_file_that_could_not_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    _handles.check_writable(tmp_path / "session.json")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "none", tmp_path / "file", Path("/proc")):  # there not even root can make a file
+        with pytest.raises(click.BadParameter, match="nothing can be kept in"):
+            _handles.check_writable(folder / "session.json")
+
+
 def test_nothing_yet_is_no_handle(tmp_path: Path) -> None:
     assert _handles.load(tmp_path / "none.json") is None
     (tmp_path / "empty.json").touch()

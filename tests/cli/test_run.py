@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from dragoman.cli.main import main
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Silence, Teller, Until
 from dragoman.v1 import adapter_pb2 as api
@@ -194,6 +195,32 @@ async def test_the_session_is_kept_and_gone_on_with_and_forgotten(tmp_path: Path
     first, second = fake.requests("Execute")
     assert not first.HasField("session")
     assert second.session.handle == handle
+
+
+async def test_a_session_that_could_not_be_kept_is_a_failure(tmp_path: Path) -> None:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    tell = Teller()
+    handle = pb.SessionHandle(adapter="fake", native_id="s-1")
+    kept = pb.SessionUpdate(change=pb.SESSION_CHANGE_SET, handle=handle)
+    fake = fake_of([tell.started(), Until("gone"), tell.succeeded(session=kept)])
+    async with routed(fake) as env:
+        refused = await dragoman("run", "fake", "--session", str(folder / "none" / "s.json"), env=env)
+        assert (refused.code, fake.requests("Execute")) == (2, [])
+        process = await start("run", "fake", "--session", str(folder / "s.json"), env=env)
+        await fake.gate("called Execute").wait()
+        folder.rmdir()
+        fake.open("gone")
+        done = await finish(process)
+    assert done.code == 1
+    assert "the session could not be kept in" in done.err
+    assert done.last_line.startswith("succeeded in ")
+
+
+@pytest.mark.parametrize("option", ["model", "task", "agent", "resume", "permission-mode", "run-id", "cwd"])
+def test_an_option_that_was_given_as_nothing_is_a_wrong_call(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "fake", "hi", f"--{option}", ""]) == 2
+    assert f"--{option}" in capsys.readouterr().err
 
 
 async def test_lines_nobody_recognised_are_counted_and_shown_with_debug() -> None:

@@ -12,7 +12,7 @@ from dragoman.cli._failures import as_text, complaint, is_nobody_there
 from dragoman.cli._handles import store
 from dragoman.cli._screen import Screen
 from dragoman.cli._style import Style
-from dragoman.cli._summary import EXIT_CANCELLED, EXIT_FAILED, exit_code, has_doubtful_processes, processes
+from dragoman.cli._summary import EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, exit_code, has_doubtful_processes, processes
 from dragoman.cli._terminal import LineReader
 from dragoman.client import DragomanError, Reason, RunStream
 from dragoman.v1 import event_pb2 as pb
@@ -56,6 +56,7 @@ class Drive:
         self._asker = Asker(LineReader(sys.stdin.fileno()), self._answer) if interactive else None
         self._unasked: dict[str, pb.InputRequest] | None = None if owned else {}
         self._is_over = False
+        self._is_kept = True
         self._interrupts = 0
         self._main: asyncio.Task[int] | None = None
         self._cancels: set[asyncio.Task[None]] = set()
@@ -87,7 +88,9 @@ class Drive:
         result = run.result
         if result is not None and not self._is_over:
             await self._end(result)
-        return EXIT_FAILED if result is None else exit_code(result)
+        if result is None:
+            return EXIT_FAILED
+        return exit_code(result) or (EXIT_OK if self._is_kept else EXIT_FAILED)
 
     async def _say_broken(self, _error: DragomanError) -> None:
         await self._screen.say(f"the stream broke; looking for {self._stream.run_id} again…", Style.FAINT)
@@ -124,14 +127,16 @@ class Drive:
         if self._interrupts or has_doubtful_processes(result):
             await self._screen.say(f"{self._stream.run_id}: {processes(result)}")
         if self._session_file is not None:
-            await self._keep_session(self._session_file, result.session)
+            self._is_kept = await self._keep_session(self._session_file, result.session)
         await self._screen.finish(result, self._stream.run_id)
 
-    async def _keep_session(self, path: Path, update: pb.SessionUpdate) -> None:
+    async def _keep_session(self, path: Path, update: pb.SessionUpdate) -> bool:
         try:
             store(path, update)
         except OSError as error:
             await self._screen.say(f"the session could not be kept in {path}: {error.strerror}", Style.ERROR)
+            return False
+        return True
 
     async def _answer(self, request_id: str, answer: pb.InputAnswer) -> str:
         try:

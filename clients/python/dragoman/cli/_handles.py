@@ -1,6 +1,7 @@
 """The session handle in a file, so that the next run goes on with the conversation."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import click
@@ -29,6 +30,20 @@ def load(path: Path) -> pb.SessionHandle | None:
     if not handle.ListFields():
         raise click.BadParameter(f"{path} holds no session handle", param_hint="--session")
     return handle
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that `store` could not write, before there is something to lose.
+
+    Raises:
+        click.BadParameter: there is no such folder, or nothing can be written there.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        told = f"nothing can be kept in {path.parent}: {error.strerror}"
+        raise click.BadParameter(told, param_hint="--session") from error
 
 
 def store(path: Path, update: pb.SessionUpdate) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from dragoman.protocol.limits import MOST_SECONDS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -28,6 +29,18 @@ class Seconds(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is no number of seconds", param, ctx)
         return number
+
+
+def text_option(name: str, metavar: str, about: str) -> Callable[[_F], _F]:
+    """Return an option that is a text, and empty if it is left out."""
+    return click.option(name, default="", callback=_not_empty, metavar=metavar, help=about)
+
+
+def _not_empty(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Refuse an option that was given as nothing, as by a variable that is not set: it would count as left out."""
+    if value == "" and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+        raise click.BadParameter("is empty; leave it out", context, option)
+    return value
 
 
 def router_option(*, finds_runs: bool = False) -> Callable[[_F], _F]:
@@ -88,5 +101,9 @@ def env_option() -> Callable[[_F], _F]:
 def cwd_option() -> Callable[[_F], _F]:
     """Return ``--cwd DIR``."""
     return click.option(
-        "--cwd", type=click.Path(), metavar="DIR", help="Where the agent works. Default: the current directory."
+        "--cwd",
+        type=click.Path(),
+        callback=_not_empty,
+        metavar="DIR",
+        help="Where the agent works. Default: the current directory.",
     )

@@ -25,6 +25,7 @@ from dragoman.cli.commands._options import (
     env_option,
     json_option,
     router_option,
+    text_option,
 )
 from dragoman.client import Client, RunStream, execute_request
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
@@ -142,7 +143,7 @@ def _permissions(wishes: Wishes) -> event_pb2.Permissions:
 @click.argument("adapter")
 @click.argument("prompt", required=False)
 @cwd_option()
-@click.option("--model", default="", metavar="NAME", help="The model. Default: the agent's.")
+@text_option("--model", "NAME", "The model. Default: the agent's.")
 @config_option()
 @env_option()
 @click.option("--template", is_flag=True, help="PROMPT is a template with {{path.to.value}}.")
@@ -154,20 +155,18 @@ def _permissions(wishes: Wishes) -> event_pb2.Permissions:
     metavar="FILE",
     help="Go on with the conversation kept in FILE, and keep it there.",
 )
-@click.option(
-    "--task", default="", metavar="KEY", help="The task; go on with the conversation that is stored for it."
-)
-@click.option("--agent", default="", metavar="ID", help="Your id of the agent; each has conversations of its own.")
-@click.option("--resume", default="", metavar="RUN", help="Go on with the conversation of an earlier run.")
+@text_option("--task", "KEY", "The task; go on with the conversation that is stored for it.")
+@text_option("--agent", "ID", "Your id of the agent; each has conversations of its own.")
+@text_option("--resume", "RUN", "Go on with the conversation of an earlier run.")
 @click.option("--fresh", is_flag=True, help="Begin a new conversation for the task.")
 @click.option("--fork", is_flag=True, help="Begin with a copy of the conversation, and leave it as it is.")
 @click.option("--allow", multiple=True, metavar="TOOL", help="Allow this tool. May be repeated.")
 @click.option("--deny", multiple=True, metavar="TOOL", help="Refuse this tool; goes before --allow. May be repeated.")
-@click.option("--permission-mode", default="", metavar="MODE", help="The agent's own mode, e.g. acceptEdits.")
+@text_option("--permission-mode", "MODE", "The agent's own mode, e.g. acceptEdits.")
 @click.option("--dangerously-allow-all", is_flag=True, help="Allow everything without asking. Dangerous.")
 @click.option("--label", "label_pairs", multiple=True, metavar="KEY=VALUE", help="A mark of yours. May be repeated.")
 @chain_options()
-@click.option("--run-id", default="", metavar="ID", help="Your id for the run. Default: a new one.")
+@text_option("--run-id", "ID", "Your id for the run. Default: a new one.")
 @click.option("--detach", is_flag=True, help="Print the run's id once it is under way, and leave it. Needs --router.")
 @click.option("--debug", is_flag=True, help="Show everything, unrecognised lines in grey.")
 @json_option("Print one line of JSON per event.")
@@ -218,6 +217,8 @@ def run_command(
         raise click.UsageError("--session, --resume and --fresh exclude one another")
     if fork and (fresh or not (session_file or resume or task)):
         raise click.UsageError("--fork copies the conversation of --task, --resume or --session")
+    if session_file is not None:
+        _handles.check_writable(session_file)
     wishes = Wishes(
         adapter=adapter,
         prompt=_standard_input() if prompt == "-" else prompt,
