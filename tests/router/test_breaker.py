@@ -184,6 +184,41 @@ async def test_who_watches_hears_that_a_time_is_over(folder: Path) -> None:
         watch.cancel()
 
 
+LOGINS = {"no": pb.AUTH_STATE_MISSING, "ok": pb.AUTH_STATE_OK, "?": pb.AUTH_STATE_UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("failure", "looks", "closes"),
+    [
+        ("AUTH_REQUIRED", ["no", "FAILS", "ok"], True),
+        ("AUTH_REQUIRED", ["FAILS", "no", "ok"], True),
+        ("AUTH_REQUIRED", ["FAILS", "ok!"], True),
+        ("AUTH_REQUIRED", ["FAILS", "ok"], False),
+        ("AUTH_REQUIRED", ["ok", "FAILS", "ok!"], False),
+        ("AUTH_REQUIRED", ["ok", "FAILS", "?hangs!", "ok!"], False),
+        ("AUTH_REQUIRED", ["no", "FAILS", "no!"], False),
+        ("QUOTA_EXCEEDED", ["no", "FAILS", "ok!"], False),
+    ],
+)
+async def test_only_a_login_that_was_mended_closes_it(
+    folder: Path, failure: str, looks: list[str], closes: bool
+) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        found = sidecars["one"].detections[0]
+        found.executable = "/gone"  # so that no finding is cached
+        for look in looks:
+            if look == "FAILS":
+                await told(caller, request({"one": [[{"failed": failure}]]}))
+                continue
+            found.auth = LOGINS[look.removesuffix("!").removesuffix("hangs")]
+            del found.problems[:]
+            if "hangs" in look:
+                found.problems.add(code="timeout")
+            asked = pb.DetectRequest(adapter="one", refresh=look.endswith("!"))
+            await caller.adapter.Detect(asked, timeout=PATIENCE_S)
+        assert bool((await caller.entry("one")).remarks) is not closes
+
+
 async def test_who_does_nothing_without_settings_is_not_named(folder: Path) -> None:
     schemas = {"one": {}, "two": {"required": ["command"], "properties": {"command": {}}}, "three": {}}
     paths = [

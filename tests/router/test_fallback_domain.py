@@ -309,11 +309,20 @@ def test_a_login_seen_to_be_good_closes_only_the_machines_own() -> None:
     other, with_settings = Key("one", b"x"), Key("one", settings=b"y")
     for key in (KEY, other, with_settings):
         breakers.note(key, "r", failed(AUTH), 0, did_work=False)
-    assert breakers.reset("one")
-    assert not breakers.reset("one")
+    assert not breakers.reset("one", -1), "it was looked at before"
+    assert breakers.reset("one", 1)
+    assert not breakers.reset("one", 1)
     assert breakers.admit(KEY, "s", 1) is None
     assert breakers.admit(with_settings, "s", 1) is None
     assert breakers.admit(other, "s", 1) is not None
+
+
+@pytest.mark.parametrize("failure", [used_up(5000), failed(QUOTA), failed(CRASHED)])
+def test_a_login_seen_to_be_good_says_nothing_of_quotas_and_crashes(failure: pb.Result) -> None:
+    breakers = Breakers(crashes=1)
+    breakers.note(KEY, "r", failure, 0, did_work=False)
+    assert not breakers.reset("one", 1)
+    assert wait_s(breakers, 1) > 0
 
 
 def test_runs_that_fail_together_fail_once() -> None:

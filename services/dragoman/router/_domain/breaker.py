@@ -81,12 +81,18 @@ class _Breaker:
     """How often in a row it opened."""
     crashes: int = 0
     until: float = 0.0
+    opened_at: float = 0.0
     cause: pb.FailureKind.ValueType = pb.FAILURE_KIND_UNSPECIFIED
     """Unspecified while it is closed."""
     probe: str = ""
     probe_until: float = 0.0
     tries: set[str] = field(default_factory=set)
     """Runs that were let through since it opened: the probe, and those that wanted it all the same."""
+
+    @property
+    def is_about_login(self) -> bool:
+        """Whether it is open as the login was refused."""
+        return self.cause == pb.FAILURE_KIND_AUTH_REQUIRED
 
     def wait_s(self, now: float) -> float:
         """Return for how long nobody is let through but its probe; 0 if the next run may be that."""
@@ -193,11 +199,20 @@ class Breakers:
         breaker.tries.clear()
         return True
 
-    def reset(self, adapter: str) -> bool:
-        """Close the breakers of the machine's own login, as it was seen to be good; True if one was open."""
+    def reset(self, adapter: str, since: float) -> bool:
+        """Close the breakers of the machine's own login, as that was mended; True if one was open.
+
+        Only those that opened as the login was refused: that there is one says nothing of quotas or crashes.
+
+        Args:
+            adapter: whose.
+            since: when the login was looked at; what failed after that may have failed for another.
+        """
         own = [key for key in self._breakers if key.adapter == adapter and not key.login]
-        causes = [self._breakers.pop(key).cause for key in own]
-        return any(causes)
+        closed = [key for key in own if self._breakers[key].is_about_login and self._breakers[key].opened_at <= since]
+        for key in closed:
+            del self._breakers[key]
+        return bool(closed)
 
     def opened(self, adapter: str, now: float) -> list[tuple[Key, Open]]:
         """Return the adapter's breakers that let nobody through now."""
@@ -227,6 +242,7 @@ class Breakers:
         wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(breaker.times - 1, 16)) if told_s is None else told_s
         # A longer time may have been told while the probe was under way.
         breaker.cause, breaker.until, breaker.probe = cause, max(breaker.until, now + wait_s), ""
+        breaker.opened_at = now
         breaker.tries.clear()
 
     def _of(self, key: Key) -> _Breaker:

@@ -196,10 +196,10 @@ class Admitting:
             _log.info("breaker closed", adapter=adapter.type, run_id=run.run_id, why="its probe works")
             self._scene.changes.tell()
 
-    def mended(self, adapter: str) -> None:
-        """Take note that the machine's own login was just seen to be good."""
-        if self._breakers.reset(adapter):
-            _log.info("breaker closed", adapter=adapter, why="its login was seen to be good")
+    def mended(self, adapter: str, since: float) -> None:
+        """Take note that the machine's own login is good again, as it was looked at then."""
+        if self._breakers.reset(adapter, since):
+            _log.info("breaker closed", adapter=adapter, why="its login was mended")
             self._scene.changes.tell()
 
     def next_end_s(self) -> float | None:

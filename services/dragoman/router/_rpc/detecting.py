@@ -39,6 +39,8 @@ class Detecting:
         self._ttl_s = ttl_s
         self._version = version
         self._cached = dict(store.load())
+        self._logins = {name: pb.Detection.FromString(entry.detection).auth for name, entry in self._cached.items()}
+        """What was found last of each adapter's login, where that was sure."""
         core.admitting.detections = self.ready
 
     async def one(self, host: Host, request: pb.DetectRequest, data: bytes, timeout_s: float | None) -> bytes:
@@ -51,6 +53,7 @@ class Detecting:
         if cached is not None:
             return pb.DetectResponse(detections=[cached]).SerializeToString()
         data = addressed(pb.DetectRequest, data, request.adapter, host.record.type)
+        asked_at = self._core.scene.clock.time()
         try:
             async with host.use() as endpoint:
                 answer = await endpoint.link.answer("Detect", data, timeout_s=timeout_s)
@@ -58,7 +61,7 @@ class Detecting:
             if error.reason not in _UNREACHABLE:
                 raise
             return pb.DetectResponse(detections=[self._unreachable(host, error.message)]).SerializeToString()
-        self._keep(host, request, answer)
+        self._keep(host, request, answer, asked_at)
         return answer
 
     def ready(self) -> list[pb.Detection]:
@@ -124,15 +127,26 @@ class Detecting:
         detection.cached = True
         return detection
 
-    def _keep(self, host: Host, request: pb.DetectRequest, answer: bytes) -> None:
+    def _note_login(self, host: Host, request: pb.DetectRequest, found: pb.Detection, asked_at: float) -> None:
+        """Take note of a login that is good and was not: one that was good before may be refused all the same."""
+        if not is_sure(found):
+            return
+        before = self._logins.get(host.record.type)
+        self._logins[host.record.type] = found.auth
+        # Where nothing was found before it counts for who asks for it, having mended it perhaps.
+        is_new = before != pb.AUTH_STATE_OK and (before is not None or request.refresh)
+        if is_new and found.auth == pb.AUTH_STATE_OK:
+            self._core.admitting.mended(host.record.type, asked_at)
+
+    def _keep(self, host: Host, request: pb.DetectRequest, answer: bytes, asked_at: float) -> None:
         if not may_keep_answer(request):
             return
         try:
             detections = pb.DetectResponse.FromString(answer).detections
         except DecodeError:
             return  # the caller's parser will say so
-        if len(detections) == 1 and detections[0].auth == pb.AUTH_STATE_OK:
-            self._core.admitting.mended(host.record.type)
+        if len(detections) == 1:
+            self._note_login(host, request, detections[0], asked_at)
         before = self._cached.pop(host.record.type, None)
         entry = self._entry(host, detections[0]) if len(detections) == 1 else None
         if entry is not None:
