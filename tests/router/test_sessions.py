@@ -11,9 +11,10 @@ import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.protocol.limits import MIB
 from dragoman.router._domain.runs import RunRecord
+from dragoman.router._domain.sessions import NEVER, Choice, Wanted
 from dragoman.router._domain.stored import SessionId
 from dragoman.router._local.clock import SystemClock
-from dragoman.router._rpc.sessions import RunSession
+from dragoman.router._rpc.sessions import Found, RunSession
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.store import Store
 from dragoman.v1 import adapter_pb2 as pb
@@ -53,6 +54,12 @@ class Scene:
         assert kinds(self.events)[-1] == "result"
         asked: pb.ExecuteRequest = self.sidecars[adapter].requests("Execute")[-1]
         return asked
+
+    async def delete(self) -> bool:
+        """Delete the session of the task."""
+        key = pb.SessionKey(company_id="c", agent_id="a", task_key="t")
+        request = router_pb2.DeleteSessionRequest(key=key, adapter="fake")
+        return bool((await self.caller.router.DeleteSession(request, timeout=PATIENCE_S)).deleted)
 
     async def sessions(self, **fields: Any) -> list[router_pb2.StoredSession]:
         """List them."""
@@ -338,6 +345,63 @@ async def test_a_run_that_waited_at_a_router_that_was_killed_finds_its_session(f
         assert started.session_disposition == event_pb2.SESSION_DISPOSITION_RESUME
 
 
+@pytest.mark.parametrize(
+    ("says", "left"),
+    [
+        ([{"set": "s1"}], []),
+        ([{"set": "s2"}], []),  # some agents give a session a new id with each run
+        ([{"clear": True}], []),
+        ([], []),
+        ([{"lost": True}, {"set": "s2"}], ["s2"]),  # it has nothing to do with the one that was deleted
+    ],
+)
+async def test_what_is_deleted_while_a_run_is_in_it_does_not_come_back(
+    scene: Scene, says: list[Any], left: list[str]
+) -> None:
+    await scene.run({"set": "s1"})
+    stream = scene.caller.execute("fake", {"gate": "g"}, *says, END, **TASK)
+    await stream.until("started")
+    assert await scene.delete()
+    scene.sidecars["fake"].open("g")
+    await stream.rest()
+    assert [session.handle.native_id for session in await scene.sessions()] == left
+
+
+async def test_nor_in_place_of_one_that_was_begun_after_that(scene: Scene) -> None:
+    await scene.run({"set": "s1"})
+    stream = scene.caller.execute("fake", {"gate": "g"}, {"set": "s1"}, END, **TASK)
+    await stream.until("started")
+    assert await scene.delete()
+    assert not (await scene.run({"set": "s9"})).HasField("session")
+    scene.sidecars["fake"].open("g")
+    await stream.rest()
+    assert [session.handle.native_id for session in await scene.sessions()] == ["s9"]
+
+
+async def test_a_run_that_begins_anew_after_that_is_kept_though_its_session_has_the_same_id(folder: Path) -> None:
+    async with busy(folder, {"set": "s1"}) as (scene, first):
+        second = await waiting(scene, "second", {"gate": "h"}, {"set": "s1"})
+        assert await scene.delete()
+        scene.sidecars["fake"].open("g")
+        await first.rest()
+        assert await scene.sessions() == []
+        scene.sidecars["fake"].open("h")
+        started = (await second.rest())[0].started
+        assert started.session_disposition == event_pb2.SESSION_DISPOSITION_NEW
+        assert [session.handle.native_id for session in await scene.sessions()] == ["s1"]
+
+
+async def test_what_one_of_two_runs_forgets_the_other_may_keep(scene: Scene) -> None:
+    await scene.run({"set": "s1"})
+    stream = scene.caller.execute("fake", {"gate": "g"}, {"set": "s1"}, END, **TASK)
+    await stream.until("started")
+    assert (await scene.run({"clear": True})).session.handle.native_id == "s1"
+    assert await scene.sessions() == []
+    scene.sidecars["fake"].open("g")
+    await stream.rest()
+    assert [session.handle.native_id for session in await scene.sessions()] == ["s1"]
+
+
 async def test_sessions_and_runs_are_remembered_by_the_next_router(folder: Path, run_log: str) -> None:
     async with scene_in(folder, run_log=run_log) as scene:
         first = await scene.run({"set": "s1"})
@@ -441,6 +505,25 @@ async def test_a_session_is_stored_for_the_adapter_that_left_it(store: Store) ->
     await session.hear(message(event_pb2.SESSION_CHANGE_CLEAR))
     assert [one.handle.native_id for one in await store.sessions({}, before=None, size=9)] == ["s1"]
     assert remarks == []
+
+
+async def test_what_is_deleted_at_another_router_does_not_come_back_either(store: Store) -> None:
+    key = SessionId("c", "a", "fake", "t")
+    handle = event_pb2.SessionHandle(native_id="s1")
+    await store.keep_session(key, router_pb2.StoredSession(adapter="fake", handle=handle), 1.0)
+    record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
+    session = RunSession(record, key, store, SystemClock(), lambda *_told: None)
+    wish = Wanted(found_by=key, kept_by=key)
+    session.go_on_with(Found(wish, (NEVER, NEVER), Choice(handle)))
+    started = event_pb2.Started(session_disposition=event_pb2.SESSION_DISPOSITION_RESUME)
+    await session.hear(event_pb2.AgentEvent(started=started))
+    await store.forget_session(key)
+    for native_id in ("s1", "s2"):
+        left = event_pb2.SessionUpdate(
+            change=event_pb2.SESSION_CHANGE_SET, handle=event_pb2.SessionHandle(native_id=native_id)
+        )
+        await session.hear(event_pb2.AgentEvent(result=event_pb2.Result(session=left)))
+        assert await store.session(key) is None
 
 
 async def test_a_run_that_is_tried_again_counts_once(folder: Path) -> None:

@@ -6,7 +6,7 @@ a run leaves is stored where it was found, and for a new session of a task under
 the place of its original. Who gives a handle stores it himself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -233,6 +233,8 @@ class Heard:
     """Whether the adapter set out to go on with that; ``None`` if it did not say."""
     result: pb.Result | None = None
     """How the run ended; ``None`` if only an attempt did."""
+    deleted: Collection[str] = ()
+    """Sessions, by the agent's own ids, that somebody asked to forget meanwhile."""
 
 
 def kept(
@@ -254,6 +256,8 @@ def kept(
         return before if heard.sent and not is_its_own else None
     if change == pb.SESSION_CHANGE_SET and heard.update.HasField("handle"):
         native_id = read_handle(heard.update.handle)[0]
+        if native_id in heard.deleted or (heard.resumed and heard.sent in heard.deleted):
+            return before
         goes_on = (bool(heard.resumed) and is_its_own) or (before is not None and held == native_id)
         session = _copy(before) if goes_on else _new(key, heard)
         session.handle.CopyFrom(heard.update.handle)

@@ -8,13 +8,14 @@ stored, and both are told.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import weakref
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.sessions import misfit
+from dragoman.protocol.sessions import misfit, read_handle
 from dragoman.router._domain import sessions as rules
 from dragoman.router._domain.paging import PageTokenError, decode_token, encode_token, fitting, page_size
 from dragoman.router._domain.runs import RunRecord
@@ -61,6 +62,7 @@ class RunSession:
         store: where.
         clock: the time.
         remark: tells those who follow the run: a code and a text.
+        beside: what becomes of other runs' sessions, and of this one's.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class RunSession:
         store: Store,
         clock: Clock,
         remark: Callable[[str, str], None],
+        beside: "Collection[RunSession]" = (),
     ) -> None:
+        self._beside = beside
         self._record = record
         self._kept_by = kept_by
         self._sent = ""
@@ -79,14 +83,33 @@ class RunSession:
         self._clock = clock
         self._remark = remark
         self._resumed: bool | None = None
+        self._is_stored = False
+        """Whether that one is stored by that key, as far as is known here."""
+        self._deleted = set[str]()
+        """Sessions that callers asked to forget since it began."""
 
     def go_on_with(self, found: Found) -> None:
         """Say what was found, which its adapter is about to get."""
         self._sent = found.choice.native_id
+        self._is_stored = bool(self._sent) and found.wish.found_by == self._kept_by
+        self._deleted.clear()
 
     def begin_anew(self) -> None:
         """Say that another adapter has the run, which begins a session of its own."""
-        self._sent, self._resumed = "", None
+        self._sent, self._resumed, self._is_stored = "", None, False
+
+    def forget(self, key: SessionId, native_id: str) -> None:
+        """Take note that a session is to be forgotten: what the run says at its end is not to bring it back."""
+        if key == self._key:
+            self._deleted.add(native_id)
+
+    def miss(self, key: SessionId) -> None:
+        """Take note that a run said of a session that it is gone: another one may say otherwise, at its end."""
+        self._is_stored = self._is_stored and key != self._key
+
+    @property
+    def _key(self) -> SessionId:
+        return replace(self._kept_by, adapter=self._record.adapter)
 
     async def hear(self, event: event_pb2.AgentEvent) -> None:
         """Take an event before it is told to others: who reads a result may go on with its session."""
@@ -103,15 +126,19 @@ class RunSession:
         record = self._record
         heard = Heard(record.run_id, record.accepted_at, update, self._sent, self._resumed, result)
         try:
-            await _in_time(self._keep(replace(self._kept_by, adapter=record.adapter), heard))
+            await _in_time(self._keep(self._key, heard))
         except StoreError as error:
             self._remark("session_not_kept", f"What becomes of the run's session could not be stored: {error}.")
 
     async def _keep(self, key: SessionId, heard: Heard) -> None:
         before = await self._store.session(key)
+        if self._is_stored and before is None:
+            self._deleted.add(self._sent)  # at another router
         now = self._clock.time()
-        after = rules.kept(key, before, heard, now)
+        after = rules.kept(key, before, replace(heard, deleted=self._deleted), now)
         if after is None and before is not None:
+            for run in self._beside:
+                run.miss(key)
             await self._store.forget_session(key)
         elif after is not None and after is not before:
             await self._store.keep_session(key, after, after.used_at.ToNanoseconds() / 1e9)
@@ -130,6 +157,7 @@ class Sessions:
         self._keeping = keeping
         self._clock = clock
         self._find_run = find_run
+        self._followed = weakref.WeakSet[RunSession]()
 
     async def find(self, request: adapter_pb2.ExecuteRequest, host: Host) -> Found:
         """Find out which session a request means; one that is stored is not looked up yet.
@@ -217,7 +245,9 @@ class Sessions:
         return self._run_session(record, kept_by, remark)
 
     def _run_session(self, record: RunRecord, kept_by: SessionId, remark: Callable[[str, str], None]) -> RunSession:
-        return RunSession(record, kept_by, self._keeping.store, self._clock, remark)
+        session = RunSession(record, kept_by, self._keeping.store, self._clock, remark, self._followed)
+        self._followed.add(session)
+        return session
 
     # What callers ask about them.
 
@@ -254,12 +284,18 @@ class Sessions:
         return session
 
     async def delete(self, key: adapter_pb2.SessionKey, adapter: str) -> bool:
-        """Forget one session; False if there was none.
+        """Forget one session, also if a run is in it; False if there was none.
 
         Raises:
             DragomanError: RUN_LOG_UNAVAILABLE.
         """
-        return await self._asked(self._keeping.store.forget_session(_id(key, adapter)))
+        of = _id(key, adapter)
+        stored = await self._asked(self._keeping.store.session(of))
+        if stored is None:
+            return False
+        for session in self._followed:
+            session.forget(of, read_handle(stored.handle)[0])
+        return await self._asked(self._keeping.store.forget_session(of))
 
     async def _asked(self, work: Coroutine[Any, Any, _T]) -> _T:
         try:
