@@ -5,6 +5,7 @@ import os
 import pty
 
 import pytest
+from dragoman.cli._text import columns as count_columns
 from dragoman.cli.main import main
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Teller, Until
@@ -211,6 +212,7 @@ async def test_runs() -> None:
         (80, "", "RUN    STATE    ADAPTER  ACCEPTED (UTC)  SEQUENCE\nrun-2  running  fake     01-01 00:00:00  4\n"),
         (64, "T" * 30, "SEQUENCE  TASK\nrun-2  running  fake     01-01 00:00:00  4         TTTTTTTTTTTT…\n"),
         (50, "T" * 30, "SEQUENCE\nrun-2  running  fake     01-01 00:00:00  4\n"),
+        (65, "エー" * 9, "SEQUENCE  TASK\nrun-2  running  fake     01-01 00:00:00  4         エーエーエー…\n"),
     ],
 )
 async def test_runs_fit_a_terminal(columns: int, task: str, shown: str) -> None:
@@ -227,7 +229,7 @@ async def test_runs_fit_a_terminal(columns: int, task: str, shown: str) -> None:
     text = os.read(near, 65536).decode().replace("\r\n", "\n")
     os.close(near)
     assert text.endswith(shown)
-    assert all(len(line) <= columns for line in text.splitlines())
+    assert all(count_columns(line) <= columns for line in text.splitlines())
 
 
 async def test_no_runs_are_nothing_for_programs() -> None:

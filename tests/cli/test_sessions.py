@@ -80,6 +80,22 @@ async def test_a_table_at_a_terminal(terminal: tuple[int, int]) -> None:
     )
 
 
+async def test_columns_meet_though_letters_take_two(terminal: tuple[int, int]) -> None:
+    near, far = terminal
+    wide = router_pb2.StoredSession()
+    wide.CopyFrom(ONE)
+    wide.key.agent_id = "エージェント"
+    async with routed(fake_of(wide, TWO)) as env:
+        process = await start("sessions", env={**env, "NO_COLOR": "1", "COLUMNS": "80"}, stdout=far)
+        os.close(far)
+        await finish(process)
+    assert os.read(near, 65536).decode().replace("\r\n", "\n") == (
+        "TASK     ADAPTER  AGENT         RUNS  USED (UTC)        SESSION\n"
+        "issue-1  fake     エージェント  12    1970-01-01 01:00  s-1\n"
+        "issue-1  other    -             0                       s-2\n"
+    )
+
+
 async def test_json_lines_for_programs() -> None:
     fake = fake_of(ONE, TWO)
     options = ("--task", "t", "--adapter", "fake", "--agent", "a", "--company", "c", "--limit", "7")

@@ -63,6 +63,21 @@ def test_durations(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "columns"), [("", 0), ("ada", 3), ("エージェント", 12), ("e\u0301", 1), ("👩‍🔬", 4), ("é…", 2)]
+)
+def test_columns_of_a_terminal(text: str, columns: int) -> None:
+    assert _text.columns(text) == columns
+    assert _text.fit(text, columns) == text
+
+
+@given(st.text(alphabet="aエe\u0301", max_size=12), st.integers(2, 12))
+def test_what_is_cut_fits(text: str, room: int) -> None:
+    shown = _text.fit(text, room)
+    assert _text.columns(shown) <= room
+    assert shown == text or (text.startswith(shown[:-1]) and _text.columns(shown) >= room - 1)
+
+
+@pytest.mark.parametrize(
     ("amount", "text"),
     [
         ("0", "$0.00"),

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from dragoman.cli._style import Segment, Style
+from dragoman.cli._text import columns, fit
 
 _NARROWEST = 8
 """What the last column is still worth; where there is less room it is left out."""
@@ -28,17 +29,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[Segme
     if room < _NARROWEST or not any(row[-1] for row in rows):
         told, widths = [row[:-1] for row in told], widths[:-1]
     else:
-        told = [(*row[:-1], row[-1] if len(row[-1]) <= room else f"{row[-1][: room - 1]}…") for row in told]
+        told = [(*row[:-1], fit(row[-1], room)) for row in told]
     return [_line(row, widths, is_head=number == 0) for number, row in enumerate(told)]
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the widths of all columns but the last."""
-    return [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    return [max(map(columns, column)) for column in list(zip(*rows, strict=True))[:-1]]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], *, is_head: bool = False) -> list[Segment]:
-    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)] + list(row[len(widths) :])
+    padded = [cell + " " * (width - columns(cell)) for cell, width in zip(row, widths, strict=False)]
+    cells = [*padded, *row[len(widths) :]]
     first, rest = cells[0], "  ".join(cells[1:]).rstrip()
     return [
         Segment(first, Style.FAINT if is_head else Style.STRONG),

@@ -1,6 +1,8 @@
 """Text for people: neutral, short, and with numbers that read well."""
 
+import itertools
 import re
+import unicodedata
 from decimal import Decimal, InvalidOperation
 
 from dragoman.v1 import event_pb2 as pb
@@ -37,6 +39,28 @@ def one_line(text: str, limit: int = 160) -> str:
     # A huge text is cut before it is worked on.
     line = " ".join(neutral(text[: limit * 8]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a neutral line takes: letters of some scripts take two, accents none."""
+    return sum(map(_columns_of, text))
+
+
+def _columns_of(letter: str) -> int:
+    if letter.isascii():
+        return 1
+    if unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in {"W", "F"} else 1
+
+
+def fit(text: str, room: int) -> str:
+    """Return a neutral line, cut to ``room`` columns."""
+    if columns(text) <= room:
+        return text
+    ends = itertools.accumulate(map(_columns_of, text))
+    kept = itertools.takewhile(lambda place: place[1] < room, enumerate(ends, start=1))
+    return text[: max((length for length, _end in kept), default=0)] + "…"
 
 
 def word(names: EnumDescriptor, value: int, prefix: str) -> str:
