@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.sessions import CONFIG_KEY, cwd_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -39,6 +40,11 @@ _CANDIDATES_ON: Final = frozenset(
     }
 )
 """Failures that another agent may not have."""
+_REFUSED_AS: Final = {
+    Reason.ADAPTER_UNAVAILABLE: pb.FAILURE_KIND_SPAWN_FAILED,
+    Reason.TOO_MANY_RUNS: pb.FAILURE_KIND_RATE_LIMITED,
+}
+"""What it is called in ``on`` that an adapter is not there, or has no place; a breaker says itself what opened it."""
 _GOOD_AUTH: Final[dict[int, int]] = {
     adapter_pb2.AUTH_STATE_OK: 0,
     adapter_pb2.AUTH_STATE_NOT_NEEDED: 1,
@@ -141,6 +147,14 @@ class Course:
         if self._left is None:
             self._left = deque(self.fallback.adapters)
         return self._left
+
+
+def refused_as(error: DragomanError) -> "pb.FailureKind.ValueType | None":
+    """Return the failure as which it counts that an adapter did not take a run; ``None`` if the call may be wrong."""
+    if error.reason is Reason.BREAKER_OPEN:
+        name = error.metadata.get("failure_kind", "")
+        return pb.FailureKind.Value(name) if name in pb.FailureKind.keys() else None  # noqa: SIM118 - no mapping
+    return _REFUSED_AS.get(error.reason) if error.reason is not None else None
 
 
 def fallback_problem(fallback: adapter_pb2.Fallback) -> tuple[str, str] | None:

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router._domain.fallback import Course, onward
+from dragoman.protocol.errors import DragomanError
+from dragoman.router._domain.fallback import Course, onward, refused_as
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.link import first_of
@@ -128,9 +128,8 @@ class Journey:
 
     def _skips(self, error: DragomanError) -> bool:
         """Tell whether a run that has not begun may go to another adapter: as if it had failed as others did."""
-        kind = error.metadata.get("failure_kind", "")
-        is_open = error.reason is Reason.BREAKER_OPEN and kind in pb.FailureKind.keys()  # noqa: SIM118 - no mapping
-        return is_open and self._course.falls_back_on(pb.FailureKind.Value(kind))
+        kind = refused_as(error)
+        return kind is not None and self._course.falls_back_on(kind)
 
     async def _may_turn(self, otherwise: str) -> bool:
         """Tell whether an attempt may follow the one whose result is held back; else that ends the run.

@@ -17,7 +17,7 @@ from dragoman.v1 import event_pb2
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _PREFIX: Final = "FAILURE_KIND_"
-_USUAL: Final = "auth_required,quota_exceeded,rate_limited,upstream_unavailable,network,not_installed"
+_USUAL: Final = "auth_required,quota_exceeded,rate_limited,upstream_unavailable,network,not_installed,spawn_failed"
 _SETTINGS: Final = "--fallback-config"
 _NONE: Final = "{}"
 _DESCRIBE_S: Final = 5.0
