@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import Reason
 from dragoman.router.app import Router
@@ -129,6 +130,22 @@ async def test_an_adapter_that_cannot_be_used_is_refused_with_the_reason(
         assert entry.state == REFUSED
         assert told in entry.reason
         assert not entry.HasField("pid")
+
+
+async def test_a_bound_of_an_adapter_that_nobody_knows_is_told(folder: Path) -> None:
+    at, limits = address(folder, "a"), {"fake": 1, "far-name": 2, "fakee": 3, "zzz": 4}
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            serving(Sidecar("far", aliases=["far-name"]), at),
+            routing(config(folder, addresses=(at,), manifests=(manifest(folder, "fake"),), max_runs=limits)) as (
+                _,
+                caller,
+            ),
+        ):
+            await caller.until("far", READY)
+            await caller.entry("fake")
+    told = {line["adapter"]: line["did_you_mean"] for line in logs if line["event"] == "max_runs bounds nothing"}
+    assert told == {"fakee": ["fake"], "zzz": []}
 
 
 async def test_an_address_of_another_machine_is_refused(folder: Path) -> None:

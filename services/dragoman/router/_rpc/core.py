@@ -41,7 +41,9 @@ class Core:
         self.scene = scene
         self.keeping = keeping
         self.peers = Peers()
-        self.admitting = Admitting(scene, keeping, policy or Policy(), self.host)
+        policy = policy or Policy()
+        self._limited = sorted(policy.max_runs)
+        self.admitting = Admitting(scene, keeping, policy, self.host)
         self.runs = Runs(scene, retention, keeping, self.admitting)
         self.ending = asyncio.Event()
         """Set when the streams of clients end because the router does."""
@@ -69,6 +71,16 @@ class Core:
         for record in self._hosts:
             if record.is_refused:
                 _log.warning("adapter refused", adapter=record.type, reason=record.reason)
+        self.scene.tasks.start(self._tell_strange_limits(), "look for limits of no adapter")
+
+    async def _tell_strange_limits(self) -> None:
+        """Say which bounds are nobody's, once it is known what is at the configured addresses."""
+        await self.tried()
+        for name in self._limited:
+            if self.present(name) is None:
+                near = self.scene.directory.near(name)
+                why = "no adapter that is known by now has this name; an alias counts once its adapter was started"
+                _log.warning("max_runs bounds nothing", adapter=name, did_you_mean=near, why=why)
 
     def refuse_new(self) -> None:
         """Raise DRAINING if nothing new is taken."""
