@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router._local import guarded
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
@@ -106,6 +108,24 @@ async def test_a_crash_loop_is_told_and_slows_down(folder: Path) -> None:
         entry = await caller.entry("fake")
         assert entry.state == router_pb2.ADAPTER_STATE_UNAVAILABLE
         assert "times in a row" in entry.reason
+
+
+async def test_one_that_ends_before_its_guard_is_reached_is_told_with_its_exit_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_word = guarded._first_word
+
+    async def late(guard: asyncio.subprocess.Process) -> dict[str, Any]:
+        word = await first_word(guard)
+        await guard.wait()
+        return word
+
+    monkeypatch.setattr(guarded, "_first_word", late)
+    broken = manifest(folder, "fake", command=[sys.executable, "-c", "raise SystemExit(3)"])
+    async with routing(config(folder, manifests=(broken,))) as (_router, caller):
+        error = await caller.execute("fake").error()
+        assert "exit code 3" in error.message
+        assert str(folder / "s" / "logs" / "fake.log") in error.message
 
 
 @pytest.mark.parametrize(

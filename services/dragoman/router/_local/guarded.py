@@ -23,6 +23,9 @@ LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 _GONE_S = 10.0
 """How long a guard gets to prove that all is gone, before it is killed itself."""
 
+_GOING_S = 2.0
+"""How long a guard that is on its way out may take for the last of it."""
+
 _LOOK_S = 0.1
 """How often a process is looked for of which nobody tells when it is gone."""
 
@@ -82,8 +85,8 @@ class GuardLauncher:
             spawned = await _first_word(guard)
             reader, writer = await asyncio.open_unix_connection(str(paths.control))
         except OSError as error:
-            await _end(guard)
-            raise LaunchError(f"its guard went away (log: {paths.log})") from error
+            # It was there: so the adapter has ended already, and it with the adapter.
+            raise LaunchError(f"it ended at once with exit code {await _end_of(guard)} (log: {paths.log})") from error
         except BaseException:
             await asyncio.shield(_end(guard))
             raise
@@ -146,6 +149,15 @@ async def _first_word(guard: asyncio.subprocess.Process) -> dict[str, Any]:
         return event
     await guard.wait()
     raise LaunchError(str(event.get("message") or complaint or "its guard did not start")[:500])
+
+
+async def _end_of(guard: asyncio.subprocess.Process) -> int:
+    """Wait until a guard is gone that cannot be reached any more; return its exit code, which is its adapter's."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GOING_S):
+            return await guard.wait()
+    await _end(guard)
+    return await guard.wait()
 
 
 async def _end(guard: asyncio.subprocess.Process) -> None:
