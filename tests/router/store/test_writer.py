@@ -86,6 +86,11 @@ class Desk:
             is_begun=False,
         )
 
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until something is so that the writer does or sees."""
+        async with asyncio.timeout(DEADLINE_S), self.writer._written:
+            await self.writer._written.wait_for(reached)
+
     async def kept(self, run_id: str = "r") -> list[bytes | None]:
         """The events that the store has; ``None`` for each that was not kept."""
         found: list[bytes | None] = []
@@ -157,6 +162,7 @@ async def test_a_store_that_fails_is_told_and_tried_again(desk: Desk) -> None:
     await desk.writer.begin(run)
     desk.store.fails = True
     desk.writer.append(run, 1, b"first")
+    await desk.until(lambda: bool(desk.told))
     assert not await desk.writer.flushed(run, 0.3)
     assert desk.told == ["log_unavailable"]
     assert "disk is full" in desk.writer.failing
@@ -384,6 +390,7 @@ async def test_a_backlog_is_written_in_steps_and_nobody_waits_for_the_longest(da
     over = replace(await desk.stored(), state=state, finished_at=7.0)
     run.snapshot = lambda: over
     writer.over(run)
+    await asyncio.wait_for(store.is_waiting.wait(), DEADLINE_S)  # the first step is begun
     writer.append(other, 1, b"e")
 
     def note() -> None:
