@@ -331,6 +331,10 @@ async def test_a_failure_without_a_chain_names_who_could_take_over(folder: Path)
         events = await told(caller, request({"one": [FAILS]}))
         assert list(events[-1].result.fallback_candidates) == ["two", "three"]
         assert list((await caller.run("r")).run.result.fallback_candidates) == ["two", "three"]
+        on_nothing = request({"one": [FAILS]}, run_id="s", fallback=pb.Fallback(adapters=["two"]))
+        on_nothing.admission.ignore_breaker = True
+        events = await told(caller, on_nothing)
+        assert list(events[-1].result.fallback_candidates) == ["two", "three"], "a chain for no failure is none"
 
 
 async def test_a_login_that_failed_is_not_asked_again_and_another_one_is(folder: Path) -> None:

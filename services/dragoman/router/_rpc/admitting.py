@@ -61,7 +61,7 @@ class Admitting:
     def journey(self, run: Run, request: adapter_pb2.ExecuteRequest) -> Journey:
         """Return what brings a run from adapter to adapter; the wishes for that are taken out of its request."""
         wishes = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
-        if not wishes.fallback.adapters:
+        if not wishes.fallback.adapters or not wishes.fallback.on:
             run.suggest = lambda: self._candidates(run.record.adapter)
         request.ClearField("fallback")
         request.ClearField("admission")
