@@ -51,6 +51,19 @@ def test_when_to_try_again() -> None:
     assert "  try again in 2.0 s\n" in as_text(complaint(error))
 
 
+def test_who_is_kept_away_is_told_where_to_log_in_and_who_could_take_over() -> None:
+    more = {"failure_message": "Invalid\nkey \x1b", "login_url": "https://a", "candidates": "two,three"}
+    error = DragomanError(Reason.BREAKER_OPEN, "failed just now", more)
+    assert as_text(complaint(error)).splitlines()[1:-1] == [
+        "  it failed with: Invalid key ␛",
+        "  log in at https://a",
+        "  could take over: two, three",
+    ]
+    said = json.loads(as_json(complaint(error)))["error"]
+    assert (said["failure"], said["loginUrl"]) == (more["failure_message"], "https://a")
+    assert said["candidates"] == ["two", "three"]
+
+
 def test_hostile_texts_are_neutral() -> None:
     error = DragomanError(
         Reason.INVALID_REQUEST, "\x1b[2J", {"did_you_mean": "\x1b]0;x\x07"}, [FieldViolation("\x1b", "\x9b")]

@@ -20,6 +20,8 @@ What a run does is its prompt, a JSON list of steps, done in order::
 
     {"failed": "KIND"}     a result that failed in this way
     {"until": n}           have the failure say that it may be tried again at this second of the epoch
+    {"login": "url"}       have the failure say where to log in
+    {"words": "text"}      have the failure end with these words
     {"tool": "id"}         a tool_call
     {"running": true}      the state RUNNING
     {"deaf": "g"}          when told to end, open this gate and wait until the run ends by itself
@@ -135,9 +137,13 @@ class _Run:
             self.emit(state=event_pb2.State(phase=event_pb2.RUN_PHASE_RUNNING))
         elif kind == "until":
             self.result.failure.retry_not_before.FromSeconds(value)
+        elif kind == "login":
+            self.result.failure.login_url = value
+        elif kind == "words":
+            self.result.failure.message = value
         elif kind == "failed":
             self.result.failure.kind = event_pb2.FailureKind.Value(f"FAILURE_KIND_{value}")
-            self.result.failure.message = value
+            self.result.failure.message = self.result.failure.message or value
             self.end(event_pb2.OUTCOME_FAILED)
 
     def stop(self) -> None:
@@ -337,7 +343,7 @@ class Sidecar:
             os._exit(value)
         elif kind in {"set", "clear", "lost", "used", "says"}:
             run.say(self.type, kind, value)
-        elif kind in {"tool", "running", "failed", "until", "deaf", "stop"}:
+        elif kind in {"tool", "running", "failed", "until", "login", "words", "deaf", "stop"}:
             run.work(kind, value)
         elif kind == "end":
             run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))

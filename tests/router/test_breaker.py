@@ -184,6 +184,39 @@ async def test_who_watches_hears_that_a_time_is_over(folder: Path) -> None:
         watch.cancel()
 
 
+async def test_who_is_kept_away_reads_what_a_result_would_say(folder: Path) -> None:
+    async with among(folder) as (caller, sidecars):
+        for name in ("two", "three"):
+            sidecars[name].find_agent("/bin/sh")
+        await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
+        login = [{"login": "https://login"}, {"words": "Invalid API key"}, *FAILS]
+        await told(caller, request({"one": [login]}))
+        error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
+        assert error.metadata == {
+            "adapter": "one",
+            "failure_kind": "FAILURE_KIND_AUTH_REQUIRED",
+            "failure_message": "Invalid API key",
+            "login_url": "https://login",
+            "candidates": "three,two",
+        }
+        on = (event_pb2.FAILURE_KIND_NETWORK,)
+        chained = await refused(caller, request({"one": [WORKS]}, "two", run_id="chained", on=on))
+        assert "candidates" not in chained.metadata, "as a result with a chain"
+
+
+async def test_of_an_agent_that_crashes_no_others_are_named(folder: Path) -> None:
+    async with among(folder, breaker_crashes=1) as (caller, sidecars):
+        sidecars["two"].find_agent("/bin/sh")
+        await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
+        await told(caller, request({"one": [[{"failed": "PROCESS_CRASHED"}]]}))
+        error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
+        assert error.metadata == {
+            "adapter": "one",
+            "failure_kind": "FAILURE_KIND_PROCESS_CRASHED",
+            "failure_message": "PROCESS_CRASHED",
+        }
+
+
 LOGINS = {"no": pb.AUTH_STATE_MISSING, "ok": pb.AUTH_STATE_OK, "?": pb.AUTH_STATE_UNKNOWN}
 
 

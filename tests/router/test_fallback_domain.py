@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 from dragoman.protocol.order import OrderChecker
 from dragoman.router._domain.admission import Places
-from dragoman.router._domain.breaker import FIRST_S, MOST_BREAKERS, PROBE_RETRY_S, PROBE_S, Breakers, Key, Open
+from dragoman.router._domain.breaker import (
+    FIRST_S,
+    LONGEST_WORDS,
+    MOST_BREAKERS,
+    PROBE_RETRY_S,
+    PROBE_S,
+    Breakers,
+    Key,
+    Open,
+)
 from dragoman.router._domain.fallback import Course, candidates, ended, onward
 from dragoman.router._domain.fallback_settings import unknown_settings
 from dragoman.router._domain.logins import NO_TRAITS, login_of, read_traits
@@ -289,6 +298,19 @@ def test_a_quota_keeps_runs_away_until_the_time_that_was_told() -> None:
     assert opened.wait_s == 4000
 
 
+def test_the_words_that_are_told_are_those_of_the_failure_that_counts_and_no_address_is_cut() -> None:
+    breakers = Breakers()
+    first, longer = failed(AUTH), used_up(5000)
+    first.failure.message, first.failure.login_url = "a" * (LONGEST_WORDS + 1), "https://" + "a" * LONGEST_WORDS
+    longer.failure.message, longer.failure.login_url = "used up", "https://a"
+    breakers.note(KEY, "r", first, 0, did_work=False)
+    assert breakers.refusal(KEY, "s", 0) == Open(AUTH, FIRST_S, message="a" * LONGEST_WORDS)
+    assert not breakers.note(KEY, "s", failed(AUTH), 0, did_work=False)
+    assert breakers.refusal(KEY, "s", 0) == Open(AUTH, FIRST_S, message="a" * LONGEST_WORDS)
+    assert breakers.note(KEY, "t", longer, 0, did_work=False)
+    assert breakers.refusal(KEY, "s", 0) == Open(QUOTA, 5000, message="used up", login_url="https://a")
+
+
 def test_crashes_count_in_a_row_before_any_work_and_not_when_somebody_killed_it() -> None:
     breakers = Breakers(crashes=2)
     killed = failed(CRASHED, signal="SIGKILL")
@@ -353,7 +375,7 @@ def test_a_quotas_end_may_be_told_by_any_run() -> None:
     breakers.note(KEY, "a", failed(AUTH), 0, did_work=False)
     assert breakers.admit(KEY, "probe", FIRST_S) is None
     assert breakers.note(KEY, "before", used_up(5000), FIRST_S, did_work=False)
-    assert breakers.refusal(KEY, "asks", FIRST_S) == Open(QUOTA, 5000 - FIRST_S)
+    assert breakers.refusal(KEY, "asks", FIRST_S) == Open(QUOTA, 5000 - FIRST_S, message="x")
     assert breakers.note(KEY, "probe", failed(AUTH), FIRST_S, did_work=False)
     assert wait_s(breakers, FIRST_S) == 5000 - FIRST_S, "nor does the probe shorten it"
     assert breakers.admit(KEY, "next", 5000) is None
@@ -377,11 +399,11 @@ def test_who_is_let_through_all_the_same_closes_it_and_does_not_make_it_last() -
 def test_whose_time_is_over_is_open_no_more_but_while_its_probe_is_under_way() -> None:
     breakers = Breakers()
     breakers.note(KEY, "a", failed(AUTH), 0, did_work=False)
-    assert breakers.opened("one", 1) == [(KEY, Open(AUTH, FIRST_S - 1))]
+    assert breakers.opened("one", 1) == [(KEY, Open(AUTH, FIRST_S - 1, message="x"))]
     assert breakers.opened("one", FIRST_S) == []
     assert wait_s(breakers, FIRST_S) == 0, "who only asks is not the probe"
     assert breakers.admit(KEY, "probe", FIRST_S) is None
-    assert breakers.opened("one", FIRST_S) == [(KEY, Open(AUTH, PROBE_RETRY_S, is_probed=True))]
+    assert breakers.opened("one", FIRST_S) == [(KEY, Open(AUTH, PROBE_RETRY_S, is_probed=True, message="x"))]
     assert breakers.next_end_s(FIRST_S) == PROBE_S
     breakers.release(KEY, "probe")
     assert breakers.opened("one", FIRST_S) == []

@@ -163,7 +163,7 @@ class AdapterServiceServicer(object):
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
         | too many runs | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | try again then, or see `admission` |
-        | runs with this login failed just now, at a router | UNAVAILABLE BREAKER_OPEN + RetryInfo, the failure kind in metadata | mend the login; try again then, or see `admission` |
+        | runs with this login failed just now, at a router | UNAVAILABLE BREAKER_OPEN + RetryInfo, in metadata failure_kind, failure_message, login_url and candidates, comma-separated, as a result says them | mend the login; try again then, or see `admission` |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
         | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
         """

@@ -49,6 +49,12 @@ class Complaint:
     """Wrong fields: path and what would be right."""
     near: list[str] = field(default_factory=list)
     """Names that may have been meant."""
+    failure: str = ""
+    """What the failure said for which a run is kept away."""
+    login_url: str = ""
+    """Where to log in."""
+    candidates: list[str] = field(default_factory=list)
+    """Adapters that could take over."""
     hint: str = ""
     reason: str = ""
     status: str = ""
@@ -78,7 +84,10 @@ def complaint(error: DragomanError, *, address: str = "") -> Complaint:
     return Complaint(
         what=what,
         where=[(violation.path, violation.description) for violation in error.violations],
-        near=_near(error.metadata),
+        near=_names(error.metadata, _NEAR_KEY),
+        failure=error.metadata.get("failure_message", ""),
+        login_url=error.metadata.get("login_url", ""),
+        candidates=_names(error.metadata, "candidates"),
         hint=hint,
         reason=error.reason.value if error.reason else "",
         status=error.code.name,
@@ -92,8 +101,8 @@ def is_nobody_there(error: DragomanError) -> bool:
     return error.reason is None and error.code is grpc.StatusCode.UNAVAILABLE
 
 
-def _near(metadata: Mapping[str, str]) -> list[str]:
-    return [name.strip() for name in metadata.get(_NEAR_KEY, "").split(",") if name.strip()]
+def _names(metadata: Mapping[str, str], key: str) -> list[str]:
+    return [name.strip() for name in metadata.get(key, "").split(",") if name.strip()]
 
 
 def as_text(told: Complaint) -> str:
@@ -104,6 +113,12 @@ def as_text(told: Complaint) -> str:
             lines.append(f"  {one_line(path)}: {one_line(description, 600)}")
     if told.near and "did you mean" not in told.what:
         lines.append(f"  did you mean {' or '.join(one_line(name) for name in told.near)}?")
+    if told.failure:
+        lines.append(f"  it failed with: {one_line(told.failure, 600)}")
+    if told.login_url:
+        lines.append(f"  log in at {one_line(told.login_url, 600)}")
+    if told.candidates:
+        lines.append(f"  could take over: {', '.join(one_line(name, 60) for name in told.candidates[:8])}")
     if told.retry_after_s is not None:
         lines.append(f"  try again in {seconds(told.retry_after_s)}")
     if told.hint:
@@ -114,6 +129,7 @@ def as_text(told: Complaint) -> str:
 def as_json(told: Complaint) -> str:
     """Return a complaint for programs: one line of JSON, ending in a newline."""
     facts = {"message": told.what, "reason": told.reason, "status": told.status, "near": told.near, "hint": told.hint}
+    facts |= {"failure": told.failure, "loginUrl": told.login_url, "candidates": told.candidates}
     error: dict[str, Any] = {key: value for key, value in facts.items() if value}
     if told.where:
         error["fields"] = [{"path": path, "description": description} for path, description in told.where]

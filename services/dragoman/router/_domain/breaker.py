@@ -27,6 +27,8 @@ PROBE_S: Final = 120.0
 """A probe that says nothing for so long is not waited for."""
 PROBE_RETRY_S: Final = 5.0
 """When to come again while a probe is under way: it closes the breaker as soon as its agent works, or fails."""
+LONGEST_WORDS: Final = 500
+"""Characters that are kept of what a failure said: so many are told in a status."""
 
 _CRASHES_ON: Final = frozenset({pb.FAILURE_KIND_PROCESS_CRASHED, pb.FAILURE_KIND_SPAWN_FAILED})
 _OPENS_ON: Final = frozenset({pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_QUOTA_EXCEEDED})
@@ -67,6 +69,10 @@ class Open:
     """Until one is let through again."""
     is_probed: bool = False
     """Whether one was let through, and it is not known yet how it fares."""
+    message: str = ""
+    """What the failure said that opened it."""
+    login_url: str = ""
+    """Where that said to log in; empty if it did not."""
 
     @property
     def told(self) -> str:
@@ -82,6 +88,8 @@ class _Breaker:
     crashes: int = 0
     until: float = 0.0
     opened_at: float = 0.0
+    message: str = ""
+    login_url: str = ""
     cause: pb.FailureKind.ValueType = pb.FAILURE_KIND_UNSPECIFIED
     """Unspecified while it is closed."""
     probe: str = ""
@@ -103,7 +111,14 @@ class _Breaker:
     def told(self, now: float) -> Open | None:
         """Return why nobody but its probe is let through; ``None`` if the next run may be that."""
         wait_s = self.wait_s(now)
-        return Open(self.cause, wait_s, is_probed=now >= self.until) if wait_s > 0 else None
+        is_probed = now >= self.until
+        return Open(self.cause, wait_s, is_probed, self.message, self.login_url) if wait_s > 0 else None
+
+    def quote(self, failure: pb.Failure) -> None:
+        """Keep the words of the failure that keeps it open. Adapters redact them, as in a result."""
+        self.message = failure.message[:LONGEST_WORDS]
+        # What is cut is no address.
+        self.login_url = failure.login_url if len(failure.login_url) <= LONGEST_WORDS else ""
 
 
 class Breakers:
@@ -243,6 +258,7 @@ class Breakers:
         # A longer time may have been told while the probe was under way.
         breaker.cause, breaker.until, breaker.probe = cause, max(breaker.until, now + wait_s), ""
         breaker.opened_at = now
+        breaker.quote(result.failure)
         breaker.tries.clear()
 
     def _of(self, key: Key) -> _Breaker:
@@ -258,6 +274,7 @@ def _prolong(breaker: _Breaker, result: pb.Result, now: float) -> bool:
     if told_s is None or now + told_s <= breaker.until:
         return False
     breaker.cause, breaker.until = pb.FAILURE_KIND_QUOTA_EXCEEDED, now + told_s
+    breaker.quote(result.failure)
     return True
 
 

@@ -228,7 +228,12 @@ def ended(result: pb.Result, next_adapter: str, reason: str) -> pb.AttemptEnded:
 
 def wants_candidates(result: pb.Result) -> bool:
     """Tell whether another adapter might do what this one could not."""
-    return result.outcome in _FAILED and result.failure.kind in _CANDIDATES_ON
+    return result.outcome in _FAILED and may_others(result.failure.kind)
+
+
+def may_others(kind: pb.FailureKind.ValueType) -> bool:
+    """Tell whether another adapter might do what failed so."""
+    return kind in _CANDIDATES_ON
 
 
 def candidates(detections: "list[adapter_pb2.Detection]", failed: str) -> list[str]:

@@ -11,7 +11,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.admission import MOST_WAITING, Places, longest_wait_s
 from dragoman.router._domain.breaker import CRASHES, Breakers, Key, Open
 from dragoman.router._domain.directory import AdapterRecord
-from dragoman.router._domain.fallback import Course, candidates
+from dragoman.router._domain.fallback import Course, candidates, may_others
 from dragoman.router._domain.logins import login_of
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.journey import Journey
@@ -85,7 +85,7 @@ class Admitting:
         key = self._key(run.host.record, request)
         opened = self._breakers.refusal(key, run.run_id, self._scene.clock.time())
         if opened is not None and not wishes.admission.ignore_breaker:
-            raise _is_open(key.adapter, opened)
+            raise _is_open(run, key.adapter, opened)
         async with self._room(run, longest_wait_s(wishes)):
             yield
 
@@ -126,7 +126,7 @@ class Admitting:
         """Ask the breaker for a run that has its place: it may have opened while the run waited for that."""
         opened = self._breakers.admit(key, run.run_id, self._scene.clock.time(), is_forced=is_forced)
         if opened is not None:
-            raise _is_open(key.adapter, opened)
+            raise _is_open(run, key.adapter, opened)
         if self._breakers.is_probe(key, run.run_id):
             self._scene.changes.tell()
 
@@ -223,11 +223,18 @@ class Admitting:
         return [name for name in found if not any(not key.login for key, _ in self._breakers.opened(name, now))]
 
 
-def _is_open(adapter: str, opened: Open) -> DragomanError:
-    kind = pb.FailureKind.Name(opened.cause)
+def _is_open(run: Run, adapter: str, opened: Open) -> DragomanError:
+    """Return the error for a run that is kept away: it says what a result would say of that failure."""
+    more = {"failure_message": opened.message, "login_url": opened.login_url}
+    if may_others(opened.cause):
+        more["candidates"] = ",".join(run.suggest())
     return DragomanError(
         Reason.BREAKER_OPEN,
         f"runs of {adapter!r} with this login failed just now: {opened.told}",
-        {"adapter": adapter, "failure_kind": kind},
+        {
+            "adapter": adapter,
+            "failure_kind": pb.FailureKind.Name(opened.cause),
+            **{key: value for key, value in more.items() if value},
+        },
         retry_after_s=max(opened.wait_s, 0.1),
     )
