@@ -93,7 +93,8 @@ async def test_who_waited_for_a_place_is_refused_if_the_login_failed_meanwhile(f
             await until_queued(stream)
         sidecars["one"].open("g")
         await first.rest()
-        assert (await waiting[0].error()).reason is Reason.BREAKER_OPEN
+        failed = (await waiting[0].rest())[-1].result.failure
+        assert (failed.kind, failed.code) == (event_pb2.FAILURE_KIND_AUTH_REQUIRED, "breaker_open")
         chained = await waiting[1].rest()
         assert notices(chained) == ["adapter_skipped"]
         for stream in (waiting[2], waiting[3]):

@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
-from dragoman.v1 import event_pb2
+from dragoman.testkit.streams import check_stream
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import Stream, config, manifest, routing
+from tests.router.harness import PATIENCE_S, Stream, config, failure, manifest, routing
+from tests.router.store.databases import run_log
 from tests.router.test_fallback import AUTH, WORKS, among, durable, notices, request, told
+
+__all__ = ["run_log"]
 
 SPAWN, LIMITED = event_pb2.FAILURE_KIND_SPAWN_FAILED, event_pb2.FAILURE_KIND_RATE_LIMITED
 
@@ -47,6 +52,67 @@ async def test_a_first_adapter_without_a_place_is_passed_over_where_the_request_
             assert durable(events) == ["started", "text:b", "result"]
             assert notices(events) == ["adapter_skipped"]
             assert [event.state.phase for event in events if event.HasField("state")] == [1] * bool(wait_ns)
-        elif not wait_ns:
+        elif wait_ns:
+            assert (await told(caller, asked))[-1].result.failure.code == "no_place"
+        else:
             assert (await Stream(caller.adapter.Execute(asked)).error()).reason is Reason.TOO_MANY_RUNS
         assert len(sidecars["one"].requests("Execute")) == 1
+
+
+async def test_a_run_that_was_told_to_wait_and_got_no_place_is_found_afterwards(folder: Path, run_log: str) -> None:
+    async with among(folder, max_runs={"one": 1}, run_log=run_log) as (caller, sidecars):
+        sidecars["two"].find_agent("/bin/sh")
+        await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
+        busy = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}]]}, run_id="busy")))
+        await busy.until("started")
+        asked = request({"one": [WORKS]})
+        asked.orphan_after.FromSeconds(60)
+        refused = await Stream(caller.adapter.Execute(asked)).error()
+        assert refused.reason is Reason.TOO_MANY_RUNS
+        forgotten = caller.router.GetRun(router_pb2.GetRunRequest(run_id="r"))
+        assert (await failure(forgotten)).reason is Reason.RUN_NOT_FOUND, "a refusal at once leaves nothing"
+        asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(nanos=300_000_000))
+        stream = Stream(caller.adapter.Execute(asked))
+        await stream.until("state")
+        stream.cancel()
+        events = await caller.attach("r").rest()
+        check_stream(events)
+        assert durable(events) == ["result"]
+        result = events[-1].result
+        assert (result.outcome, result.subtype) == (event_pb2.OUTCOME_FAILED, "not_started")
+        assert (result.failure.kind, result.failure.code) == (LIMITED, "no_place")
+        assert result.failure.retryable
+        assert list(result.fallback_candidates) == ["two"]
+        assert (await caller.run("r")).run.result == result
+        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="one"))
+        assert [run.run_id for run in listed.runs] == ["r", "busy"]
+        sidecars["one"].open("g")
+        assert (await told(caller, asked))[-1].result == result, "its id is its own"
+
+
+async def test_a_run_that_waited_and_whose_call_is_wrong_is_refused_for_that(folder: Path) -> None:
+    async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
+        first = [{"gate": "g"}, {"end": "SUCCEEDED"}]
+        busy = Stream(caller.adapter.Execute(request({"one": [first]}, run_id="busy")))
+        await busy.until("started")
+        asked = request({"one": [[{"refuse": "INVALID_REQUEST"}]]})
+        asked.admission.longest_wait.FromSeconds(60)
+        stream = Stream(caller.adapter.Execute(asked))
+        await stream.until("state")
+        sidecars["one"].open("g")
+        assert (await stream.error()).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_run_that_waited_and_whose_chain_refuses_ends_where_it_was_meant_to_be(folder: Path) -> None:
+    async with among(folder, ("one", "two"), max_runs={"one": 1}) as (caller, _sidecars):
+        busy = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}]]}, run_id="busy")))
+        await busy.until("started")
+        refuses = [[{"refuse": "INVALID_REQUEST"}]]
+        asked = request({"one": [WORKS], "two": refuses}, "two", on=(LIMITED,))
+        asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(nanos=50_000_000))
+        events = await told(caller, asked)
+        assert durable(events) == ["result"]
+        assert events[-1].result.failure.code == "no_place"
+        assert notices(events) == ["adapter_skipped", "fallback_refused"]
+        summary = (await caller.run("r")).run
+        assert (summary.adapter, summary.instance_id, summary.attempt) == ("one", "", 0)

@@ -460,13 +460,13 @@ async def test_who_joins_a_run_that_waits_is_told_so_and_that_it_lives(
         assert kinds(await late.rest()) == ["result"], "an adapter has it, and says itself that it lives"
 
 
-async def test_a_run_that_waits_too_long_is_refused_and_one_that_is_cancelled_never_starts(folder: Path) -> None:
+async def test_a_run_that_waits_too_long_fails_and_one_that_is_cancelled_never_starts(folder: Path) -> None:
     async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
         first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}]]})))
         await first.until("started")
         waits = request({"one": [WORKS]}, run_id="short")
         waits.admission.longest_wait.CopyFrom(duration_pb2.Duration(nanos=50_000_000))
-        assert (await Stream(caller.adapter.Execute(waits)).error()).reason is Reason.TOO_MANY_RUNS
+        assert (await Stream(caller.adapter.Execute(waits)).rest())[-1].result.failure.code == "no_place"
         waits = request({"one": [WORKS]}, run_id="long")
         waits.admission.longest_wait.CopyFrom(duration_pb2.Duration(seconds=60))
         stream = Stream(caller.adapter.Execute(waits))

@@ -1384,6 +1384,10 @@ class Admission(google.protobuf.message.Message):
         """How long to wait for a place while the adapter has all the runs that the router allows. Absent or zero: not at
         all. At most an hour. Waiting is told by an ephemeral `state` of phase QUEUED. A run that the same adapter tries
         again keeps its place.
+        A run that was told to be waiting is known by its id, and stays so: if it gets no place in time it ends with a
+        result, FAILED of kind RATE_LIMITED with code `no_place`, which is kept like any other. So it is if its breaker
+        opened meanwhile (`breaker_open`), or its adapter is gone (`adapter_unavailable`). Who tries again takes another
+        id. A run that is refused at once (TOO_MANY_RUNS), or because its call is wrong, leaves no trace.
         """
 
     def __init__(

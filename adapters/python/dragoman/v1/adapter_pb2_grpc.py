@@ -162,7 +162,7 @@ class AdapterServiceServicer(object):
         | `session.resume_run_id` is unknown | NOT_FOUND RUN_NOT_FOUND | begin without it |
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
-        | too many runs | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | try again then, or see `admission` |
+        | too many runs, at once | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | try again then, or see `admission` |
         | runs with this login failed just now, at a router | UNAVAILABLE BREAKER_OPEN + RetryInfo, in metadata failure_kind, failure_message, login_url and candidates, comma-separated, as a result says them | mend the login; try again then, or see `admission` |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
         | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |

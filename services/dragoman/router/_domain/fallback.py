@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.failures import is_retryable
 from dragoman.router._domain.sessions import CONFIG_KEY, cwd_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -155,6 +156,24 @@ def refused_as(error: DragomanError) -> "pb.FailureKind.ValueType | None":
         name = error.metadata.get("failure_kind", "")
         return pb.FailureKind.Value(name) if name in pb.FailureKind.keys() else None  # noqa: SIM118 - no mapping
     return _REFUSED_AS.get(error.reason) if error.reason is not None else None
+
+
+def refused(error: DragomanError) -> pb.Result | None:
+    """Return the result of a run that no adapter took though it was told to be waiting; ``None`` as for `refused_as`.
+
+    Such a run is known by its id, and is not to become unknown again.
+    """
+    kind = refused_as(error)
+    if kind is None or error.reason is None:
+        return None
+    failure = pb.Failure(
+        kind=kind,
+        code="no_place" if error.reason is Reason.TOO_MANY_RUNS else error.reason.value.lower(),
+        message=error.message,
+        retryable=is_retryable(kind) or error.reason in _REFUSED_AS,
+        login_url=error.metadata.get("login_url", ""),
+    )
+    return pb.Result(outcome=pb.OUTCOME_FAILED, subtype="not_started", failure=failure, tree_confirmed_dead=True)
 
 
 def fallback_problem(fallback: adapter_pb2.Fallback) -> tuple[str, str] | None:

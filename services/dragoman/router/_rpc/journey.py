@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from dragoman.protocol.errors import DragomanError
-from dragoman.router._domain.fallback import Course, onward, refused_as
+from dragoman.router._domain.fallback import Course, onward, refused, refused_as, wants_candidates
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.link import first_of
@@ -97,7 +97,7 @@ class Journey:
         run, failed = self._run, self._run.failed
         is_first = failed is None and self._skipped is None
         if is_first and not self._skips(error):
-            run.refuse(error)
+            self._refuse(error)
             return None
         if is_first:
             self._skipped = error
@@ -124,7 +124,17 @@ class Journey:
         if self._run.failed is not None:
             self._run.end_as(self._run.failed)
         elif self._skipped is not None:
-            self._run.refuse(self._skipped)
+            self._refuse(self._skipped)
+
+    def _refuse(self, error: DragomanError) -> None:
+        """End a run that nobody took: as if it never was, unless it was told to be waiting."""
+        result = refused(error) if self._run.has_waited else None
+        if result is None:
+            self._run.refuse(error)
+            return
+        if wants_candidates(result):
+            result.fallback_candidates.extend(self._run.suggest())
+        self._run.end_as(result)
 
     def _skips(self, error: DragomanError) -> bool:
         """Tell whether a run that has not begun may go to another adapter: as if it had failed as others did."""

@@ -55,6 +55,8 @@ class Run:
     """Whether its router died when it was about to reach its adapter, or just had: nothing more is written down."""
     catches_up: bool = False
     """Whether it was begun by others; then ``replayed`` says when all is here that came before."""
+    has_waited: bool = False
+    """Whether it was told to be waiting for a place: then it is known, and ends with a result."""
     cwd: str = ""
     """Where the agent works, as far as it was told."""
     is_turning: bool = False
@@ -343,6 +345,7 @@ class Run:
     def tell(self, state: pb.State) -> None:
         """Tell present readers, and those that are about to come, where it stands before its adapter has it."""
         self.record.phase = state.phase
+        self.has_waited = self.has_waited or state.phase == pb.RUN_PHASE_QUEUED
         self.write()
         self.standing = self.record.own_event(self._clock.time(), state=state)
         self._tell(self.standing)
@@ -423,7 +426,7 @@ class Run:
         self._end_by_word(told, Step.STOPPED)
 
     def end_as(self, failed: pb.Result) -> None:
-        """End it as its last attempt ended, and where that was, as none follows after all."""
+        """End it as its last attempt ended, and where that was, as none follows after all; or, if none began, so."""
         self.host, self.record.instance_id = self._failed_at
         self.record.adapter = self.host.record.type
         self.log = self.log.bind(adapter=self.record.adapter, instance=self.record.instance_id)
