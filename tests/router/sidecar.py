@@ -169,8 +169,10 @@ class Sidecar:
         instance_id: str = "",
         features: Sequence[event_pb2.Feature.ValueType] = (),
         schema: str = "",
+        most: int = 0,
     ) -> None:
         self.features = features
+        self.most = most
         self.schema = schema
         self.refuses_sessions = False
         self.type = type_
@@ -220,7 +222,8 @@ class Sidecar:
             pid=os.getpid(),
             config_schema_json=self.schema,
             capabilities=event_pb2.Capabilities(
-                items=[event_pb2.Capability(feature=feature) for feature in self.features]
+                items=[event_pb2.Capability(feature=feature) for feature in self.features],
+                max_concurrent_runs=self.most or None,
             ),
         )
 
@@ -378,6 +381,7 @@ async def main() -> int:
         revision=int(env.get("SIDECAR_REVISION", "1")),
         features=[event_pb2.Feature.Value(name) for name in env.get("SIDECAR_FEATURES", "").split()],
         schema=env.get("SIDECAR_SCHEMA", ""),
+        most=int(env.get("SIDECAR_MOST", "0")),
     )
     if "SIDECAR_AGENT" in env:
         sidecar.find_agent(env["SIDECAR_AGENT"])

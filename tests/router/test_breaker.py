@@ -1,5 +1,6 @@
 """Breakers at a router: who is kept from an adapter after a login failed, for how long, and who is not."""
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -37,6 +38,15 @@ async def refused(caller: Caller, asked: pb.ExecuteRequest) -> DragomanError:
 async def works(caller: Caller, asked: pb.ExecuteRequest) -> None:
     events = await Stream(caller.adapter.Execute(asked)).rest()
     assert events[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def begun(stream: Stream) -> DragomanError | None:
+    """Wait until a run begins at its adapter, or return why it does not."""
+    try:
+        await stream.until("started")
+    except DragomanError as error:
+        return error
+    return None
 
 
 async def until_queued(stream: Stream) -> None:
@@ -102,6 +112,17 @@ async def test_who_waited_for_a_place_is_refused_if_the_login_failed_meanwhile(f
         assert [sent.run_id for sent in sidecars["one"].requests("Execute")] == ["r", "other", "forced"]
         assert [sent.run_id for sent in sidecars["two"].requests("Execute")] == ["chained"]
         assert not (await caller.entry("one")).remarks, "what works closes it"
+
+
+@pytest.mark.parametrize("configured", [None, 2])
+async def test_an_adapter_has_no_more_runs_than_it_says_it_can_have(folder: Path, configured: int | None) -> None:
+    path = manifest(folder, "one", env={"SIDECAR_MOST": "1"})
+    limits = {} if configured is None else {"one": configured}
+    async with routing(config(folder, manifests=(path,), max_runs=limits)) as (_router, caller):
+        gated = {"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]}
+        streams = [Stream(caller.adapter.Execute(request(gated, run_id=f"r{number}"))) for number in range(3)]
+        reasons = [answer for answer in await asyncio.gather(*map(begun, streams)) if answer is not None]
+        assert [(error.reason, error.metadata["limit"]) for error in reasons] == [(Reason.TOO_MANY_RUNS, "1")] * 2
 
 
 async def test_who_waits_for_a_place_is_not_the_probe(folder: Path) -> None:

@@ -558,3 +558,9 @@ def test_limits_are_found_by_alias_too() -> None:
     places = Places({"a": 2, "alias": 1})
     assert places.limit("x") is None
     assert places.limit("a", frozenset({"a", "alias"})) == 1
+
+
+def test_what_an_adapter_says_it_can_have_is_a_limit_too() -> None:
+    places = Places({"a": 2})
+    assert [places.limit("a", most=most) for most in (0, 1, 2, 3)] == [2, 1, 2, 2]
+    assert [places.limit("x", most=most) for most in (0, 3)] == [None, 3]

@@ -3178,7 +3178,7 @@ class Capabilities(google.protobuf.message.Message):
     cancel_style: Global___CancelStyle.ValueType
     """How a run can be stopped."""
     max_concurrent_runs: builtins.int
-    """Runs at once. Absent: no limit known."""
+    """Runs at once, to which routers keep. Absent or 0: no limit known."""
     context_window_hint: builtins.int
     """The usual context window in tokens. Absent if unknown."""
     instructions_path_key: builtins.str

@@ -35,15 +35,16 @@ class Places:
         self._taken: dict[str, int] = {}
         self._waiting: dict[str, deque[Ticket]] = {}
 
-    def limit(self, adapter: str, names: "frozenset[str]" = frozenset()) -> int | None:
+    def limit(self, adapter: str, names: "frozenset[str]" = frozenset(), most: int = 0) -> int | None:
         """Return how many runs an adapter may have; ``None`` for any.
 
         Args:
             adapter: its type.
             names: its aliases.
+            most: how many it says it can have; 0 if it does not say.
         """
-        found = [self._limits[name] for name in sorted({adapter, *names}) if name in self._limits]
-        return min(found) if found else None
+        found = [self._limits[name] for name in {adapter, *names} if name in self._limits]
+        return min([*found, *([most] if most else [])], default=None)
 
     def taken(self, adapter: str) -> int:
         """Return how many runs have a place."""

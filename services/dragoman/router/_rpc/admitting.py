@@ -80,8 +80,12 @@ class Admitting:
             wishes: what the caller says of its admission.
 
         Raises:
-            DragomanError: BREAKER_OPEN, or TOO_MANY_RUNS for as long as the caller waits.
+            DragomanError: BREAKER_OPEN, TOO_MANY_RUNS for as long as the caller waits, or there is no adapter.
         """
+        if run.host.record.description is None:
+            # How many runs it can have, and what chooses a login, it says once it was started, which it will be.
+            async with run.host.use():
+                pass
         key = self._key(run.host.record, request)
         opened = self._breakers.refusal(key, run.run_id, self._scene.clock.time())
         if opened is not None and not wishes.admission.ignore_breaker:
@@ -141,7 +145,8 @@ class Admitting:
     @contextlib.asynccontextmanager
     async def _room(self, run: Run, wait_s: float) -> AsyncIterator[None]:
         record = run.host.record
-        limit, adapter, granted = self._places.limit(record.type, record.names), record.type, asyncio.Event()
+        most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
+        limit, adapter, granted = self._places.limit(record.type, record.names, most), record.type, asyncio.Event()
         is_crowded = self._places.waiting(adapter) >= MOST_WAITING
         ticket = self._places.take(adapter, limit, granted.set)
         try:
@@ -167,7 +172,7 @@ class Admitting:
         told = "and no place came free in time" if waited else "admission.longest_wait lets a run wait for a place"
         return DragomanError(
             Reason.TOO_MANY_RUNS,
-            f"the adapter {adapter!r} has as many runs as this router lets it have, {limit}; {told}",
+            f"the adapter {adapter!r} has as many runs as it may have, {limit}; {told}",
             {"adapter": adapter, "limit": str(limit)},
             retry_after_s=_RETRY_S,
         )
