@@ -93,7 +93,8 @@ async def test_a_failed_attempt_is_followed_by_the_next_adapter_in_a_fresh_sessi
         assert (ended.failure.kind, ended.next_adapter) == (AUTH, "two")
         (sent,) = sidecars["two"].requests("Execute")
         assert (sent.relay.first_sequence, sent.relay.first_attempt) == (3, 2)
-        assert not sent.HasField("session")
+        assert (sent.session.fresh, sent.session.handle.native_id) == (True, "")
+        assert "fell back from 'one'" in sent.session.reason
         assert not sent.model
         assert dict(sent.config) == {"maxTurns": 3}
         assert (sent.workspace.cwd, sent.env["API_KEY"]) == (str(folder), "secret")

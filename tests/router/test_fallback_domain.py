@@ -160,6 +160,26 @@ def test_the_next_request_is_the_same_task_in_the_same_place() -> None:
     assert dict(onward(request, "c", "c", "", chain).config) == {"model": "own"}
 
 
+@pytest.mark.parametrize(
+    ("task", "session", "is_said"),
+    [
+        ("", {}, False),
+        ("t", {}, True),
+        ("", {"handle": {"native_id": "s"}}, True),
+        ("", {"resume_run_id": "r0"}, True),
+        ("t", {"fresh": True}, False),
+        ("t", {"fresh": True, "reason": "the session is 80 hours old"}, True),
+    ],
+)
+def test_why_the_next_session_is_fresh_is_said_where_another_may_have_been_meant(
+    task: str, session: dict[str, Any], is_said: bool
+) -> None:
+    request = api.ExecuteRequest(adapter="one", task_key=task, session=api.SessionSelector(**session))
+    following = onward(request, "b", "b", "", api.Fallback(adapters=["b"]))
+    assert following.HasField("session") == is_said
+    assert (following.session.fresh, "fell back from 'one'" in following.session.reason) == (is_said, is_said)
+
+
 @pytest.mark.parametrize("name", ["b", "c"])
 def test_the_next_adapter_works_where_the_request_says_though_none_did_yet(name: str) -> None:
     request = api.ExecuteRequest()

@@ -1,5 +1,6 @@
 """The rules of stored sessions: what a request means, when a new one is begun, what is kept afterwards."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -311,3 +312,14 @@ def test_an_attempt_that_ended_is_no_run() -> None:
     session = kept(KEY, None, said, 6000.0)
     assert session is not None
     assert (session.runs, session.last_run_id) == (0, "")
+
+
+@pytest.mark.parametrize(("runs", "stays"), [(1, False), (2, True)])
+def test_one_that_was_gone_on_with_stays_in_the_place_of_a_stand_ins(runs: int, stays: bool) -> None:
+    before = stored(runs=runs)
+    for said in (heard(SET, "s9"), heard(CLEAR)):
+        after = kept(KEY, before, replace(said, stands_in=True), 6000.0)
+        assert (after is before) == stays
+    own = kept(KEY, before, replace(heard(SET, "s1"), stands_in=True), 6000.0)
+    assert own is not None
+    assert own.runs == runs + 1, "that one is its own"

@@ -207,11 +207,22 @@ def onward(
     following.adapter = adapter
     for other in ("session", "model", "relay"):
         following.ClearField(other)
+    if _means_a_session(request):
+        why = f"the run fell back from {request.adapter!r}, and no other agent goes on with its sessions"
+        following.session.fresh, following.session.reason = True, why
     following.config.CopyFrom(settings_for(request, name, fallback))
     cwd = cwd or cwd_of(request) or ""
     if cwd and not following.workspace.cwd:
         following.workspace.cwd = cwd
     return following
+
+
+def _means_a_session(request: adapter_pb2.ExecuteRequest) -> bool:
+    """Tell whether a request means a session that may be there: one it names, else that of its task."""
+    selector = request.session.WhichOneof("selector")
+    if selector == "fresh":
+        return bool(request.session.reason)
+    return selector is not None or bool(request.task_key)
 
 
 def settings_for(request: adapter_pb2.ExecuteRequest, name: str, fallback: adapter_pb2.Fallback) -> struct_pb2.Struct:

@@ -233,6 +233,8 @@ class Heard:
     """Whether the adapter set out to go on with that; ``None`` if it did not say."""
     result: pb.Result | None = None
     """How the run ended; ``None`` if only an attempt did."""
+    stands_in: bool = False
+    """Whether it fell back to this adapter, where it began a new session without anybody asking for one."""
     deleted: Collection[str] = ()
     """Sessions, by the agent's own ids, that somebody asked to forget meanwhile."""
 
@@ -251,6 +253,8 @@ def kept(
     held = read_handle(before.handle)[0] if before is not None else ""
     is_its_own = bool(heard.sent) and held == heard.sent
     change = heard.update.change
+    if heard.stands_in and before is not None and before.runs > 1 and held != read_handle(heard.update.handle)[0]:
+        return before  # a conversation that was gone on with is worth more than one of a single run
     if change == pb.SESSION_CHANGE_CLEAR:
         # Another run may have stored another session meanwhile, which is not the one that is gone.
         return before if heard.sent and not is_its_own else None

@@ -85,6 +85,7 @@ class RunSession:
         self._resumed: bool | None = None
         self._is_stored = False
         """Whether that one is stored by that key, as far as is known here."""
+        self._stands_in = False
         self._deleted = set[str]()
         """Sessions that callers asked to forget since it began."""
 
@@ -96,7 +97,7 @@ class RunSession:
 
     def begin_anew(self) -> None:
         """Say that another adapter has the run, which begins a session of its own."""
-        self._sent, self._resumed, self._is_stored = "", None, False
+        self._sent, self._resumed, self._is_stored, self._stands_in = "", None, False, True
 
     def forget(self, key: SessionId, native_id: str) -> None:
         """Take note that a session is to be forgotten: what the run says at its end is not to bring it back."""
@@ -124,7 +125,7 @@ class RunSession:
 
     async def _try_to_keep(self, update: event_pb2.SessionUpdate, result: event_pb2.Result | None = None) -> None:
         record = self._record
-        heard = Heard(record.run_id, record.accepted_at, update, self._sent, self._resumed, result)
+        heard = Heard(record.run_id, record.accepted_at, update, self._sent, self._resumed, result, self._stands_in)
         try:
             await _in_time(self._keep(self._key, heard))
         except StoreError as error:
