@@ -11,9 +11,9 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Stream, config, failure, manifest, routing
+from tests.router.harness import PATIENCE_S, Stream, config, failure, kinds, manifest, routing
 from tests.router.store.databases import run_log
-from tests.router.test_fallback import AUTH, WORKS, among, durable, notices, request, told
+from tests.router.test_fallback import AUTH, FAILS, WORKS, among, durable, notices, request, told
 
 __all__ = ["run_log"]
 
@@ -116,3 +116,51 @@ async def test_a_run_that_waited_and_whose_chain_refuses_ends_where_it_was_meant
         assert notices(events) == ["adapter_skipped", "fallback_refused"]
         summary = (await caller.run("r")).run
         assert (summary.adapter, summary.instance_id, summary.attempt) == ("one", "", 0)
+
+
+async def test_a_chain_that_is_not_followed_for_what_the_agent_did_is_told_and_who_could_take_over(
+    folder: Path, run_log: str
+) -> None:
+    async with among(folder, run_log=run_log) as (caller, sidecars):
+        for sidecar in sidecars.values():
+            sidecar.find_agent("/bin/sh")
+        await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
+        events = await told(caller, request({"one": [[{"tool": "t"}, *FAILS]]}, "two"))
+        assert kinds(events)[-2:] == ["notice", "result"]
+        assert notices(events) == ["fallback_withheld"]
+        result = events[-1].result
+        assert list(result.fallback_candidates) == ["three", "two"]
+        assert list(result.failure.errors) == [events[-2].notice.message]
+        assert list((await caller.run("r")).run.remarks) == [events[-2].notice.message]
+        unnamed = await told(caller, request({"two": [[{"tool": "t"}, {"failed": "NETWORK"}]]}, "one", run_id="s"))
+        assert not notices(unnamed)
+        assert not unnamed[-1].result.fallback_candidates
+        nobody = request({"two": [[{"tool": "t"}, *FAILS]]}, run_id="t")
+        nobody.fallback.on.append(AUTH)
+        assert not notices(await told(caller, nobody)), "nobody would have followed"
+
+
+async def test_who_did_not_take_a_run_is_found_where_the_run_is_attached_to(folder: Path) -> None:
+    async with among(folder) as (caller, _sidecars):
+        refuses = [[{"refuse": "INVALID_REQUEST"}]]
+        scripts = {"one": [FAILS], "two": refuses, "three": [FAILS]}
+        events = await told(caller, request(scripts, "nobody", "two", "three", "nobody"))
+        (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
+        assert "'two'" in ended.reason
+        assert "'nobody'" in ended.reason
+        assert ["'two'" in told_of for told_of in events[-1].result.failure.errors] == [True, False]
+        assert "'nobody'" in events[-1].result.failure.errors[1]
+        assert not events[-1].result.fallback_candidates
+        again = await told(caller, request({"two": [FAILS], "one": [WORKS]}, "one", run_id="s"))
+        assert durable(again) == ["started", "attempt_ended", "result"]
+        (kept_away,) = again[-1].result.failure.errors
+        assert "the login was refused" in kept_away
+
+
+async def test_why_the_first_adapter_was_not_asked_is_found_in_what_comes_then(folder: Path) -> None:
+    async with among(folder) as (caller, _sidecars):
+        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        events = await told(caller, request({"one": [WORKS], "two": [FAILS], "three": [FAILS]}, "two", "three"))
+        (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
+        assert ended.reason.count("the login was refused") == 1
+        assert not events[-1].result.failure.errors, "it is said once"

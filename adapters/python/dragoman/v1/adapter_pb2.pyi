@@ -1339,7 +1339,9 @@ class Fallback(google.protobuf.message.Message):
     AFTER_SIDE_EFFECTS_FIELD_NUMBER: builtins.int
     CONFIGS_FIELD_NUMBER: builtins.int
     after_side_effects: builtins.bool
-    """Even if the failed attempt called a tool, changed a file or asked a question."""
+    """Even if the failed attempt called a tool, changed a file or asked a question. Otherwise that nothing follows it for
+    this is told by a notice `fallback_withheld` before the result, and in that one's `failure.errors`.
+    """
     @property
     def adapters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Adapters, first to be tried first; at most 16."""

@@ -2595,7 +2595,7 @@ class AttemptEnded(google.protobuf.message.Message):
     SESSION_FIELD_NUMBER: builtins.int
     USAGE_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Why there is another attempt, for people."""
+    """Why there is another attempt, and which adapters did not take the run before that, for people."""
     next_adapter: builtins.str
     """The adapter of the next attempt. Empty: the same."""
     exit_code: builtins.int
@@ -2748,7 +2748,9 @@ class Failure(google.protobuf.message.Message):
     """The HTTP status of the model's service. Absent if unknown."""
     @property
     def errors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The agent's own error texts."""
+        """The agent's own error texts. Behind them, at a router: which adapters did not take the run then, or why none was
+        asked, as far as no `attempt_ended` says it.
+        """
 
     @property
     def retry_not_before(self) -> google.protobuf.timestamp_pb2.Timestamp:
@@ -2917,7 +2919,9 @@ class Result(google.protobuf.message.Message):
 
     @property
     def fallback_candidates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Adapters that could take over, best first. Only a router fills it."""
+        """Adapters that could take over, best first: where the request names none, or those may not follow as the agent had
+        called a tool. Only a router fills it.
+        """
 
     @property
     def duration(self) -> google.protobuf.duration_pb2.Duration:

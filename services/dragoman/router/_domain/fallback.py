@@ -54,6 +54,10 @@ _GOOD_AUTH: Final[dict[int, int]] = {
 """Logins that may do, and which of them first."""
 _OWN: Final = ("command", "model", "extraArgs", "args")
 """Settings that mean one agent's program and no other's."""
+_WITHHELD: Final = (
+    "The run does not fall back: the agent had called a tool, changed a file or asked something, or may have done so"
+    " untold. With fallback.after_side_effects it would."
+)
 _OF_A_MODEL: Final = frozenset({pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_MODEL_CHOICE})
 """What an adapter can do that works on a task without an agent's program: ask a model itself."""
 
@@ -115,6 +119,16 @@ class Course:
         """Tell whether another adapter may try after this result."""
         is_harmless = self.fallback.after_side_effects or not self.had_effects
         return result.outcome in _FAILED and self.falls_back_on(result.failure.kind) and is_harmless
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the request leaves it to others who tries after a failure: then they are told who could."""
+        return not (self.fallback.adapters and self.fallback.on)
+
+    def withheld(self, result: pb.Result) -> str:
+        """Return that another adapter does not try for nothing but what the attempt did; empty if that is not so."""
+        is_named = result.outcome in _FAILED and self.falls_back_on(result.failure.kind)
+        return _WITHHELD if is_named and self._adapters and not self.may_fall_back(result) else ""
 
     def falls_back_on(self, kind: pb.FailureKind.ValueType) -> bool:
         """Tell whether the request names this failure."""

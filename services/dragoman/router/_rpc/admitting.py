@@ -61,8 +61,7 @@ class Admitting:
     def journey(self, run: Run, request: adapter_pb2.ExecuteRequest) -> Journey:
         """Return what brings a run from adapter to adapter; the wishes for that are taken out of its request."""
         wishes = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
-        if not wishes.fallback.adapters or not wishes.fallback.on:
-            run.suggest = lambda: self._candidates(run.record.adapter)
+        run.suggest = lambda: self._candidates(run.record.adapter)
         request.ClearField("fallback")
         request.ClearField("admission")
         run.course = Course(wishes.fallback, self._policy.upstream_retries)
@@ -231,7 +230,7 @@ class Admitting:
 def _is_open(run: Run, adapter: str, opened: Open) -> DragomanError:
     """Return the error for a run that is kept away: it says what a result would say of that failure."""
     more = {"failure_message": opened.message, "login_url": opened.login_url}
-    if may_others(opened.cause):
+    if may_others(opened.cause) and run.course is not None and run.course.is_alone:
         more["candidates"] = ",".join(run.suggest())
     return DragomanError(
         Reason.BREAKER_OPEN,

@@ -110,14 +110,14 @@ class Journey:
             self._end()
             return None
         if is_first:
-            run.remark("adapter_skipped", f"{error.message}; the run goes to {host.record.type!r}.")
+            run.pass_over("adapter_skipped", f"{error.message}; the run goes to {host.record.type!r}.")
         return self._moved(host)
 
     def _remark_refusal(self, error: DragomanError) -> None:
         is_again = self._course.retries_done > 0
         code, again = ("retry_refused", " again") if is_again else ("fallback_refused", "")
         told = f"The adapter {self._run.record.adapter!r} did not take the run{again}: {error.message}."
-        self._run.remark(code, told)
+        self._run.pass_over(code, told)
 
     def _end(self) -> None:
         """End the run, as nobody is left who would take it: for its first reason."""
@@ -132,7 +132,7 @@ class Journey:
         if result is None:
             self._run.refuse(error)
             return
-        if wants_candidates(result):
+        if wants_candidates(result) and self._course.is_alone:
             result.fallback_candidates.extend(self._run.suggest())
         self._run.end_as(result)
 
@@ -151,7 +151,7 @@ class Journey:
         if self._is_done():
             return False
         if not may_turn:
-            self._run.remark(otherwise, "The run log cannot be written; so no other attempt follows.")
+            self._run.pass_over(otherwise, "The run log cannot be written; so no other attempt follows.")
             await self._run.release()
         return may_turn
 
@@ -210,7 +210,8 @@ class Journey:
                 if host.record.is_refused:
                     raise host.refusal()
             except DragomanError as error:
-                self._run.remark("fallback_refused", f"The run cannot fall back to {name[:64]!r}: {error.message}.")
+                told = f"The run cannot fall back to {name[:64]!r}: {error.message}."
+                self._run.pass_over("fallback_refused", told)
             else:
                 self._name = name
                 return host

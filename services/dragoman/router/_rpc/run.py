@@ -65,6 +65,8 @@ class Run:
     """Whether another router has taken it."""
     refusal: DragomanError | None = None
     """The status that it ended with instead of a result."""
+    _passed_over: tuple[str, ...] = ()
+    """Why adapters did not take it, as far as no stored event tells that yet."""
     _writer: Writer | None = None
     _logged: LoggedRun | None = None
 
@@ -234,19 +236,36 @@ class Run:
 
     def _take_durable(self, event: pb.AgentEvent, data: bytes) -> None:
         kind = event.WhichOneof("body")
-        if kind == "result" and self.course is not None and wants_candidates(event.result):
+        withheld = ""
+        if kind == "result":
+            if self.course is not None and not self.cancelling.is_set():
+                withheld = self.course.withheld(event.result)
             # Put behind, not written anew: what a later revision says in a result stays as it came.
-            more = pb.AgentEvent(result=pb.Result(fallback_candidates=self.suggest()))
-            data += more.SerializeToString()
+            more = pb.AgentEvent(result=self._own_words(event.result, withheld))
+            data += more.SerializeToString() if more.result.ListFields() else b""
             event.MergeFrom(more)
         if not self.record.take(event, len(data), self._clock.time()):
             return
         self.accepted.set()
+        if withheld:
+            self.remark("fallback_withheld", withheld)
         self._note(event, kind)
         if self.record.result is None:
             self._append(data, event.sequence)
         else:
             self._end(data, event.sequence, Step.ENDED)
+
+    def _own_words(self, result: pb.Result, withheld: str) -> pb.Result:
+        """Return what the router adds to an adapter's result."""
+        more = pb.Result()
+        is_anyones = withheld or (self.course is not None and self.course.is_alone)
+        if is_anyones and wants_candidates(result):
+            tried = {host.record.type for host in self.hosts}
+            more.fallback_candidates.extend(name for name in self.suggest() if name not in tried)
+        told = [text for text in (*self._passed_over, withheld) if text]
+        if told and result.HasField("failure"):
+            more.failure.errors.extend(told)
+        return more
 
     def _note(self, event: pb.AgentEvent, kind: str | None) -> None:
         if self.course is None:
@@ -292,7 +311,8 @@ class Run:
         """
         assert self.held_back is not None
         failed = self.held_back[0].result
-        told = ended(failed, next_adapter, reason)
+        told = ended(failed, next_adapter, " ".join([reason, *self._passed_over]))
+        self._passed_over = ()
         if self.session is not None:
             await self.session.hear(pb.AgentEvent(attempt_ended=told))
         self.is_turning = True
@@ -400,6 +420,11 @@ class Run:
         fields = {"cause": cause} if cause else {}
         self.log.warning("run", remark=code, **fields)
 
+    def pass_over(self, code: str, text: str) -> None:
+        """Make a remark that an adapter did not take it; the next stored event that can says so too."""
+        self.remark(code, text)
+        self._passed_over += (text,)
+
     def lose(self, why: str) -> None:
         """End it: its adapter is gone, and nobody knows how it ended."""
         message = f"The adapter {self.record.adapter!r} {why}. Nobody knows how the run ended."
@@ -463,6 +488,8 @@ class Run:
     def _end_by_word(self, result: pb.Result, step: Step = Step.LOST) -> None:
         if self.is_ending:
             return
+        if self._passed_over and result.HasField("failure"):
+            result.failure.errors.extend(self._passed_over)
         sequence, data = self.record.end(result, self._clock.time())
         self._end(data, sequence, step)
 
