@@ -173,7 +173,8 @@ class AdapterServiceServicer(object):
 
     def Attach(self, request, context):
         """Attach follows a run from a sequence: what is stored, then live. What is no longer stored is told by a
-        `gap`; no stored event comes twice.
+        `gap`; no stored event comes twice. From its result on the stream of a run is empty, and ends with OK: GetRun,
+        or Attach from one sequence earlier, tells how it ended.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |

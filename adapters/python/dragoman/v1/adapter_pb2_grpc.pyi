@@ -337,7 +337,8 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
 
     Attach: _AdapterServiceAttachType
     """Attach follows a run from a sequence: what is stored, then live. What is no longer stored is told by a
-    `gap`; no stored event comes twice.
+    `gap`; no stored event comes twice. From its result on the stream of a run is empty, and ends with OK: GetRun,
+    or Attach from one sequence earlier, tells how it ended.
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
@@ -515,7 +516,8 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[dragoman.v1.event_pb2.AgentEvent], collections.abc.AsyncIterator[dragoman.v1.event_pb2.AgentEvent]]:
         """Attach follows a run from a sequence: what is stored, then live. What is no longer stored is told by a
-        `gap`; no stored event comes twice.
+        `gap`; no stored event comes twice. From its result on the stream of a run is empty, and ends with OK: GetRun,
+        or Attach from one sequence earlier, tells how it ended.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
