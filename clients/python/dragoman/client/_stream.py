@@ -286,7 +286,6 @@ class RunStream:
 
     def _take(self, message: pb.AgentEvent) -> None:
         self._accept()
-        self._empty_after = None
         for event in unroll(message):
             if self.result is not None:
                 return
@@ -313,7 +312,7 @@ class RunStream:
 
     def _progressed(self) -> None:
         self._patience.progressed()
-        self._broken, self._was_told = None, False
+        self._broken, self._was_told, self._empty_after = None, False, None
 
     def _take_ephemeral(self, event: pb.AgentEvent) -> None:
         body = event.WhichOneof("body")
