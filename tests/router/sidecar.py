@@ -19,6 +19,7 @@ What a run does is its prompt, a JSON list of steps, done in order::
     "(silent)"             only as the first: accept the run and send nothing, until it is cancelled
 
     {"failed": "KIND"}     a result that failed in this way
+    {"took": s}            have the result say that it took so many seconds
     {"until": n}           have the failure say that it may be tried again at this second of the epoch
     {"login": "url"}       have the failure say where to log in
     {"words": "text"}      have the failure end with these words
@@ -135,6 +136,8 @@ class _Run:
             self.emit(tool_call=event_pb2.ToolCall(id=value, name="tool"))
         elif kind == "running":
             self.emit(state=event_pb2.State(phase=event_pb2.RUN_PHASE_RUNNING))
+        elif kind == "took":
+            self.result.duration.FromNanoseconds(int(value * 1e9))
         elif kind == "until":
             self.result.failure.retry_not_before.FromSeconds(value)
         elif kind == "login":
@@ -346,7 +349,7 @@ class Sidecar:
             os._exit(value)
         elif kind in {"set", "clear", "lost", "used", "says"}:
             run.say(self.type, kind, value)
-        elif kind in {"tool", "running", "failed", "until", "login", "words", "deaf", "stop"}:
+        elif kind in {"tool", "running", "failed", "took", "until", "login", "words", "deaf", "stop"}:
             run.work(kind, value)
         elif kind == "end":
             run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))

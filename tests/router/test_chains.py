@@ -164,3 +164,41 @@ async def test_why_the_first_adapter_was_not_asked_is_found_in_what_comes_then(f
         (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
         assert ended.reason.count("the login was refused") == 1
         assert not events[-1].result.failure.errors, "it is said once"
+
+
+def took_s(result: event_pb2.Result) -> float:
+    return result.duration.ToNanoseconds() / 1e9
+
+
+async def test_a_run_of_several_attempts_tells_of_all_its_time_and_its_limit_is_for_all_of_them(folder: Path) -> None:
+    async with among(folder, ("one", "two")) as (caller, sidecars):
+        one = [[{"took": 0.1}, {"failed": "UPSTREAM_UNAVAILABLE"}], [{"took": 0.1}, *FAILS]]
+        asked = request({"one": one, "two": [[{"took": 0.1}, *WORKS]]}, "two")
+        asked.limits.wall.FromSeconds(60)
+        result = (await told(caller, asked))[-1].result
+        assert 0.5 < took_s(result) < PATIENCE_S
+        first, second, third = (
+            sent.limits.wall.ToNanoseconds() / 1e9
+            for name in ("one", "two")
+            for sent in sidecars[name].requests("Execute")
+        )
+        assert first == 60
+        assert third < second < 59.5
+        alone = request({"two": [[{"took": 0.1}, *WORKS]]}, run_id="s")
+        assert took_s((await told(caller, alone))[-1].result) == 0.1, (
+            "an adapter knows it better, if it has all of it"
+        )
+
+
+async def test_a_run_that_waited_tells_of_that_time_too(folder: Path) -> None:
+    async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
+        busy = Stream(
+            caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]}, run_id="busy"))
+        )
+        await busy.until("started")
+        asked = request({"one": [[{"took": 1e-9}, *WORKS]]})
+        asked.admission.longest_wait.FromSeconds(60)
+        stream = Stream(caller.adapter.Execute(asked))
+        await stream.until("state")
+        sidecars["one"].open("g")
+        assert took_s((await stream.rest())[-1].result) > 1e-6

@@ -16,7 +16,7 @@ from dragoman.router._domain.breaker import (
     Key,
     Open,
 )
-from dragoman.router._domain.fallback import Course, candidates, ended, onward
+from dragoman.router._domain.fallback import Course, candidates, ended, onward, shortened
 from dragoman.router._domain.fallback_settings import unknown_settings
 from dragoman.router._domain.logins import NO_TRAITS, login_of, read_traits
 from dragoman.router._domain.requests import execute_objection
@@ -510,13 +510,44 @@ def test_settings_of_which_the_adapter_says_so_choose_the_account() -> None:
     assert mixed == parts(headers={"a": 2, "b": ["1", {"a": None, "z": True}]}), "whatever their order"
 
 
+def counted(env: dict[str, str], said: Any = None) -> set[str]:
+    """Return the names of variables that choose a login."""
+    schema = {} if said is None else {"x-login-variables": said}
+    login = login_of(api.ExecuteRequest(env=env), read_traits(json.dumps(schema)))
+    return {part.partition("=")[0] for part in login.given}
+
+
+VARIABLES = dict.fromkeys(
+    (
+        *("PATH", "HOME", "XDG_CONFIG_HOME", "ACME_API_KEY", "ACME_MODE", "ACME_REGION", "OTHER_API_KEY", "PLAIN"),
+        *("BRAND_RUN_TOKEN", "TASK_KEY", "PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "RUNNER_TOKEN"),
+    ),
+    "x",
+)
+
+
+def test_variables_of_which_the_adapter_says_so_choose_the_account_and_homes_do() -> None:
+    homes = {"HOME", "XDG_CONFIG_HOME"}
+    assert counted(VARIABLES, ["PLAIN", "ACME_*", 1, "TASK_KEY"]) == {
+        *homes,
+        *("PLAIN", "ACME_API_KEY", "ACME_REGION", "TASK_KEY"),
+    }
+    assert counted(VARIABLES, []) == homes
+
+
+@pytest.mark.parametrize("said", [None, "ACME_*", {"a": 1}])
+def test_where_it_does_not_say_all_do_that_look_so_but_those_of_one_run(said: Any) -> None:
+    more = {"ACME_API_KEY", "ACME_REGION", "OTHER_API_KEY", "GOOGLE_CLOUD_PROJECT", "RUNNER_TOKEN"}
+    assert counted(VARIABLES, said) == {"HOME", "XDG_CONFIG_HOME", *more}
+
+
 def _config(**settings: Any) -> struct_pb2.Struct:
     made = struct_pb2.Struct()
     made.update(settings)
     return made
 
 
-NAMES = st.sampled_from(["properties", "x-login", "x-login-token", "required", "a"])
+NAMES = st.sampled_from(["properties", "x-login", "x-login-token", "x-login-variables", "required", "a"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
@@ -584,3 +615,34 @@ def test_what_an_adapter_says_it_can_have_is_a_limit_too() -> None:
     places = Places({"a": 2})
     assert [places.limit("a", most=most) for most in (0, 1, 2, 3)] == [2, 1, 2, 2]
     assert [places.limit("x", most=most) for most in (0, 3)] == [None, 3]
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "passed_s", "left_s"), [(60, 20.5, 39.5), (60, 60, 1), (60, 99, 1), (0.5, 9, 0.5), (0, 9, 0)]
+)
+def test_a_later_attempt_has_what_is_left_of_the_time(wall_s: float, passed_s: float, left_s: float) -> None:
+    request = api.ExecuteRequest()
+    request.limits.wall.FromNanoseconds(int(wall_s * 1e9))
+    request.limits.idle.FromSeconds(7)
+    request.config.update({"timeoutSec": 5})
+    following = shortened(request, passed_s)
+    assert following.limits.wall.ToNanoseconds() == left_s * 1e9
+    assert following.limits.idle.ToSeconds() == 7
+    assert following.config["timeoutSec"] == 5, "it does not count"
+    assert request.limits.wall.ToNanoseconds() == wall_s * 1e9
+
+
+@pytest.mark.parametrize(
+    ("told", "left"), [(60, 40), (20.5, 1), (0, 0), (-1, -1), ("60", "60"), (float("inf"), float("inf"))]
+)
+@pytest.mark.parametrize("where", ["config", "adapter_config"])
+def test_so_it_is_where_a_setting_bounds_it(where: str, told: Any, left: Any) -> None:
+    request = api.ExecuteRequest()
+    settings = request.config if where == "config" else request.agent.adapter_config
+    settings.update({"timeoutSec": told, "graceSec": 3})
+    following = shortened(request, 20.0)
+    after = following.config if where == "config" else following.agent.adapter_config
+    assert dict(after) == {"timeoutSec": left, "graceSec": 3}
+    assert following.HasField("config") is (where == "config")
+    assert not following.HasField("limits")
+    assert shortened(api.ExecuteRequest(), 20.0) == api.ExecuteRequest()

@@ -2925,7 +2925,7 @@ class Result(google.protobuf.message.Message):
 
     @property
     def duration(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the run took, from acceptance."""
+        """How long the run took, from acceptance, with all its attempts and its wait for a place."""
 
     def __init__(
         self,
@@ -3144,7 +3144,9 @@ class Limits(google.protobuf.message.Message):
 
     @property
     def wall(self) -> google.protobuf.duration_pb2.Duration:
-        """The whole run."""
+        """The whole run, from when its first attempt begins. A router gives a later attempt what is left of it, but a second at
+        least; also of `config.timeoutSec`, in whole seconds.
+        """
 
     @property
     def grace(self) -> google.protobuf.duration_pb2.Duration:

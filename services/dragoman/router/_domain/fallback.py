@@ -6,6 +6,7 @@ the failures it names, and not once the failed attempt may have had effects: it 
 somebody, or told so little that nobody can know.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,6 +55,10 @@ _GOOD_AUTH: Final[dict[int, int]] = {
 """Logins that may do, and which of them first."""
 _OWN: Final = ("command", "model", "extraArgs", "args")
 """Settings that mean one agent's program and no other's."""
+_WALL: Final = "timeoutSec"
+"""The setting that bounds a run where ``limits.wall`` does not."""
+_SHORTEST_S: Final = 1.0
+"""What an attempt gets at least of a run's time: less is of no use."""
 _WITHHELD: Final = (
     "The run does not fall back: the agent had called a tool, changed a file or asked something, or may have done so"
     " untold. With fallback.after_side_effects it would."
@@ -229,6 +234,31 @@ def onward(
     if cwd and not following.workspace.cwd:
         following.workspace.cwd = cwd
     return following
+
+
+def shortened(request: adapter_pb2.ExecuteRequest, passed_s: float) -> adapter_pb2.ExecuteRequest:
+    """Return the request for a later attempt: with what is left of the time that the whole run may take.
+
+    Args:
+        request: with that time, in ``limits.wall`` or in the setting for it; none is left as it is.
+        passed_s: the seconds since the first attempt began.
+    """
+    following = adapter_pb2.ExecuteRequest()
+    following.CopyFrom(request)
+    if request.limits.HasField("wall"):
+        wall_s = request.limits.wall.ToNanoseconds() / 1e9
+        if wall_s > 0:
+            following.limits.wall.FromNanoseconds(int(_left(wall_s, passed_s) * 1e9))
+        return following
+    settings = following.config if request.HasField("config") else following.agent.adapter_config
+    wall_s = settings.fields[_WALL].number_value if _WALL in settings.fields else 0.0
+    if wall_s > 0 and math.isfinite(wall_s):
+        settings[_WALL] = math.ceil(_left(wall_s, passed_s))
+    return following
+
+
+def _left(wall_s: float, passed_s: float) -> float:
+    return max(wall_s - passed_s, min(wall_s, _SHORTEST_S))
 
 
 def _means_a_session(request: adapter_pb2.ExecuteRequest) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from dragoman.protocol.errors import DragomanError
-from dragoman.router._domain.fallback import Course, onward, refused, refused_as, wants_candidates
+from dragoman.router._domain.fallback import Course, onward, refused, refused_as, shortened, wants_candidates
 from dragoman.router._ports import Clock
 from dragoman.router._rpc.host import Host
 from dragoman.router._rpc.link import first_of
@@ -45,6 +45,8 @@ class Journey:
         """What the first adapter got: one adapter's own settings are no other's."""
         self._prepare: Callable[[], Awaitable[None]]
         """Completes that."""
+        self._began = 0.0
+        """When its first attempt did, in seconds of a clock that goes evenly."""
         self._skipped: DragomanError | None = None
         """Why the first adapter was not asked, if the run went to the others without that."""
 
@@ -88,7 +90,15 @@ class Journey:
     async def _attempt(self, pump: Pump, request: adapter_pb2.ExecuteRequest) -> DragomanError | None:
         self._course.begin(tells_tools=True)
         with self._admitting.attempt(self._run, request, self._wishes):
-            return None if self._is_done() else await pump.execute(request.SerializeToString())
+            return None if self._is_done() else await pump.execute(self._in_time(request).SerializeToString())
+
+    def _in_time(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
+        """Return the request for an attempt that begins now: the limits of a run are for all of them together."""
+        now = self._clock.monotonic()
+        if self._run.failed is None:
+            self._began = now
+            return request
+        return shortened(request, now - self._began)
 
     async def _next(self, error: DragomanError | None) -> adapter_pb2.ExecuteRequest | None:
         """Return what another adapter is asked for next; ``None`` once the run is over."""
