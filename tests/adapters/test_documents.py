@@ -64,6 +64,12 @@ def test_what_chooses_a_login_is_marked(entry: EntryPoint) -> None:
     assert properties(entry).keys() & CHOOSES <= marked
 
 
+def test_what_its_agent_inherits_is_said_to_choose_a_login(entry: EntryPoint) -> None:
+    adapter = made_by(entry)
+    assert set(adapter.inherit) <= set(adapter.describe().login_variables)
+    assert bool(adapter.inherit) is bool(adapter.describe().login_variables)
+
+
 def test_the_document_says_when_to_use_it_and_when_not(entry: EntryPoint) -> None:
     document = made_by(entry).describe().configuration_doc
     assert document.startswith("# ")

@@ -76,6 +76,15 @@ async def test_an_adapter_that_says_nothing_of_that_has_one_login(folder: Path) 
         assert other.reason is Reason.BREAKER_OPEN
 
 
+async def test_what_each_run_has_for_itself_is_no_login(folder: Path) -> None:
+    async with among(folder, ("one",), schema=json.dumps({"x-login-variables": ["ACME_API_KEY"]})) as (caller, _all):
+        scripts = {"one": [WORKS]}
+        await told(caller, request({"one": [FAILS]}, env={"ACME_API_KEY": "bad", "CALLER_API_KEY": "1"}))
+        same = request(scripts, run_id="same", env={"ACME_API_KEY": "bad", "CALLER_API_KEY": "2"})
+        assert (await refused(caller, same)).reason is Reason.BREAKER_OPEN
+        await works(caller, request(scripts, run_id="good", env={"ACME_API_KEY": "good", "CALLER_API_KEY": "2"}))
+
+
 async def test_runs_that_fail_together_keep_others_away_as_one_does(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, sidecars):
         streams = [

@@ -9,6 +9,7 @@ from dragoman.sdk._environment import (
     EnvironmentInputs,
     build_environment,
     inherited_variables,
+    login_variables,
     normalise_prefix,
     run_variables,
     secret_values,
@@ -48,6 +49,14 @@ INJECTED = {
     "API_KEY": "run-token-1",
 }
 BRANDS = ["PAPERCLIP", "GALYARDER", "COHALO"]
+
+
+def test_an_agent_logs_in_with_what_it_inherits_and_with_keys_of_who_sells_models() -> None:
+    said = login_variables(("ACME_HOME", "PLAIN", "ANTHROPIC_API_KEY"))
+    assert {"ACME_HOME", "PLAIN", "ANTHROPIC_API_KEY", "ACME_*", "ANTHROPIC_*", "GROQ_*"} <= set(said)
+    assert not {"PLAIN_*", "GITHUB_*", "PATH_*", "SSL_*"} & set(said)
+    assert "GITHUB_*" in login_variables(("GITHUB_TOKEN",))
+    assert login_variables(()) == [], "then nobody knows"
 
 
 @pytest.mark.parametrize("brand", BRANDS)

@@ -1,6 +1,7 @@
 """AdapterService in front of an adapter of a few lines, over a real connection."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Awaitable, Iterator
 from typing import Any
@@ -55,6 +56,15 @@ async def test_describe() -> None:
         assert described.pid > 0
         assert len(described.instance_id) >= 16
         assert json.loads(described.config_schema_json) == {"type": "object"}
+
+
+async def test_describe_says_what_variables_choose_a_login() -> None:
+    scripted = Scripted()
+    scripted.info = dataclasses.replace(scripted.info, login_variables=("ACME_KEY", "ACME_*"))
+    async with serving(scripted) as sidecar:
+        described = await sidecar.stub.Describe(api.DescribeRequest())
+        told = json.loads(described.config_schema_json)
+        assert told == {"type": "object", "x-login-variables": ["ACME_KEY", "ACME_*"]}
 
 
 @pytest.mark.parametrize(

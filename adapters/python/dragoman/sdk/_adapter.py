@@ -41,6 +41,9 @@ class AdapterInfo:
     """Its names in other systems."""
     models: Sequence[Model] = ()
     """Models known without asking anybody."""
+    login_variables: Sequence[str] = ()
+    """Variables that its agent logs in with: names, or patterns (``ACME_*``), which mean what looks like a login.
+    Empty: what the agent inherits; if nothing, it is not said. Told in the schema: ``x-login-variables``."""
 
     def has(self, feature: event_pb2.Feature.ValueType) -> bool:
         """Tell whether a capability is declared."""

@@ -22,7 +22,7 @@ from dragoman.sdk._attempt import AttemptEnd, nothing_spawned
 from dragoman.sdk._checks import Checks, check_agent, check_environment
 from dragoman.sdk._clocks import Clocks
 from dragoman.sdk._config import ConfigSchema
-from dragoman.sdk._environment import build_environment, secret_values
+from dragoman.sdk._environment import build_environment, login_variables, secret_values
 from dragoman.sdk._job import Job, Plan, environment_inputs, masked_argv, render_prompt
 from dragoman.sdk._json import JsonValue
 from dragoman.sdk._login import AuthFinding, inherited_keys, keys_to_withhold, withheld_message
@@ -133,7 +133,9 @@ class AgentAdapter(Adapter):
 
     @cached_property
     def _info(self) -> AdapterInfo:
-        return self.info()
+        info = self.info()
+        # What is passed on to it by name is what it logs in with.
+        return info if info.login_variables else replace(info, login_variables=login_variables(self.inherit))
 
     @cached_property
     def schema(self) -> ConfigSchema:

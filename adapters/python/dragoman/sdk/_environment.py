@@ -46,14 +46,20 @@ _INHERITED: Final = frozenset(
 # EDITOR and PAGER (nobody is there to leave them), CI (changes what tools do).
 
 _PREFIX: Final = re.compile("[A-Z][A-Z0-9_]{0,63}")
-_RESERVED_PREFIXES: Final = frozenset(
+_SELLERS: Final = frozenset(
     (
-        # Agents, and those who sell their models: PREFIX_API_KEY would be read as theirs.
         *("AIDER", "AMP", "ANTHROPIC", "AUGMENT", "AZURE", "AWS", "BEDROCK", "CEREBRAS", "CLAUDE"),
         *("CLAUDECODE", "CLINE", "CODEX", "COHERE", "COPILOT", "CRUSH", "CURSOR", "DEEPSEEK", "FACTORY"),
-        *("FIREWORKS", "GEMINI", "GITHUB", "GH", "GITLAB", "GOOGLE", "GOOSE", "GROK", "GROQ", "HERMES", "HF"),
-        *("HUGGINGFACE", "KIMI", "MINIMAX", "MISTRAL", "MOONSHOT", "OLLAMA", "OPENAI", "OPENCLAW", "OPENCODE"),
-        *("OPENROUTER", "PERPLEXITY", "PI", "QWEN", "TOGETHER", "VERTEX", "XAI", "ZAI"),
+        *("FIREWORKS", "GEMINI", "GOOGLE", "GOOSE", "GROK", "GROQ", "HERMES", "HF", "HUGGINGFACE", "KIMI"),
+        *("MINIMAX", "MISTRAL", "MOONSHOT", "OLLAMA", "OPENAI", "OPENCLAW", "OPENCODE", "OPENROUTER"),
+        *("PERPLEXITY", "PI", "QWEN", "TOGETHER", "VERTEX", "XAI", "ZAI"),
+    )
+)
+"""Agents, and those who sell their models: PREFIX_API_KEY would be read as theirs."""
+_RESERVED_PREFIXES: Final = _SELLERS | frozenset(
+    (
+        # Where code is kept: their tokens are given to runs, too.
+        *("GITHUB", "GH", "GITLAB"),
         # Programs and systems that read variables of their own.
         *("BUN", "CARGO", "CI", "CURL", "DBUS", "DENO", "DOCKER", "DYLD", "GIT", "GLIBC", "GO", "HOME"),
         *("HTTP", "HTTPS", "JAVA", "KUBERNETES", "LANG", "LC", "LD", "MALLOC", "NIX", "NODE", "NO", "NPM"),
@@ -147,6 +153,18 @@ def run_variables(inputs: EnvironmentInputs) -> dict[str, str]:
     }
     prefix = normalise_prefix(inputs.env_prefix)
     return {f"{prefix}_{name}": value for name, value in values.items() if value}
+
+
+def login_variables(inherit: Collection[str]) -> list[str]:
+    """Return what an agent may log in with, as names and as patterns of which what looks like a login is meant.
+
+    Args:
+        inherit: What the agent is said to need of an adapter's own environment; if nothing is, nothing is known.
+    """
+    if not inherit:
+        return []
+    prefixes = {name.partition("_")[0] for name in inherit if "_" in name}
+    return sorted({*inherit, *(f"{prefix}_*" for prefix in _SELLERS | prefixes)})
 
 
 def inherited_variables(

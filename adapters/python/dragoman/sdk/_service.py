@@ -29,7 +29,7 @@ from dragoman.protocol.limits import (
 )
 from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.server import Context, draining, stream_events
-from dragoman.sdk._adapter import Adapter
+from dragoman.sdk._adapter import Adapter, AdapterInfo
 from dragoman.sdk._run import Run
 from dragoman.sdk._values import wrong_duration
 from dragoman.v1 import adapter_pb2 as pb
@@ -85,7 +85,7 @@ class AdapterServicer:
             revision=REVISION,
             instance_id=self.instance_id,
             capabilities=info.capabilities,
-            config_schema_json=json.dumps(info.config_schema),
+            config_schema_json=json.dumps(_schema(info)),
             configuration_doc=info.configuration_doc,
             pid=os.getpid(),
         )
@@ -352,6 +352,11 @@ def status_of(checks: Sequence[pb.EnvironmentCheck]) -> pb.TestStatus.ValueType:
     if event_pb2.SEVERITY_ERROR in levels:
         return pb.TEST_STATUS_FAIL
     return pb.TEST_STATUS_WARN if event_pb2.SEVERITY_WARNING in levels else pb.TEST_STATUS_PASS
+
+
+def _schema(info: AdapterInfo) -> dict[str, Any]:
+    said = {"x-login-variables": list(info.login_variables)} if info.login_variables else {}
+    return {**said, **info.config_schema}
 
 
 def _internal_failure() -> event_pb2.Result:

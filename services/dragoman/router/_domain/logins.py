@@ -1,14 +1,17 @@
 """What in a request chooses the account that a run works with, as far as a router can tell.
 
-Variables that look like secrets, other homes or other services choose one with any agent, and so does another
-program. Which settings do, the adapter says in the schema of its ``config``: ``"x-login": true`` on a property, and
-``"x-login-token": true`` on the whole where ``auth_token`` is what the agent logs in with.
+Another home chooses one with any agent, and so does another program. Which settings and variables do, the adapter
+says in the schema of its ``config``: ``"x-login": true`` on a property, ``"x-login-token": true`` on the whole where
+``auth_token`` is what the agent logs in with, and ``"x-login-variables"`` on the whole: names, or patterns of which
+those count that look like a login. Of an adapter that does not say which variables, all do that look so but those
+that one run has for itself, as their names say: callers give each run a token of its own for their tools.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from dragoman.v1 import adapter_pb2
@@ -16,8 +19,14 @@ from google.protobuf import struct_pb2
 
 _SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _ACCOUNT_NAME: Final = re.compile(
-    r"^HOME$|_HOME$|CONFIG|BASE_URL|ENDPOINT|PROFILE|^AWS_|REGION|PROJECT", re.IGNORECASE
+    r"_HOME$|CONFIG|BASE_URL|ENDPOINT|PROFILE|^AWS_|REGION"
+    r"|(GOOGLE|GCLOUD|GCP|CLOUDSDK|VERTEX|OPENAI|AWS|AZURE)(_.*)?_PROJECT",
+    re.IGNORECASE,
 )
+_HOME_NAME: Final = re.compile(r"HOME|XDG_[A-Z]+_HOME")
+_OF_A_RUN: Final = frozenset({"RUN", "TASK", "ISSUE", "WAKE"})
+"""Words of names of what one run has for itself."""
+_MOST_VARIABLES: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMMAND: Final = "command"
 _MODEL: Final = "model"
@@ -31,6 +40,8 @@ class Traits:
     """Settings that decide which account is used."""
     is_token_login: bool = False
     """Whether ``auth_token`` is what the agent logs in with."""
+    variables: tuple[str, ...] | None = None
+    """Names and patterns of variables that decide which account is used; ``None`` if it does not say."""
     is_needy: bool = False
     """Whether no run works without settings of its own."""
 
@@ -58,9 +69,12 @@ def read_traits(schema_json: str) -> Traits:
         return NO_TRAITS
     properties = schema.get("properties")
     named = properties.items() if isinstance(properties, dict) else ()
+    said = schema.get("x-login-variables")
+    variables = [one for one in said if isinstance(one, str)] if isinstance(said, list) else None
     return Traits(
         login=frozenset(name for name, one in named if isinstance(one, dict) and one.get("x-login") is True),
         is_token_login=schema.get("x-login-token") is True,
+        variables=None if variables is None else tuple(variables[:_MOST_VARIABLES]),
         is_needy=bool(schema.get("required")),
     )
 
@@ -78,7 +92,7 @@ def login_of(request: adapter_pb2.ExecuteRequest, traits: Traits) -> Login:
         chosen[_MODEL] = struct_pb2.Value(string_value=request.model)
     command = config[_COMMAND].string_value if _COMMAND in config else ""
     given = [
-        *_variables(request, config, chosen.values()),
+        *_variables(request, config, chosen.values(), traits.variables),
         *([f"command {command}"] if command else []),
         *([f"token {request.auth_token}"] if request.auth_token and traits.is_token_login else []),
     ]
@@ -93,16 +107,28 @@ def _config(request: adapter_pb2.ExecuteRequest) -> dict[str, struct_pb2.Value]:
 
 
 def _variables(
-    request: adapter_pb2.ExecuteRequest, config: dict[str, struct_pb2.Value], chosen: Iterable[struct_pb2.Value]
+    request: adapter_pb2.ExecuteRequest,
+    config: dict[str, struct_pb2.Value],
+    chosen: Iterable[struct_pb2.Value],
+    said: tuple[str, ...] | None,
 ) -> list[str]:
     """Return the variables that may hold a login, and those that a setting means, e.g. as ``{{env.NAME}}``."""
     prefix = f"{request.brand.env_prefix or 'DRAGOMAN'}_"
     told = config["env"].struct_value.fields.items() if "env" in config else ()
     variables = {**{name: value.string_value for name, value in told}, **request.env}
     meant = {word for value in chosen for text in _texts(value) for word in _NAME.findall(text)} & variables.keys()
-    looks = {name for name in variables if _SECRET_NAME.search(name) or _ACCOUNT_NAME.search(name)}
+    looks = {name for name in variables if _may_log_in(name, said)}
     own = {name for name in looks if name.startswith(prefix)}
     return [f"{name}={variables[name]}" for name in sorted(meant | (looks - own))]
+
+
+def _may_log_in(name: str, said: tuple[str, ...] | None) -> bool:
+    if _HOME_NAME.fullmatch(name) or (said is not None and name in said):
+        return True
+    looks = _SECRET_NAME.search(name) or _ACCOUNT_NAME.search(name)
+    if said is None:
+        return bool(looks) and not _OF_A_RUN & set(name.upper().split("_"))
+    return bool(looks) and any("*" in one and fnmatchcase(name, one) for one in said)
 
 
 def _texts(value: struct_pb2.Value) -> Iterator[str]:
