@@ -193,6 +193,8 @@ class Sidecar:
             )
         ]
         self.detect_gate: asyncio.Event | None = None
+        self.cuts_descriptions = 0
+        """How many calls of Describe fail first, as on a machine that is too busy."""
         self._gates: dict[str, asyncio.Event] = {}
         self._tries: dict[str, int] = {}
 
@@ -216,6 +218,9 @@ class Sidecar:
 
     async def Describe(self, request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:
         self._note("Describe", request)
+        if self.cuts_descriptions:
+            self.cuts_descriptions -= 1
+            raise DragomanError(None, "as the test wants", status=grpc.StatusCode.UNAVAILABLE)
         return pb.DescribeResponse(
             adapter=self.type,
             aliases=self.aliases,
@@ -386,6 +391,7 @@ async def main() -> int:
         schema=env.get("SIDECAR_SCHEMA", ""),
         most=int(env.get("SIDECAR_MOST", "0")),
     )
+    sidecar.cuts_descriptions = int(env.get("SIDECAR_CUTS_DESCRIPTIONS", "0"))
     if "SIDECAR_AGENT" in env:
         sidecar.find_agent(env["SIDECAR_AGENT"])
     server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [env["DRAGOMAN_LISTEN"]])

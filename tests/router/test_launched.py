@@ -44,6 +44,13 @@ async def test_a_run_goes_through_an_adapter_that_is_launched_for_it(folder: Pat
         assert after.description.instance_id == events[0].started.instance_id
 
 
+async def test_an_adapter_that_is_too_busy_to_describe_itself_is_asked_again(folder: Path) -> None:
+    named = manifest(folder, "fake", env={"SIDECAR_CUTS_DESCRIPTIONS": "2"})
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+        assert (await caller.entry("fake")).restarts == 0
+
+
 async def test_a_killed_adapter_means_lost_within_a_second_and_harms_nobody_else(folder: Path) -> None:
     manifests = (manifest(folder, "fake"), manifest(folder, "other"))
     async with routing(config(folder, manifests=manifests)) as (_router, caller):

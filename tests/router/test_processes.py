@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -10,8 +11,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from dragoman.protocol.errors import Reason
-from dragoman.router._local.places import clear_up
+from dragoman.router._local.places import clear_up, hold_places
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
@@ -122,6 +124,23 @@ async def test_what_a_living_router_uses_is_not_tidied_up(folder: Path) -> None:
         clear_up(folder / "s" / "run")
         await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
         assert kinds(await stream.rest()) == ["result"]
+
+
+def test_what_a_router_that_just_starts_makes_is_not_tidied_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, others = fcntl.flock, [clear_up]
+
+    def late(file: int, how: int) -> None:
+        while others:
+            others.pop()(folder / "run")  # another router starts before this one holds what it made
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with hold_places(folder) as places:
+        assert not others
+        assert places.runtime.exists()
+        clear_up(folder / "run")
+        assert places.runtime.exists()
+    assert list((folder / "run").iterdir()) == []
 
 
 async def test_the_first_signal_drains_and_runs_may_end(folder: Path) -> None:

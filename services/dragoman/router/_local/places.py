@@ -74,11 +74,14 @@ def _runtime(shared: Path | None) -> Iterator[Path]:
         path = _temporary()
     else:
         clear_up(shared)
-        path = shared / f"r-{secrets.token_hex(4)}"
+        path = shared / f"new-{secrets.token_hex(4)}"
         path.mkdir(mode=0o700)
     lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if shared is not None:
+            # Only now is it found by others that start, who would take it for one that a dead router has left.
+            path = path.rename(shared / path.name.replace("new-", "r-"))
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
