@@ -646,3 +646,16 @@ def test_so_it_is_where_a_setting_bounds_it(where: str, told: Any, left: Any) ->
     assert following.HasField("config") is (where == "config")
     assert not following.HasField("limits")
     assert shortened(api.ExecuteRequest(), 20.0) == api.ExecuteRequest()
+
+
+@pytest.mark.parametrize(
+    ("counters", "follows"), [({"turns": 1}, True), ({"tool_calls": 1}, False), ({"file_changes": 1}, False)]
+)
+def test_what_a_result_counts_has_happened_though_no_event_told_it(counters: dict[str, int], follows: bool) -> None:
+    course = Course(api.Fallback(adapters=["two"], on=[AUTH]), 2)
+    again, another = (failed(kind, counters=pb.RunCounters(**counters)) for kind in (UPSTREAM, AUTH))
+    assert course.may_retry(again) is follows
+    assert course.may_fall_back(another) is follows
+    assert bool(course.withheld(another)) is not follows
+    course.fallback.after_side_effects = True
+    assert course.may_fall_back(another)

@@ -117,12 +117,13 @@ class Course:
             and result.failure.kind == pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
             and not result.failure.HasField("retry_not_before")
             and not self.did_work
+            and not _counts_effects(result)
             and self._tried < self.retries
         )
 
     def may_fall_back(self, result: pb.Result) -> bool:
         """Tell whether another adapter may try after this result."""
-        is_harmless = self.fallback.after_side_effects or not self.had_effects
+        is_harmless = self.fallback.after_side_effects or not (self.had_effects or _counts_effects(result))
         return result.outcome in _FAILED and self.falls_back_on(result.failure.kind) and is_harmless
 
     @property
@@ -167,6 +168,11 @@ class Course:
         if self._left is None:
             self._left = deque(self.fallback.adapters)
         return self._left
+
+
+def _counts_effects(result: pb.Result) -> bool:
+    """Tell whether a result itself counts what was not told by events. Turns are none: one is counted that failed."""
+    return bool(result.counters.tool_calls or result.counters.file_changes)
 
 
 def refused_as(error: DragomanError) -> "pb.FailureKind.ValueType | None":
