@@ -202,3 +202,27 @@ async def test_a_run_that_waited_tells_of_that_time_too(folder: Path) -> None:
         await stream.until("state")
         sidecars["one"].open("g")
         assert took_s((await stream.rest())[-1].result) > 1e-6
+
+
+async def test_no_run_goes_on_at_another_adapter_while_one_works_on_its_task(folder: Path) -> None:
+    async with among(folder) as (caller, sidecars):
+        task: dict[str, Any] = {"task_key": "t", "agent": pb.Agent(id="a")}
+        scripts = {"one": [[{"gate": "g"}, *FAILS]], "two": [WORKS], "three": [WORKS]}
+        beside = Stream(caller.adapter.Execute(request({"one": [[{"gate": "h"}, *FAILS]]}, run_id="s", **task)))
+        await beside.until("started")
+        stream = Stream(caller.adapter.Execute(request(scripts, "two", **task)))
+        await stream.until("started")
+        elsewhere = Stream(caller.adapter.Execute(request(scripts, "two", run_id="t")))
+        await elsewhere.until("started")
+        sidecars["one"].open("g")
+        events = await stream.rest()
+        assert kinds(events) == ["notice", "result"]
+        assert notices(events) == ["fallback_refused"]
+        assert "'s' of 'one' works on this task" in events[-1].result.failure.errors[0]
+        assert (await elsewhere.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED, "it has no task"
+        again = request({"one": [WORKS], "two": [WORKS]}, "two", run_id="u", **task)
+        refused = await Stream(caller.adapter.Execute(again)).error()
+        assert refused.reason is Reason.BREAKER_OPEN, "its first adapter was skipped, and the other not allowed"
+        sidecars["one"].open("h")
+        await beside.rest()
+        assert (await told(caller, again))[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED

@@ -393,6 +393,19 @@ async def test_two_adapters_do_not_work_at_one_task_through_two_routers(folder: 
         assert kinds(await other.execute("two", {"end": "SUCCEEDED"}, run_id="s", **TASK).rest())[-1] == "result"
 
 
+async def test_nor_does_a_run_fall_back_to_another_meanwhile(folder: Path, run_log: str) -> None:
+    one, two_ = Sidecar("one"), Sidecar("two")
+    async with crowded(folder, run_log, one, two_) as (mine, other):
+        first = mine.execute("one", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r", **TASK)
+        await first.until("started")
+        await mine.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        chain = pb.Fallback(adapters=["two"], on=[event_pb2.FAILURE_KIND_NETWORK], after_side_effects=True)
+        failing = other.execute("one", {"failed": "NETWORK"}, run_id="s", fallback=chain, **TASK)
+        result = (await failing.rest())[-1].result
+        assert "'r' of 'one' works on this task" in result.failure.errors[0]
+        assert not two_.requests("Execute")
+
+
 async def test_a_run_that_another_router_had_before_is_ended_at_ones_own_adapter(
     folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1305,7 +1305,8 @@ class Fallback(google.protobuf.message.Message):
     """Fallback names adapters to try after a failure. The failed attempt then ends with `attempt_ended` in place of its
     `result`, and the next adapter begins the next attempt of the same run: in the same workspace, with the same prompt
     and permissions, in a fresh session, and with a model of its own. An adapter that refuses is passed over and the
-    next one is asked; if none is left, the last result counts. A run that its first adapter cannot have goes to the next in
+    next one is asked, also while yet another adapter works on the same task (SESSION_BUSY); if none is left, the last
+    result counts. A run that its first adapter cannot have goes to the next in
     the same way, as nothing ran, told as a notice `adapter_skipped`; if none takes it, it is refused for that. It cannot
     have it if runs with its login failed just now of what is named in `on` (BREAKER_OPEN); if the adapter cannot be
     reached or started (ADAPTER_UNAVAILABLE), where `on` names SPAWN_FAILED; and if it has no place, after the wait that

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dragoman.router._rpc.admitting import Admitting
 
 
+async def _allow(_host: Host) -> None:
+    """Let it go anywhere."""
+
+
 class Journey:
     """Brings one run from adapter to adapter.
 
@@ -39,6 +43,8 @@ class Journey:
         self._admitting = admitting
         self._clock = clock
         self._wishes = wishes
+        self.refuse_switch: Callable[[Host], Awaitable[None]] = _allow
+        """Raises what keeps it from going on there, as another adapter works on its task."""
         self._name = ""
         """The present adapter's name in ``fallback``."""
         self._first = adapter_pb2.ExecuteRequest()
@@ -219,6 +225,7 @@ class Journey:
                 host = await self._admitting.find(name)
                 if host.record.is_refused:
                     raise host.refusal()
+                await self.refuse_switch(host)
             except DragomanError as error:
                 told = f"The run cannot fall back to {name[:64]!r}: {error.message}."
                 self._run.pass_over("fallback_refused", told)

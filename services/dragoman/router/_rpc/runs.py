@@ -82,28 +82,41 @@ class Runs:
         Raises:
             DragomanError: SESSION_BUSY: another adapter's run, that is followed here, goes on with the task.
         """
-        key = (request.agent.company_id, request.agent.id, request.task_key)
-        for run in self.live() if request.task_key else ():
+        self._refuse_beside((request.agent.company_id, request.agent.id, request.task_key), host)
+
+    def _refuse_beside(self, task: tuple[str, str, str], host: Host, but: Run | None = None) -> None:
+        for run in self.live() if task[-1] else ():
             record = run.record
-            if run.host is not host and (record.company_id, record.agent_id, record.task_key) == key:
+            is_other = run is not but and run.host is not host
+            if is_other and (record.company_id, record.agent_id, record.task_key) == task:
                 raise _busy(run.run_id, record.adapter)
 
-    async def _refuse_switch_elsewhere(self, record: RunRecord) -> None:
+    async def _refuse_move(self, run: Run, host: Host) -> None:
+        """Do the same for a run that is about to go on at another adapter.
+
+        Raises:
+            DragomanError: SESSION_BUSY.
+        """
+        record = run.record
+        await self._refuse_switch_elsewhere(record, host.record.type)
+        self._refuse_beside((record.company_id, record.agent_id, record.task_key), host, but=run)
+
+    async def _refuse_switch_elsewhere(self, record: RunRecord, adapter: str) -> None:
         """Do the same for runs of other routers, once this run is written down: of two, at least one sees the other.
 
         Raises:
             DragomanError: SESSION_BUSY.
         """
-        if record.task_key and (other := await self._elsewhere(record)) is not None:
+        if record.task_key and (other := await self._elsewhere(record, adapter)) is not None:
             raise _busy(other.run_id, other.adapter)
 
-    async def _elsewhere(self, record: RunRecord) -> StoredRun | None:
+    async def _elsewhere(self, record: RunRecord, adapter: str) -> StoredRun | None:
         """Return another adapter's run of the same task that another router follows."""
         try:
             found = await self.keeping.at_task(record.company_id, record.agent_id, record.task_key)
         except DragomanError:
             return None  # a log that fails keeps no run from starting
-        others = (run for run in found if run.adapter != record.adapter and run.owner != self.keeping.owner)
+        others = (run for run in found if run.adapter != adapter and run.owner != self.keeping.owner)
         return next(others, None)
 
     async def recall(self, request: adapter_pb2.ExecuteRequest) -> StoredRun | None:
@@ -152,6 +165,7 @@ class Runs:
 
     def _set_out(self, run: Run, request: adapter_pb2.ExecuteRequest, host: Host, session: Found) -> None:
         journey = self._admitting.journey(run, request)
+        journey.refuse_switch = lambda to: self._refuse_move(run, to)
         run.session = self.sessions.follow(run.record, session, run.remark)
         strip(request)
         # The caller's own wish is applied here; towards the adapter this router is the one that may get lost.
@@ -166,7 +180,7 @@ class Runs:
             if not await run.recorded():
                 run.give_up()
                 return
-            await self._refuse_switch_elsewhere(run.record)
+            await self._refuse_switch_elsewhere(run.record, run.record.adapter)
             run.log.info("run accepted")
             run.kept.set()
             await journey.go(Pump(run, self._scene, hold=True), request, lambda: self._prepare(run, request, session))
