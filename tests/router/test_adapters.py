@@ -11,6 +11,7 @@ import pytest
 import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import Reason
+from dragoman.router._rpc.core import Core
 from dragoman.router.app import Router
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -72,6 +73,27 @@ async def test_what_is_kept_is_listed_by_an_alias_of_an_adapter_that_was_not_sta
     async with routing(config(folder, manifests=(named,))) as (_, caller):
         sessions = await caller.router.ListSessions(router_pb2.ListSessionsRequest(adapter="other-name"))
         assert [session.handle.native_id for session in sessions.sessions] == ["s1"]
+
+
+async def test_nobody_is_started_to_list_what_is_kept_of_an_adapter_that_is_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, asked = Core.learn, []
+
+    async def noted(core: Core) -> None:
+        asked.append(core)
+        await learn(core)
+
+    monkeypatch.setattr(Core, "learn", noted)
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_, caller):
+        await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()
+    async with routing(config(folder, manifests=(manifest(folder, "other"),))) as (_, caller):
+        runs = await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="fake"))
+        assert [run.run_id for run in runs.runs] == ["r"]
+        assert not asked
+        for name in ("typo", "another"):
+            assert not (await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter=name))).runs
+        assert len(asked) == 1, "'typo' may have been an alias; now they are known"
 
 
 async def test_a_name_belongs_to_the_first_and_the_second_is_refused_visibly(folder: Path) -> None:

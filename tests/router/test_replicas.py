@@ -442,3 +442,26 @@ async def test_a_run_that_another_router_had_before_is_ended_at_ones_own_adapter
         await joined.until("replay_done")
         there.open("g")
         assert kinds(await joined.rest()) == kinds(await second.rest()) == ["result"]
+
+
+async def test_who_comes_while_the_same_request_is_only_being_written_joins_its_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, looked, all_looked = Store.run, [0], asyncio.Event()
+
+    async def slow(store: Store, run_id: str) -> StoredRun | None:
+        found = await look(store, run_id)
+        looked[0] += 1
+        if looked[0] == 3:
+            all_looked.set()
+        await all_looked.wait()
+        return found
+
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(Sidecar(), f"unix:{folder}/a.sock"))
+        _, caller = await held.enter_async_context(routing(config(folder, addresses=(f"unix:{folder}/a.sock",))))
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        monkeypatch.setattr(Store, "run", slow)
+        for stream in [caller.execute("fake", "a", {"end": "SUCCEEDED"}, run_id="r") for _ in range(3)]:
+            told = [kind for kind in kinds(await stream.rest()) if kind != "replay_done"]
+            assert told == ["started", "text:a", "result"]

@@ -411,6 +411,33 @@ async def test_a_backlog_is_written_in_steps_and_nobody_waits_for_the_longest(da
     await store.close()
 
 
+async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_before_its_events_are_there(
+    database: Database,
+) -> None:
+    store, seen = Failing(database), []
+    await store.open()
+    writer = Writer(store)
+    desk = Desk(store, writer)
+    work = asyncio.ensure_future(writer.run())
+    run = desk.run()
+    store.fails = True
+    assert await writer.begin(run)
+    for sequence in range(1, 33):
+        writer.append(run, sequence, bytes(ROW_BYTES // 2))
+    over = replace(run.stored, finished_at=7.0)
+    run.snapshot = lambda: over
+    writer.over(run)
+    store.written = lambda: seen.append((run.stored.logged, run.stored.finished_at))
+    store.fails = False
+    assert await writer.flushed(run, DEADLINE_S)
+    assert len(seen) > 1
+    assert all(finished is None for _logged, finished in seen), "as it was known before each step"
+    assert ((await desk.stored()).finished_at, (await desk.stored()).logged) == (7.0, 32)
+    await writer.close()
+    await asyncio.wait_for(work, DEADLINE_S)
+    await store.close()
+
+
 async def test_a_run_that_is_over_before_it_began_is_written_too(desk: Desk) -> None:
     run = desk.run()
     desk.writer.append(run, 1, b"result")

@@ -158,6 +158,7 @@ class AdapterServicer:
         if (stored := await self._kept(run, request.run_id)) is not None:
             await self._stored(stored, context, request)
             return
+        run = run or self._core.runs.find(request.run_id)  # it may have come meanwhile
         if run is None:
             host = await self._host_of_run(request.run_id, request.adapter)
             run = self._core.runs.find(request.run_id)
@@ -193,6 +194,7 @@ class AdapterServicer:
             if stored.finished_at is None:
                 return await self._core.peers.answer(stored, "Cancel", data, context)
             return how_it_ended(stored.state.run.result, stored.logged)
+        run = run or self._core.runs.find(request.run_id)
         host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
         bind(adapter=host.record.type, run_id=request.run_id)
         data = addressed(pb.CancelRequest, data, request.adapter, host.record.type)
@@ -208,6 +210,7 @@ class AdapterServicer:
             if stored.finished_at is None:
                 return await self._core.peers.answer(stored, "Respond", data, context)
             raise finished(request.run_id)
+        run = run or self._core.runs.find(request.run_id)
         host = run.host if run is not None else await self._host_of_run(request.run_id, request.adapter)
         bind(adapter=host.record.type, run_id=request.run_id)
         data = addressed(pb.RespondRequest, data, request.adapter, host.record.type)

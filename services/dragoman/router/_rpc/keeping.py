@@ -60,6 +60,8 @@ class Keeping:
         self._clock = clock
         self._forgetting = Forgetting(store, clock, kept)
         self._contact = Contact(lease_s)
+        self.is_in_memory: Callable[[str], bool] = lambda _run_id: False
+        """Tells whether a run is known here, whatever the log knows."""
         self._claiming: set[str] = set()
         """Runs of others that were to be taken over, and perhaps were."""
         self._writing: asyncio.Task[None] | None = None
@@ -184,9 +186,20 @@ class Keeping:
         except StoreError as error:
             raise unavailable(error) from error
         never_was = never_was or self.writer.is_removing(run_id)
-        if stored is None and self.writer.is_writing(run_id):
+        if stored is None and self.writer.is_writing(run_id) and not self.is_in_memory(run_id):
             raise unavailable("a run with this id is not written yet")
         return None if stored is not None and never_was and stored.owner == self.owner else stored
+
+    async def has_any_of(self, adapter: str) -> bool:
+        """Tell whether a run or a session is kept of the adapter with this very name.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        try:
+            return await self.store.has_any_of(adapter)
+        except StoreError as error:
+            raise unavailable(error) from error
 
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
         """Return the live runs of one agent at one task, here and elsewhere; see ``Store.at_task``.

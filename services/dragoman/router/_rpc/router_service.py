@@ -32,6 +32,8 @@ class RouterServicer:
     def __init__(self, core: Core, *, version: str) -> None:
         self._core = core
         self._version = version
+        self._has_asked = False
+        """Whether adapters that were never started were asked already for what else they are called."""
 
     async def ListAdapters(self, request: pb.ListAdaptersRequest, _context: Context) -> pb.ListAdaptersResponse:  # noqa: N802 - the contract's name
         """List all adapters; start none of them unless asked to describe them."""
@@ -134,8 +136,15 @@ class RouterServicer:
         return pb.DeleteSessionResponse(deleted=deleted)
 
     async def _type(self, adapter: str) -> str:
-        """Return the type of the adapter with this name; what is kept outlives adapters, which then are as named."""
-        host = await self._core.find(adapter) if adapter else None
+        """Return the type of the adapter with this name; what is kept outlives adapters, which then are as named.
+
+        A name that nothing is kept by may be an alias of one that was never started: they are asked, but once.
+        """
+        host = self._core.present(adapter) if adapter else None
+        may_ask = bool(adapter) and host is None and not self._has_asked and not self._core.is_draining
+        if may_ask and not await self._core.keeping.has_any_of(adapter):
+            self._has_asked = True
+            host = await self._core.find(adapter)
         return adapter if host is None else host.record.type
 
 

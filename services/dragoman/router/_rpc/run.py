@@ -368,6 +368,8 @@ class Run:
 
     def tell(self, state: pb.State) -> None:
         """Tell present readers, and those that are about to come, where it stands before its adapter has it."""
+        if self.is_ending:
+            return  # meanwhile
         self.record.phase = state.phase
         self.has_waited = self.has_waited or state.phase == pb.RUN_PHASE_QUEUED
         self.write()

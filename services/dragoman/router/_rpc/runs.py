@@ -53,6 +53,7 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self.sessions = Sessions(keeping, scene.clock, self._find_record)
         self._numbers = itertools.count(1)
+        keeping.is_in_memory = self._runs.__contains__
 
     def __iter__(self) -> Iterator[Run]:
         return iter(list(self._runs.values()))

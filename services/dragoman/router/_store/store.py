@@ -20,14 +20,15 @@ _AT_TASK: Final = (
 _PAGE_ROWS: Final = 64
 _PAGE_BYTES: Final = MIB
 """Rows of events that are read at once: so many, and no more once they have so many bytes."""
-_NEXT: Final = (
-    "SELECT first, last, data, COALESCE(length(data), 0) AS size FROM events"
+_SIZES: Final = (
+    "SELECT first, COALESCE(length(data), 0) AS size FROM events"
     " WHERE run_id = :run_id AND last > :after ORDER BY first LIMIT :size"
 )
+_SUMS: Final = f"SELECT first, size, sum(size) OVER (ORDER BY first) AS upto FROM ({_SIZES}) AS sizes"  # noqa: S608 - constants
 _PAGE: Final = (
-    "SELECT first, last, data FROM"  # noqa: S608 - constants
-    f" (SELECT first, last, data, size, sum(size) OVER (ORDER BY first) AS upto FROM ({_NEXT}) AS next) AS page"
-    " WHERE upto - size < :most ORDER BY first"
+    # Only what is returned is read: to tell a size, a database need not look at what has it.
+    "SELECT first, last, data FROM events WHERE run_id = :run_id AND last > :after"  # noqa: S608 - constants
+    f" AND first <= (SELECT max(first) FROM ({_SUMS}) AS sums WHERE upto - size < :most) ORDER BY first LIMIT :size"
 )
 _FORGOTTEN_AT_ONCE: Final = 200
 _FREED_AT_ONCE: Final = 32 * MIB
@@ -116,6 +117,14 @@ class Store:
                 break
             before = (rows[-1].accepted_at, rows[-1].run_id)
         return found[:size]
+
+    async def has_any_of(self, adapter: str) -> bool:
+        """Tell whether a run or a session is kept of the adapter with this very name."""
+        sql = (
+            "SELECT 1 WHERE EXISTS (SELECT 1 FROM runs WHERE adapter = :adapter)"
+            " OR EXISTS (SELECT 1 FROM sessions WHERE adapter = :adapter)"
+        )
+        return bool(await self._database.fetch(sql, {"adapter": adapter}))
 
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
         """Return the live runs of one agent at one task, whoever follows them; in no order."""

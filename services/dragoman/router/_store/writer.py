@@ -367,7 +367,7 @@ class Writer:
             self._written.notify_all()
 
     async def _begin(self, run: LoggedRun) -> bool:
-        run.stored, run.is_beginning = self._next(run), True
+        run.stored, run.is_beginning = self._not_ahead(run, self._next(run), []), True
         try:
             is_new = await self._store.begin(run.stored)
         except BaseException as error:
@@ -389,12 +389,14 @@ class Writer:
         return replace(now, reserved=reserved, logged=run.stored.logged, size=run.stored.size)
 
     def _after(self, run: LoggedRun, rows: list[StoredEvents]) -> StoredRun:
-        after = self._next(run)
-        if not has_all(run, rows):
-            # What is told of a run must not be ahead of its events, least of all that it is over.
-            after = replace(after, state=run.stored.state, finished_at=run.stored.finished_at)
+        after = self._not_ahead(run, self._next(run), rows)
         logged = rows[-1].last if rows else run.stored.logged
         return replace(after, logged=logged, size=run.stored.size + _size(rows))
+
+    def _not_ahead(self, run: LoggedRun, now: StoredRun, rows: list[StoredEvents]) -> StoredRun:
+        """Return what is told of a run with these rows; it is not ahead of them, least of all that it is over."""
+        told = run.stored
+        return now if has_all(run, rows) else replace(now, state=told.state, finished_at=told.finished_at)
 
     def _forget(self, run: LoggedRun, written: int) -> None:
         """Let go of what was written; more may have come, or gone, meanwhile."""
