@@ -10,8 +10,10 @@ from dragoman.sdk import AgentAdapter
 
 ENTRIES = sorted(entry_points(group="dragoman.adapters"), key=lambda entry: entry.name)
 MADE = [entry for entry in ENTRIES if importlib.util.find_spec(f"{entry.module}.schema") is not None]
-CHOOSES = {"model", "provider", "url", "headers", "authType", "authMethod", "command", "args", "extraArgs"}
+CHOOSES = {"model", "provider", "url", "headers", "authType", "authMethod", "command"}
 """Settings that decide which account is used, wherever they are."""
+OF_ONE_RUN = {"args", "extraArgs", "cwd", "promptTemplate", "env"}
+"""Settings that callers give each run anew."""
 pytestmark = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 
@@ -62,6 +64,7 @@ def test_who_sets_the_command_is_warned(entry: EntryPoint) -> None:
 def test_what_chooses_a_login_is_marked(entry: EntryPoint) -> None:
     marked = {key for key, schema in properties(entry).items() if schema.get("x-login")}
     assert properties(entry).keys() & CHOOSES <= marked
+    assert not marked & OF_ONE_RUN, "no two runs would have one login"
 
 
 def test_what_its_agent_inherits_is_said_to_choose_a_login(entry: EntryPoint) -> None:

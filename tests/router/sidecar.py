@@ -220,7 +220,7 @@ class Sidecar:
         self._note("Describe", request)
         if self.cuts_descriptions:
             self.cuts_descriptions -= 1
-            raise DragomanError(None, "as the test wants", status=grpc.StatusCode.UNAVAILABLE)
+            raise DragomanError(None, "as the test wants", status=grpc.StatusCode.DEADLINE_EXCEEDED)
         return pb.DescribeResponse(
             adapter=self.type,
             aliases=self.aliases,

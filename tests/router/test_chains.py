@@ -226,3 +226,17 @@ async def test_no_run_goes_on_at_another_adapter_while_one_works_on_its_task(fol
         sidecars["one"].open("h")
         await beside.rest()
         assert (await told(caller, again))[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_runs_of_one_task_that_fail_together_fall_back_together(folder: Path) -> None:
+    async with among(folder, ("one", "two")) as (caller, sidecars):
+        streams = []
+        for run_id in ("r", "s"):
+            plays = {"one": [[{"gate": "g"}, {"failed": "AUTH_REQUIRED"}]], "two": [WORKS]}
+            asked = request(plays, "two", run_id=run_id)
+            asked.task_key, asked.agent.id, asked.admission.ignore_breaker = "t", "a", True
+            streams.append(Stream(caller.adapter.Execute(asked)))
+            await streams[-1].until("started")
+        sidecars["one"].open("g")
+        for stream in streams:
+            assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED

@@ -158,9 +158,9 @@ def test_what_chooses_the_login_is_said_of_what_all_have_and_of_what_is_an_adapt
     def logins(schema: dict[str, Any]) -> set[str]:
         return {name for name, one in schema["properties"].items() if one.get("x-login")}
 
-    assert logins(adapter_schema({})) == {"model", "command", "extraArgs", "args"}
-    schema = adapter_schema({"url": {}, "model": {}}, without=["args"], login=["url"], is_token_login=True)
-    assert logins(schema) == {"model", "command", "extraArgs", "url"}
+    assert logins(adapter_schema({})) == {"model", "command"}
+    schema = adapter_schema({"url": {}, "model": {}}, without=["command"], login=["url"], is_token_login=True)
+    assert logins(schema) == {"model", "url"}
     assert schema["x-login-token"] is True
     assert "x-login-token" not in adapter_schema({})
     with pytest.raises(KeyError):

@@ -56,6 +56,7 @@ def test_an_agent_logs_in_with_what_it_inherits_and_with_keys_of_who_sells_model
     assert {"ACME_HOME", "PLAIN", "ANTHROPIC_API_KEY", "ACME_*", "ANTHROPIC_*", "GROQ_*"} <= set(said)
     assert not {"PLAIN_*", "GITHUB_*", "PATH_*", "SSL_*"} & set(said)
     assert "GITHUB_*" in login_variables(("GITHUB_TOKEN",))
+    assert "MCP_*" not in login_variables(("MCP_TIMEOUT",)), "tokens of a run's tools"
     assert login_variables(()) == [], "then nobody knows"
 
 

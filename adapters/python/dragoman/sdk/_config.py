@@ -74,7 +74,8 @@ def _normalise(value: object, path: tuple[str | int, ...]) -> JsonValue:
 _STRING_LIST: Final[JsonObject] = {"type": "array", "items": {"type": "string"}}
 
 # The seeds' adapterConfig. x-common: every command line can honour it; else only some agents have the thing.
-# x-login: it decides which login, or whose quota, a run uses: quotas are often a model's own.
+# x-login: it decides which login, or whose quota, a run uses: quotas are often a model's own. Not what callers give
+# each run anew, as they do with arguments: no two runs would have one login.
 _PROPERTIES: Final[dict[str, JsonObject]] = {
     "cwd": {
         "type": "string",
@@ -112,14 +113,12 @@ _PROPERTIES: Final[dict[str, JsonObject]] = {
         "default": [],
         "x-common": True,
         "x-dangerous": True,
-        "x-login": True,
     },
     "args": {
         **_STRING_LIST,
         "description": "Another name of extraArgs, which wins.",
         "x-common": True,
         "x-dangerous": True,
-        "x-login": True,
     },
     "command": {
         "type": "string",

@@ -56,6 +56,8 @@ _SELLERS: Final = frozenset(
     )
 )
 """Agents, and those who sell their models: PREFIX_API_KEY would be read as theirs."""
+_LOGIN: Final = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|_HOME$")
+"""What the name of a variable has in it that an agent logs in with."""
 _RESERVED_PREFIXES: Final = _SELLERS | frozenset(
     (
         # Where code is kept: their tokens are given to runs, too.
@@ -163,7 +165,8 @@ def login_variables(inherit: Collection[str]) -> list[str]:
     """
     if not inherit:
         return []
-    prefixes = {name.partition("_")[0] for name in inherit if "_" in name}
+    # Not of each: what begins with MCP_ is for tools, and an agent inherits MCP_TIMEOUT.
+    prefixes = {name.partition("_")[0] for name in inherit if "_" in name and _LOGIN.search(name)}
     return sorted({*inherit, *(f"{prefix}_*" for prefix in _SELLERS | prefixes)})
 
 

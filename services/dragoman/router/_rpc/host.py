@@ -10,7 +10,7 @@ import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router._domain.directory import AdapterRecord
 from dragoman.router._rpc.endpoint import Endpoint
-from dragoman.router._rpc.link import Link, NotServedError, first_of, is_cut, unavailable
+from dragoman.router._rpc.link import Link, NotServedError, first_of, unavailable
 from dragoman.router._rpc.scene import Scene
 from dragoman.v1 import adapter_pb2, router_pb2
 
@@ -111,7 +111,7 @@ class Host(abc.ABC):
     async def _shake_hands(self, link: Link) -> adapter_pb2.DescribeResponse:
         """Wait until it is there and says SERVING; return what it says of itself.
 
-        One that has runs may be too busy to answer at once, and is asked again.
+        One that has runs may be too busy to answer in time, and is asked again.
 
         Raises:
             DragomanError: it answers, and not as it should.
@@ -125,9 +125,8 @@ class Host(abc.ABC):
             try:
                 return await link.describe(_DESCRIBE_S)
             except DragomanError as error:
-                if not is_cut(error) and error.status is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                if error.status is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise
-            await asyncio.sleep(_SHORTEST_PAUSE_S)
 
     async def _watch(self, endpoint: Endpoint) -> None:
         """Follow its health until another process answers at its address."""

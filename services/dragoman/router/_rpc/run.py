@@ -141,6 +141,11 @@ class Run:
         return self.over.is_set() or self.record.is_over
 
     @property
+    def is_between(self) -> bool:
+        """Whether an attempt of it has failed, and another one may follow."""
+        return self.held_back is not None or self.is_turning
+
+    @property
     def is_at_no_adapter(self) -> bool:
         """Whether no adapter ever had it, as far as this router knows."""
         return self.endpoint is None and self.failed is None and not self.is_ending and not self.catches_up

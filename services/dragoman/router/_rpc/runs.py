@@ -88,7 +88,9 @@ class Runs:
     def _refuse_beside(self, task: tuple[str, str, str], host: Host, but: Run | None = None) -> None:
         for run in self.live() if task[-1] else ():
             record = run.record
-            is_other = run is not but and run.host is not host
+            # For a move: whose attempt has failed, too, or no adapter has, is not at work.
+            is_idle = but is not None and (run.is_between or run.is_at_no_adapter)
+            is_other = run is not but and run.host is not host and not is_idle
             if is_other and (record.company_id, record.agent_id, record.task_key) == task:
                 raise _busy(run.run_id, record.adapter)
 
