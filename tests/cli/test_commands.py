@@ -332,6 +332,15 @@ async def test_show_tells_of_a_run_that_is_over_what_run_tells_at_its_end() -> N
     )
 
 
+async def test_show_waits_but_a_moment_for_attempts_that_nobody_tells_of() -> None:
+    run = router_pb2.RunSummary(run_id="run-2", adapter="two", attempt=2, phase=pb.RUN_PHASE_RUNNING)
+    fake = FakeAdapter([Until("never")], answers={"GetRun": router_pb2.GetRunResponse(run=run)})
+    async with routed(fake) as env:
+        done = await dragoman("show", "run-2", env=env)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("attempt   2\n")
+
+
 async def test_show_does_without_attempts_that_cannot_be_told_any_more() -> None:
     run = router_pb2.RunSummary(run_id="run-2", adapter="two", attempt=2, phase=pb.RUN_PHASE_RUNNING)
     gone = Fail(DragomanError(Reason.RUN_NOT_FOUND, "no run 'run-2' here"))

@@ -131,3 +131,14 @@ async def test_each_event_of_a_batch_waits_for_the_mark() -> None:
     await run.take(join([event(number, text=pb.Text(delta="x")) for number in (2, 3)]))
     assert marking.asked == [(1, 0), (2, 1), (3, 2)]
     assert run.fanout.last_sequence == 3
+
+
+async def test_a_run_that_its_router_leaves_beats_no_more() -> None:
+    run, _ = followed()
+    run.beat()
+    assert run._beating is not None
+    run._beating.cancel()
+    run._beating = None
+    run.streams_end.set()
+    run.beat()
+    assert run._beating is None

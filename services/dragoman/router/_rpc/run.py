@@ -388,7 +388,7 @@ class Run:
 
     def beat(self) -> None:
         """Tell present readers now and then that it lives, as long as no adapter does."""
-        if self.over.is_set():
+        if self.over.is_set() or self.streams_end.is_set():
             return
         if self.endpoint is None:
             beat = pb.Heartbeat(last_sequence=self.fanout.last_sequence)

@@ -1,5 +1,6 @@
 """``dragoman runs`` and ``show``: what is known of runs, finished ones too."""
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import timestamp_pb2
 
+_EARLIER_S = 2.0
+"""How long what is known already waits for how earlier attempts ended."""
 _OUTCOMES = {name.removeprefix("OUTCOME_").lower(): number for name, number in pb.Outcome.items() if number}
 
 
@@ -112,11 +115,11 @@ def _run_row(run: router_pb2.RunSummary) -> tuple[str, ...]:
 
 
 async def _earlier_attempts(client: Client, run: router_pb2.RunSummary) -> list[pb.AgentEvent]:
-    """Return how the attempts before the present one ended, as far as that can still be told."""
+    """Return how the attempts before the present one ended, as far as that can be told within a moment."""
     ended: list[pb.AgentEvent] = []
     if run.attempt > 1:
-        with contextlib.suppress(DragomanError):
-            async with client.attach(run.run_id, adapter=run.adapter) as stream:
+        with contextlib.suppress(DragomanError, TimeoutError):
+            async with asyncio.timeout(_EARLIER_S), client.attach(run.run_id, adapter=run.adapter) as stream:
                 async for event in stream:
                     if event.HasField("replay_done") or event.attempt >= run.attempt:
                         break
