@@ -299,7 +299,11 @@ class OwnerDrained(_OneOfTwo):
         one = self._world.routers[self.place]
         one.send(self.signum)
         if not self._moves:
-            # They are to end while it drains.
+            # They are to end while it drains. What both were asked for at once may be the other's: who follows it
+            # here is sent away, and this one is not there again before all have ended.
+            other = self._world.routers[1 - self.place].address
+            both = [trial for trial in self._trials if trial.case.state == "before"]
+            await asyncio.gather(*(reader.move(other) for trial in both for reader in trial.readers))
             await asyncio.gather(*(trial.finish() for trial in self._trials))
         await one.ended()
 

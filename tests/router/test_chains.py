@@ -240,3 +240,28 @@ async def test_runs_of_one_task_that_fail_together_fall_back_together(folder: Pa
         sidecars["one"].open("g")
         for stream in streams:
             assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_a_run_that_waited_does_not_begin_beside_one_that_went_elsewhere_with_its_task(folder: Path) -> None:
+    async with among(folder, ("one", "two"), max_runs={"one": 1}) as (caller, sidecars):
+        plays = {"one": [[{"gate": "g"}, *FAILS]], "two": [[{"gate": "h"}, *WORKS]]}
+        task: dict[str, Any] = {"task_key": "t", "agent": pb.Agent(id="a")}
+        goes = Stream(caller.adapter.Execute(request(plays, "two", run_id="goes", **task)))
+        await goes.until("started")
+        waiting = []
+        for run_id, of in (("between", {}), ("waits", task)):
+            asked = request({"one": [[{"gate": run_id}, *WORKS]]}, run_id=run_id, **of)
+            asked.admission.longest_wait.FromSeconds(60)
+            asked.admission.ignore_breaker = True
+            waiting.append(Stream(caller.adapter.Execute(asked)))
+            await waiting[-1].until("state")
+        sidecars["one"].open("g")
+        await goes.until("attempt_ended")
+        await goes.until("started")
+        sidecars["one"].open("between")
+        await waiting[0].rest()
+        result = (await waiting[1].rest())[-1].result
+        assert (result.failure.code, result.failure.retryable) == ("session_busy", True)
+        assert [call.run_id for call in sidecars["one"].requests("Execute")] == ["goes", "between"]
+        sidecars["two"].open("h")
+        assert (await goes.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED

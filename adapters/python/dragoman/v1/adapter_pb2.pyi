@@ -809,7 +809,10 @@ class ExecuteRequest(google.protobuf.message.Message):
 
     @property
     def orphan_after(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the run goes on while nobody holds it. Absent or zero: not at all. At most a day."""
+        """How long the run goes on while nobody holds it. Absent or zero: not at all. At most a day. A router counts from
+        30 seconds later where it may have been the server that ended the last holder's stream: it drains, or the stream
+        came through another router of its log.
+        """
 
     @property
     def fallback(self) -> Global___Fallback:
@@ -1389,8 +1392,8 @@ class Admission(google.protobuf.message.Message):
         again keeps its place.
         A run that was told to be waiting is known by its id, and stays so: if it gets no place in time it ends with a
         result, FAILED of kind RATE_LIMITED with code `no_place`, which is kept like any other. So it is if its breaker
-        opened meanwhile (`breaker_open`), or its adapter is gone (`adapter_unavailable`). Who tries again takes another
-        id. A run that is refused at once (TOO_MANY_RUNS), or because its call is wrong, leaves no trace.
+        opened meanwhile (`breaker_open`), its adapter is gone (`adapter_unavailable`), or another run of its task went to
+        another adapter (`session_busy`). Who tries again takes another id. A run that is refused at once (TOO_MANY_RUNS), or because its call is wrong, leaves no trace.
         """
 
     def __init__(

@@ -45,8 +45,12 @@ _CANDIDATES_ON: Final = frozenset(
 _REFUSED_AS: Final = {
     Reason.ADAPTER_UNAVAILABLE: pb.FAILURE_KIND_SPAWN_FAILED,
     Reason.TOO_MANY_RUNS: pb.FAILURE_KIND_RATE_LIMITED,
+    Reason.SESSION_BUSY: pb.FAILURE_KIND_RATE_LIMITED,
 }
-"""What it is called in ``on`` that an adapter is not there, or has no place; a breaker says itself what opened it."""
+"""What it is called in ``on`` that an adapter is not there, has no place, or that another one is at the run's task.
+
+A breaker says itself what opened it.
+"""
 _GOOD_AUTH: Final[dict[int, int]] = {
     adapter_pb2.AUTH_STATE_OK: 0,
     adapter_pb2.AUTH_STATE_NOT_NEEDED: 1,

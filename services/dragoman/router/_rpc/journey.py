@@ -82,6 +82,8 @@ class Journey:
         """Have one adapter try, and again as often as it may, in one place; return why it did not take the run."""
         try:
             async with self._admitting.place(self._run, request, self._wishes):
+                if self._run.has_waited and not self._is_done():
+                    await self.refuse_switch(self._run.host)  # another one may have gone elsewhere with the task
                 if request is self._first and not self._is_done():
                     await self._prepare()
                 refusal = await self._attempt(pump, request)
