@@ -12,7 +12,7 @@ ENTRIES = sorted(entry_points(group="dragoman.adapters"), key=lambda entry: entr
 MADE = [entry for entry in ENTRIES if importlib.util.find_spec(f"{entry.module}.schema") is not None]
 CHOOSES = {"model", "provider", "url", "headers", "authType", "authMethod", "command"}
 """Settings that decide which account is used, wherever they are."""
-OF_ONE_RUN = {"args", "extraArgs", "cwd", "promptTemplate", "env"}
+OF_ONE_RUN = {"args", "extraArgs", "body", "cwd", "promptTemplate", "env"}
 """Settings that callers give each run anew."""
 pytestmark = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 

@@ -110,7 +110,7 @@ _WITHOUT: Final = (
 
 def make_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``config``."""
-    login = ("url", "headers", "body", "bearerTokenVariable")
+    login = ("url", "headers", "bearerTokenVariable")
     return adapter_schema(_OWN, without=_WITHOUT, required=("url",), login=login, is_token_login=True)
 
 

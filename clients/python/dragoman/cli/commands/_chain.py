@@ -21,7 +21,9 @@ _USUAL: Final = "auth_required,quota_exceeded,rate_limited,upstream_unavailable,
 _SETTINGS: Final = "--fallback-config"
 _NONE: Final = "{}"
 _DESCRIBE_S: Final = 5.0
-"""How long an adapter to fall back to may take to say what settings it knows."""
+"""How long an adapter to fall back to may take to say what settings it knows, if it gets any of its own."""
+_GLANCE_S: Final = 2.0
+"""How long one may take that gets none: perhaps it is never needed."""
 
 
 def chain_options() -> Callable[[_F], _F]:
@@ -95,7 +97,8 @@ async def put_settings(client: Client, request: pb.ExecuteRequest, pairs: Sequen
     names = list(request.fallback.adapters)
     given = settings_by_adapter(pairs, names)
     asked = names if request.config.fields else list(given)
-    schemas = dict(zip(asked, await asyncio.gather(*(_schema(client, name) for name in asked)), strict=True))
+    asking = (_schema(client, name, _DESCRIBE_S if name in given else _GLANCE_S) for name in asked)
+    schemas = dict(zip(asked, await asyncio.gather(*asking), strict=True))
     for name, own in given.items():
         request.fallback.configs[name].update(_values.config(own, schemas[name], option=_SETTINGS))
 
@@ -122,10 +125,10 @@ def settings_by_adapter(pairs: Sequence[str], names: Collection[str]) -> Mapping
     return given
 
 
-async def _schema(client: Client, name: str) -> str:
+async def _schema(client: Client, name: str, timeout_s: float) -> str:
     """Return the schema of an adapter's settings; nothing if it cannot be asked, which shows when it is needed."""
     try:
-        async with asyncio.timeout(_DESCRIBE_S):
+        async with asyncio.timeout(timeout_s):
             return (await client.describe(name)).config_schema_json
     except (DragomanError, TimeoutError):
         return ""
