@@ -165,11 +165,14 @@ class Tree:
     def _kill_round(self) -> None:
         """Kill each member and each group of members.
 
+        The oldest go first, and so parents before their children: an agent that sees its tool end goes on, and may be
+        done, with a success to tell, before its own turn comes.
+
         A group is killed as one by the kernel, between two forks of its members: a process that
         forks and exits in a circle is never met by its pid alone. All groups here are ours: a
         group lies within one session, and every session here was begun beneath the guard.
         """
-        members = self.members()
+        members = sorted(self.members(), key=lambda process: (process.started, process.pid))
         foreign = (0, os.getpgrp())
         for process in members:
             if processes.send(process, signal.SIGKILL):
