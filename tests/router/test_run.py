@@ -142,3 +142,18 @@ async def test_a_run_that_its_router_leaves_beats_no_more() -> None:
     run.streams_end.set()
     run.beat()
     assert run._beating is None
+
+
+async def test_a_run_between_two_attempts_that_another_router_took_waits_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_module, "_MOVED_S", 0.01)
+    run, marking = followed()
+    await run.take(event(1, started=pb.Started()))
+    failed = pb.AgentEvent(sequence=2, result=pb.Result(outcome=pb.OUTCOME_FAILED))
+    run.held_back = failed, failed.SerializeToString()
+    marking.is_taken = True
+    async with asyncio.timeout(5):
+        await run.turn("", "it is tried again")
+    assert run.is_given_up
+    assert run.fanout.last_sequence == 1, "what follows is the other router's to tell"

@@ -105,7 +105,7 @@ class LaunchedHost(Host):
         If that router is of another machine, and the process nobody's, it ends by itself, as adapters do.
         """
         for life in self._lives:
-            if life.ready.done() and not life.ready.exception() and life.ready.result() is endpoint:
+            if _has_result(life.ready) and life.ready.result() is endpoint:
                 life.is_anothers = True
                 if self._forget(life):
                     self._set(router_pb2.ADAPTER_STATE_IDLE)

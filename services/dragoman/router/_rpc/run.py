@@ -326,11 +326,12 @@ class Run:
             await self.session.hear(pb.AgentEvent(attempt_ended=told))
         self.is_turning = True
         sequence, data = self.record.turn(told, self._clock.time())
-        if self._writer is not None and self._logged is not None:
-            self._writer.append(self._logged, sequence, data)
-            while not self._is_called_off() and not await self._writer.flushed(self._logged, _MOVED_S):
+        writer, logged = self._writer, self._logged
+        if writer is not None and logged is not None:
+            writer.append(logged, sequence, data)
+            while not self._is_called_off() and not await writer.flushed(logged, _MOVED_S):
                 self.log.warning("attempt ended, and not written yet", sequence=sequence)
-                if self._logged.is_taken:
+                if logged.is_taken:
                     self.give_up()
                     break
         if self.is_ending:
