@@ -1,6 +1,7 @@
 """What the run log keeps, in SQLite and in PostgreSQL: the same tests for both."""
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -341,6 +342,19 @@ async def test_nobody_else_can_read_the_file(tmp_path: Path) -> None:
     await store.close()
     assert "runs.db-wal" in modes
     assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.parametrize(
+    "name", ["hash#x", "quest?x=1", "pct%20x%", "Grüße 世界", "colon:at@[x]'\"", os.fsdecode(b"\xff")]
+)
+async def test_its_directory_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    database = SqliteDatabase(folder / "runs.db")
+    await database.open()
+    assert (await database.fetch("SELECT count(*) FROM runs", {}))[0][0] == 0
+    await database.close()
+    assert {path.name for path in tmp_path.iterdir()} == {name}, "a file that others could read"
 
 
 async def test_a_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 from dragoman.router._store.database import (
     BUSY_S,
@@ -102,7 +103,8 @@ class SqliteDatabase:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._is_current(connection):
                 connection.execute("PRAGMA journal_mode = WAL")
-                migrate(f"sqlite:///{self._path}")
+                # The tool hands the path on as it is, to SQLite as a part of a URI.
+                migrate(f"sqlite:///{quote(os.fsencode(self._path))}")
         finally:
             os.close(lock)
 
