@@ -11,16 +11,27 @@ from tests.agents.harness import SECRET, Bench, answering, when
 from tests.agents.suite import ASKED, AgentSuite, resuming
 
 
-def words_server() -> api.McpServer:
-    """Return an MCP server that tells how long the secret is that it alone was given."""
-    script = Path(__file__).parent / "words_server.py"
-    program = api.McpStdio(command=sys.executable, args=[str(script)], env={"WORDS_TOKEN": SECRET})
+def words_server(*, after_s: float = 0) -> api.McpServer:
+    """Return an MCP server that tells how long the secret is that it alone was given.
+
+    Args:
+        after_s: seconds that it takes to start, at least.
+    """
+    script = f'sleep {after_s}; exec "$0" "$1"'
+    command = [sys.executable, str(Path(__file__).parent / "words_server.py")]
+    program = api.McpStdio(command="/bin/sh", args=["-c", script, *command], env={"WORDS_TOKEN": SECRET})
     return api.McpServer(name="words", stdio=program)
 
 
-def broken_server(**env: str) -> api.McpServer:
-    """Return an MCP server that ends as soon as it begins."""
-    return api.McpServer(name="broken", stdio=api.McpStdio(command="/bin/false", env=env))
+def broken_server(*, after_s: float = 0, **env: str) -> api.McpServer:
+    """Return an MCP server that never serves.
+
+    Args:
+        after_s: seconds after which it ends.
+        **env: its variables.
+    """
+    program = api.McpStdio(command="/bin/sh", args=["-c", f"sleep {after_s}; exit 1"], env=env)
+    return api.McpServer(name="broken", stdio=program)
 
 
 class QuietSuite(AgentSuite):

@@ -33,6 +33,8 @@ QUESTION = {
 }
 ESCALATED = {"sandbox_permissions": "require_escalated", "justification": "May I?"}
 DONE = say("Done: {tool_result:-1|nothing}")
+SLOWER_S = 2
+"""Seconds that a tool server takes to start: by itself, Codex waits for it for one."""
 
 UNDERSTOOD = (
     *("initialize", "initialized", "thread/start", "thread/resume", "thread/fork", "thread/inject_items"),
@@ -226,10 +228,9 @@ class TestCodex(AgentSuite):
 
     # Tool servers, skills, nested agents, code mode.
 
-    async def test_a_tool_server_is_really_used(self, bench: Bench) -> None:
-        seen = await bench.run(
-            "MOCK_TELL", mcp_servers=[words_server()], permissions=ASKED, react=answering("allow_once")
-        )
+    async def test_a_tool_server_is_waited_for_and_really_used(self, bench: Bench) -> None:
+        server = words_server(after_s=SLOWER_S)
+        seen = await bench.run("MOCK_TELL", mcp_servers=[server], permissions=ASKED, react=answering("allow_once"))
         (asked,) = seen.of("input_request")
         assert (asked.subject.tool_kind, asked.subject.tool_name) == (pb.TOOL_KIND_MCP, "mcp__words__tell")
         assert asked.subject.tool_call_id == seen.of("tool_result")[0].tool_call_id
@@ -241,7 +242,7 @@ class TestCodex(AgentSuite):
         assert "letters" not in seen.text
 
     async def test_a_broken_tool_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", mcp_servers=[broken_server()])
+        seen = await bench.run("MOCK_TEXT", mcp_servers=[broken_server(after_s=SLOWER_S)])
         assert "codex_mcp_server_failed" in seen.notices
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 

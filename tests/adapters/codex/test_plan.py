@@ -103,6 +103,7 @@ def test_tool_servers() -> None:
     stdio = api.McpServer(name="a", stdio=api.McpStdio(command="/bin/a", args=["-x"], env={"TOKEN": "t"}))
     http = api.McpServer(name="b", http=api.McpHttp(url="https://b.example", headers={"X-Key": "k"}))
     assert overrides(mcp_servers=[stdio, http]) == {
+        "mcp_optional_startup_grace_ms": 0,
         "mcp_servers.a": {"command": "/bin/a", "args": ["-x"], "env": {"TOKEN": "t"}},
         "mcp_servers.b": {"url": "https://b.example", "http_headers": {"X-Key": "k"}},
     }

@@ -127,6 +127,9 @@ def overrides(job: Job) -> Iterator[tuple[str, JsonValue]]:
         # Else the model can ask its user only in plan mode. It is new in Codex, which would warn of it in each run.
         yield "features.default_mode_request_user_input", True
         yield "suppress_unstable_features_warning", True
+    if job.request.mcp_servers:
+        # Else it waits a second for them, and begins without the tools of those that take longer. Each has a limit.
+        yield "mcp_optional_startup_grace_ms", 0
     for server in job.request.mcp_servers:
         yield f"mcp_servers.{server.name}", _mcp_server(server)
 
