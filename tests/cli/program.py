@@ -85,3 +85,12 @@ async def routed(fake: FakeAdapter) -> AsyncIterator[dict[str, str]]:
     """Serve ``fake``; yields the environment in which the program finds it."""
     async with serving(fake) as address:
         yield {"DRAGOMAN_ROUTER": address}
+
+
+def written_to(terminal: int) -> str:
+    """Return what was written to a terminal whose programs are gone; it comes in pieces, cut anywhere."""
+    data = b""
+    with contextlib.suppress(OSError):  # which it answers at its end
+        while piece := os.read(terminal, 65536):
+            data += piece
+    return data.decode().replace("\r\n", "\n")

@@ -34,7 +34,12 @@ class Terminal:
 
     process: asyncio.subprocess.Process
     descriptor: int
-    screen: str = ""
+    seen: bytes = b""
+
+    @property
+    def screen(self) -> str:
+        """What was shown so far; what is read at once may end within a character, or a line's end."""
+        return self.seen.decode(errors="ignore").replace("\r\n", "\n")
 
     async def see(self, text: str) -> None:
         """Look until ``text`` is on the screen."""
@@ -47,10 +52,9 @@ class Terminal:
         loop.add_reader(self.descriptor, ready.set)
         try:
             await ready.wait()
-            data = os.read(self.descriptor, 65536)
+            self.seen += os.read(self.descriptor, 65536)
         finally:
             loop.remove_reader(self.descriptor)
-        self.screen += data.decode().replace("\r\n", "\n")
 
     def type(self, text: str) -> None:
         """Type."""

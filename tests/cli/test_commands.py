@@ -14,7 +14,7 @@ from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import duration_pb2, json_format, timestamp_pb2
 
-from tests.cli.program import DESCRIBED, dragoman, finish, routed, start
+from tests.cli.program import DESCRIBED, dragoman, finish, routed, start, written_to
 
 FOUND = api.DetectResponse(
     detections=[
@@ -226,7 +226,7 @@ async def test_runs_fit_a_terminal(columns: int, task: str, shown: str) -> None:
         process = await start("runs", env={**env, "NO_COLOR": "1", "COLUMNS": str(columns)}, stdout=far)
         os.close(far)
         await finish(process)
-    text = os.read(near, 65536).decode().replace("\r\n", "\n")
+    text = written_to(near)
     os.close(near)
     assert text.endswith(shown)
     assert all(count_columns(line) <= columns for line in text.splitlines())

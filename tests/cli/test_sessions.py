@@ -16,7 +16,7 @@ from dragoman.v1 import router_pb2
 from google.protobuf import json_format, timestamp_pb2
 from google.protobuf.message import Message
 
-from tests.cli.program import DESCRIBED, dragoman, finish, routed, start
+from tests.cli.program import DESCRIBED, dragoman, finish, routed, start, written_to
 
 ONE = router_pb2.StoredSession(
     key=api.SessionKey(company_id="c", agent_id="ada", task_key="issue-1"),
@@ -72,8 +72,7 @@ async def test_a_table_at_a_terminal(terminal: tuple[int, int]) -> None:
         os.close(far)
         done = await finish(process)
     assert done.code == 0
-    shown = os.read(near, 65536).decode().replace("\r\n", "\n")
-    assert shown == (
+    assert written_to(near) == (
         "TASK     ADAPTER  AGENT  RUNS  USED (UTC)        SESSION\n"
         "issue-1  fake     ada    12    1970-01-01 01:00  s-1\n"
         "issue-1  other    -      0                       s-2\n"
@@ -89,7 +88,7 @@ async def test_columns_meet_though_letters_take_two(terminal: tuple[int, int]) -
         process = await start("sessions", env={**env, "NO_COLOR": "1", "COLUMNS": "80"}, stdout=far)
         os.close(far)
         await finish(process)
-    assert os.read(near, 65536).decode().replace("\r\n", "\n") == (
+    assert written_to(near) == (
         "TASK     ADAPTER  AGENT         RUNS  USED (UTC)        SESSION\n"
         "issue-1  fake     エージェント  12    1970-01-01 01:00  s-1\n"
         "issue-1  other    -             0                       s-2\n"
