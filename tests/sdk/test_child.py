@@ -485,7 +485,10 @@ def test_a_killed_owner_leaves_nothing(hunt: Hunt, words: tuple[str, ...]) -> No
 
 def test_a_marker_is_found_whole_and_not_in_ourselves(hunt: Hunt) -> None:
     assert find_by_marker("") == []
-    with subprocess.Popen(("cat",), env=hunt.env, stdin=subprocess.PIPE) as process:
+    command = ("sh", "-c", "echo begun; read line")
+    with subprocess.Popen(command, env=hunt.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()  # Popen comes back from a program that has no environment yet
         assert find_by_marker(hunt.marker) == [process.pid]
         assert find_by_marker(hunt.marker[:-1]) == []
 
