@@ -8,6 +8,7 @@ as expected, and no file of the run left behind.
 import asyncio
 import hashlib
 import itertools
+import os
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
@@ -314,12 +315,15 @@ class Bench:
     def snapshot(self) -> dict[str, str]:
         """Return the digests of all files of the home, but for the agent's own."""
         home = self.isolation.home
-        own = {self.isolation.config, *(home / name for name in self.recipe.own_files)}
-        return {
-            str(path.relative_to(home)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(home.rglob("*"))
-            if path.is_file() and own.isdisjoint(path.parents)
-        }
+        own = {str(self.isolation.config), *(str(home / name) for name in self.recipe.own_files)}
+        found = {}
+        for folder, below, names in os.walk(home):
+            # Not looked into: what is its own may come and go while a server of the agent's lives.
+            below[:] = [name for name in below if str(Path(folder, name)) not in own]
+            for path in (Path(folder, name) for name in names):
+                if path.is_file():
+                    found[str(path.relative_to(home))] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return found
 
     def changed(self, workspace: Path) -> list[str]:
         """Return what git sees as changed or new."""
