@@ -1,17 +1,33 @@
 """Keeps what the shared scenarios proved of each adapter, for ``scripts/proofs``: .agents/results/ADAPTER.json."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dragoman.sdk import _finding, _login
+
+from tests.agents.harness import PATIENCE_S
 
 RESULTS = Path(__file__).parents[2] / ".agents" / "results"
 _ORDER = ("failed", "passed", "not testable offline", "not supported by the agent")
 """Of several tests of one row, the first of these tells."""
 
 _seen = pytest.StashKey[dict[str, dict[str, Any]]]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Let a program say its version, and who is logged in, as late as it does on a busy machine.
+
+    A person who asks would not wait that long, and is told that it is not known.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_finding, "VERSION_LIMIT_S", PATIENCE_S)
+        for module in (_finding, _login):
+            patched.setattr(module, "AUTH_LIMIT_S", PATIENCE_S)
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

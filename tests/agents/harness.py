@@ -34,6 +34,8 @@ from dragoman.v1 import event_pb2 as pb
 BIN = Path(__file__).parents[2] / ".agents" / "bin"
 MARK = "AGENT_TEST_MARK"
 SECRET = "s3cr3t-Pl0ver-7731-heliotrope"
+PATIENCE_S = 50
+"""How long an agent may take on a busy machine to come so far as it surely does."""
 
 React = Callable[[pb.AgentEvent, RunStream], Awaitable[None]]
 
@@ -221,6 +223,10 @@ class Bench:
         """Tell whether the agent has not what no capability says."""
         return what in self.recipe.lacks
 
+    async def model_waits(self) -> None:
+        """Wait until the scripted model was asked, and stalls."""
+        await self.model.wait_held(timeout_s=PATIENCE_S)
+
     def all_told(self) -> str:
         """Return everything that the model was told so far: system texts, the user's, and those after."""
         conversations = [request.conversation for request in self.model_requests]
@@ -369,6 +375,6 @@ def answering(*options: str, **answer: Any) -> React:
 
 async def processes_until(bench: Bench, reached: Callable[[Iterable[str]], bool]) -> None:
     """Wait until the processes of a bench are as wanted: the agent's tools tell nobody when they start."""
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(PATIENCE_S):
         while not reached(bench.processes()):  # noqa: ASYNC110 - as said above
             await asyncio.sleep(0.05)
