@@ -548,7 +548,7 @@ class AgentSuite:
         )
         codes = {check.code: check.level for check in tested.checks}
         assert codes["live_ok"] == pb.SEVERITY_INFO
-        assert "dragoman-" in bench.told().prompt
+        assert "dragoman-" in bench.all_told()
         assert bench.changed(bench.workspace) == []
         assert bench.processes() == []
 
