@@ -11,7 +11,7 @@ from dragoman.adapters.claude_code.adapter import INHERITED
 from dragoman.adapters.claude_code.system import TESTED_VERSION
 from dragoman.testkit.families.claude import CLAUDE
 from dragoman.testkit.isolation import log_in
-from dragoman.testkit.scenarios import Scenario, Tool, call, say
+from dragoman.testkit.scenarios import Delivery, Hold, Reply, Scenario, Step, Text, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -56,6 +56,14 @@ class TestClaudeCode(FullSuite):
             "TELL",
             "uses a tool of an MCP server, then reports",
             (call(Tool("mcp__words__tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
+        ),
+        Scenario(
+            "WAITS",
+            "starts a command in the background that ends when told to, and answers when the gate is released",
+            (
+                call(Tool("background", {"command": "until test -e over; do sleep 0.1; done"})),
+                Step((Reply((Text("It runs."),), delivery=Delivery(hold=Hold())),)),
+            ),
         ),
     )
 
@@ -121,9 +129,23 @@ class TestClaudeCode(FullSuite):
         seen = await bench.run("MOCK_BACKGROUND seconds=300", permissions=ALLOWED)
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
-    async def test_background_tasks_are_waited_for_where_they_are_wanted(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("ends_first", [False, True], ids=["after the answer", "before the answer"])
+    async def test_background_tasks_are_waited_for_where_they_are_wanted(
+        self, bench: Bench, ends_first: bool
+    ) -> None:
+        async def react(event: pb.AgentEvent, stream: Any) -> None:
+            del stream
+            if event.HasField("tool_result"):
+                await bench.model.wait_held()
+                if ends_first:
+                    (bench.workspace / "over").touch()
+                    await processes_until(bench, lambda all_: not any("test -e over" in line for line in all_))
+                bench.model.release()
+            elif event.usage.scope == pb.USAGE_SCOPE_SESSION:  # told of each turn
+                (bench.workspace / "over").touch()
+
         env = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": ""}
-        seen = await bench.run("MOCK_BACKGROUND seconds=1", permissions=ALLOWED, env=env)
+        seen = await bench.run("MOCK_WAITS", permissions=ALLOWED, env=env, react=react, leaves=["over"])
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
         # The turn that the end of the task began belongs to the run, and so does what it used.
         assert seen.result.counters.turns == 3

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code.parse import ClaudeParser
-from dragoman.sdk import Line, Output
+from dragoman.sdk import CloseInput, Line, Output
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -190,6 +190,31 @@ def test_a_result_while_a_task_goes_on_in_the_background_is_not_the_last() -> No
     assert late.usage is not None
     assert early.usage is not None
     assert late.usage.tokens.input > early.usage.tokens.input
+
+
+def test_a_task_that_ends_before_the_answer_does_brings_a_further_turn_too() -> None:
+    frames = recorded("background").splitlines(keepends=True)
+    first = next(index for index, line in enumerate(frames) if json.loads(line)["type"] == "result")
+    ended = first + 4  # told of by three frames
+    reordered = [*frames[:first], *frames[first + 1 : ended], frames[first], *frames[ended:]]
+    outputs, early = parse(reordered[:ended])
+    assert isinstance(outputs[-1], CloseInput)  # so that it ends even if there is no such turn
+    assert early.terminal is not None  # as it has ended here
+    parser = ClaudeParser()
+    for line in reordered[:ended]:
+        list(parser.line("stdout", Line(line.rstrip(b"\n"), 0, True)))
+    assert parser.report.terminal is None
+    assert shown([], parse(reordered)[1]) == shown([], replay("background")[1])
+
+
+def test_a_task_of_whose_end_the_model_is_told_in_time_brings_no_further_turn() -> None:
+    frames = recorded("background").splitlines(keepends=True)
+    first = next(index for index, line in enumerate(frames) if json.loads(line)["type"] == "result")
+    requesting = next(line for line in frames if json.loads(line).get("status") == "requesting")
+    parser = ClaudeParser()
+    for line in [*frames[:first], *frames[first + 1 : first + 4], requesting, frames[first]]:
+        list(parser.line("stdout", Line(line.rstrip(b"\n"), 0, True)))
+    assert parser.report.terminal is not None
 
 
 @pytest.mark.parametrize("version", ["2.1.331", "2.2.0", "3.0.0", ""])

@@ -25,6 +25,7 @@ from dragoman.adapters.claude_code.usage import PROVIDER, RunTotals, context_use
 from dragoman.sdk import (
     Answer,
     Ask,
+    CloseInput,
     FailureInfo,
     Line,
     Output,
@@ -282,7 +283,9 @@ class ClaudeParser:
         if session is not None:
             yield pb.AgentEvent(usage=session)
         self._held = self._terminal(frame)
-        if not self._system.background:
+        if self._system.has_news and self._held.succeeded:
+            yield CloseInput()  # it has one more turn, and ends; should it have none, it ends all the same
+        elif not self._system.background:
             report.terminal = self._held
 
     def _run_usage(self) -> pb.Usage | None:

@@ -45,6 +45,8 @@ class SystemFrames:
         """Tool calls that were denied without a question."""
         self.background: set[str] = set()
         """Tasks that go on after the agent's answer; each brings a further turn."""
+        self.has_news = False
+        """Whether such a task has ended of which the model was not told yet: that brings a further turn too."""
         self._agents: dict[str, str] = {}
         self._handlers: dict[str, Callable[[Fields], Events]] = {
             "init": self._init,
@@ -65,6 +67,8 @@ class SystemFrames:
         subtype = text(frame, "subtype")
         if subtype == "background_tasks_changed":
             self.background = {text(task, "task_id") for task in objects(frame, "tasks")}
+        elif subtype == "task_notification" and text(frame, "task_id") in self.background:
+            self.has_news = True
         if subtype in _SILENT:
             return ()
         handler = self._handlers.get(subtype)
@@ -125,6 +129,8 @@ class SystemFrames:
         mode = text(frame, "permissionMode")
         if mode:
             yield from self._changed(mode=mode)
+        if text(frame, "status") == "requesting":
+            self.has_news = False
         if text(frame, "status") == "compacting":
             yield pb.AgentEvent(compaction=pb.Compaction(finished=False))
         if text(frame, "compact_result") == "failed":
