@@ -56,7 +56,8 @@ async def program(folder: Path, **fields: Any) -> AsyncIterator[tuple[asyncio.su
 
 async def test_a_killed_router_leaves_nothing_after_its_adapters_orphan_time(folder: Path) -> None:
     named = str(manifest(folder, "fake"))
-    async with program(folder, manifests=[named], adapter_orphan_after_s=0.3) as (process, caller):
+    # It begins with the adapter's start: more than it takes the router to get there.
+    async with program(folder, manifests=[named], adapter_orphan_after_s=1.5) as (process, caller):
         stream = caller.execute("fake", {"gate": "g"})
         await stream.until("started")
         entry = await caller.entry("fake")

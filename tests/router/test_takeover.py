@@ -68,13 +68,13 @@ async def test_a_run_goes_on_where_its_router_was_killed(folder: Path) -> None:
 
 async def test_a_run_whose_adapter_is_gone_too_is_lost_behind_a_gap(folder: Path) -> None:
     named = manifest(folder, "fake")
-    async with program(folder, manifests=[str(named)], adapter_orphan_after_s=0.2) as (process, caller):
+    async with program(folder, manifests=[str(named)]) as (process, caller):
         stream = caller.execute("fake", "a", {"gate": "g"}, run_id="r")
         await stream.until("text")
         entry = await caller.entry("fake")
         process.kill()
         await process.wait()
-        await gone(entry.pid)
+        os.kill(entry.pid, signal.SIGKILL)
         await gone(entry.guard_pid)
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         rest = await attached(caller, "r", 2)
@@ -88,14 +88,17 @@ async def test_a_run_whose_adapter_is_gone_too_is_lost_behind_a_gap(folder: Path
 
 async def test_a_run_of_an_adapter_that_nobody_has_any_more_is_lost(folder: Path) -> None:
     named = manifest(folder, "fake")
-    async with program(folder, manifests=[str(named)], adapter_orphan_after_s=0.2) as (process, caller):
+    async with program(folder, manifests=[str(named)]) as (process, caller):
         await caller.execute("fake", {"gate": "g"}, run_id="r").until("started")
+        entry = await caller.entry("fake")
         process.kill()
         await process.wait()
     async with routing(config(folder)) as (_router, caller):
         rest = await attached(caller, "r", 1)
         assert rest[-1].result.outcome == event_pb2.OUTCOME_LOST
         assert "no adapter 'fake'" in rest[-1].result.failure.message
+    os.kill(entry.pid, signal.SIGKILL)
+    await gone(entry.guard_pid)
 
 
 async def test_a_finished_run_is_told_after_a_restart_by_the_same_request_or_its_id(folder: Path) -> None:
