@@ -236,7 +236,10 @@ async def test_nothing_follows_a_cancel(folder: Path) -> None:
         assert not sidecars["two"].requests("Execute")
 
 
-async def test_a_cancel_between_two_tries_ends_the_run_there(folder: Path, run_log: str) -> None:
+async def test_a_cancel_between_two_tries_ends_the_run_there(
+    folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.router._domain.fallback.FIRST_DELAY_S", 20.0)  # so that there is time
     async with among(folder, ("one",), run_log=run_log) as (caller, sidecars):
         asked = request({"one": [[{"failed": "UPSTREAM_UNAVAILABLE"}], WORKS]})
         stream = Stream(caller.adapter.Execute(asked))
