@@ -1,7 +1,18 @@
 """What holds for all tests."""
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # A busy machine is no fault: no property here is about time, and each test has the timeout of pytest anyway.
 settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dragoman")
+
+_MANY_EXAMPLES_S = 300
+"""What a test of many examples may take on a busy machine; the slowest takes some seconds on an idle one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of many examples the time that they take where nothing else hangs."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_MANY_EXAMPLES_S))

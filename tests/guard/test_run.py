@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import psutil
 import pytest
 from dragoman.guard.processes import read
 
-from tests.hostile import Hunt, hostile, is_alive
+from tests.hostile import DEADLINE_S, Hunt, hostile, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,7 +247,7 @@ def test_a_closed_channel_kills_everything(hunt: Hunt, run: Run, words: tuple[st
     guarded = run(hostile("daemonizes", *words))
     hunt.also.append(guarded.read_pid())
     guarded.line.hang_up()
-    guarded.process.wait(5)
+    guarded.process.wait(DEADLINE_S)
     assert guarded.process.returncode == 128 + signal.SIGKILL
     assert hunt.left() == []
 
@@ -264,7 +265,7 @@ def test_the_private_directory_goes_with_the_command_whoever_is_left(run: Run, t
         assert guarded.gone()["confirmed"]
     else:
         guarded.line.hang_up()
-        guarded.process.wait(5)
+        guarded.process.wait(DEADLINE_S)
     assert not private.exists()
 
 
@@ -342,11 +343,13 @@ def test_without_a_subreaper_the_marker_finds_daemons(hunt: Hunt, run: Run, word
 def test_without_a_subreaper_snapshots_find_who_left(hunt: Hunt, run: Run) -> None:
     """Seen while it was still beneath the leader, it is known after it has lost its parents."""
     wiped = f"setsid env -i {' '.join(hostile('lives'))}"
+    began = time.monotonic()
     guarded = run(("sh", "-c", f"({wiped} & read line)"), **NO_SUBREAPER)
     left = guarded.read_pid()
     hunt.also.append(left)
     assert guarded.line.event()["event"] == "spawned"
-    assert guarded.line.is_silent(0.4), "time for a snapshot"
+    # Each is taken twice as long after the one before.
+    assert guarded.line.is_silent(0.4 + time.monotonic() - began), "time for a snapshot"
     guarded.stdin.close()
     gone = guarded.gone()
     assert gone["killed"] == [left]
@@ -362,7 +365,7 @@ def test_as_a_first_process_it_forwards_signals(hunt: Hunt) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) == 9
+        assert process.wait(DEADLINE_S) == 9
 
 
 def test_as_a_first_process_it_says_why_it_cannot_start(hunt: Hunt) -> None:

@@ -233,12 +233,12 @@ async def test_one_that_hangs_and_ignores_everything_is_killed_within_its_time(t
         assert nobody_holds(reader)
     assert (answer.exit_code, answer.timed_out, answer.error) == (None, True, "")
     assert answer.stdout.startswith("1.2.3\n")
-    assert 1.5 <= took < 5
+    assert 1.5 <= took < 10
 
 
 async def test_a_flood_does_not_outlive_its_time() -> None:
-    answer = await probe(python("while True: print('x' * 10_000)"), ENV, 1, 100)
-    assert answer == Probe(None, "x" * 100, answer.stderr, timed_out=True)
+    answer = await probe(["yes", "x" * 1000], ENV, 1, 100)  # which begins sooner than Python does
+    assert answer == Probe(None, "x" * 100, "", timed_out=True)
 
 
 LEAVES_SOMETHING = """
