@@ -392,8 +392,8 @@ async def test_a_question_asked_twice_under_one_id_is_denied(arena: Arena) -> No
 
 async def test_an_idle_clock_pauses_while_a_question_waits(arena: Arena) -> None:
     made = request(arena, ASK, "read", "hang")
-    made.limits.idle.CopyFrom(duration(0.3))
-    made.permissions.request_timeout.CopyFrom(duration(0.8))
+    made.limits.idle.CopyFrom(duration(1.0))  # the agent is to have begun by then
+    made.permissions.request_timeout.CopyFrom(duration(1.5))
     events = await arena.run(made)
     assert told(events) == ["denied Nobody answered in time."]
     assert events[-1].result.failure.kind == pb.FAILURE_KIND_IDLE_TIMEOUT
@@ -401,8 +401,8 @@ async def test_an_idle_clock_pauses_while_a_question_waits(arena: Arena) -> None
 
 async def test_an_idle_clock_pauses_while_somebody_logs_in(arena: Arena) -> None:
     made = request(arena, {"kind": "state", "phase": "RUN_PHASE_WAITING_FOR_AUTH"}, "hang")
-    made.limits.idle.CopyFrom(duration(0.2))
-    made.limits.wall.CopyFrom(duration(0.8))
+    made.limits.idle.CopyFrom(duration(1.0))  # as above
+    made.limits.wall.CopyFrom(duration(2.0))
     assert (await arena.result(made)).failure.kind == pb.FAILURE_KIND_WALL_TIMEOUT
 
 

@@ -214,7 +214,7 @@ async def test_an_error_in_a_stream(bench: Bench) -> None:
 async def test_silence_in_a_stream(bench: Bench) -> None:
     bench.service.holds("/run", lines({"delta": "Hel"}))
     request = bench.request(mode="stream")
-    request.limits.idle.CopyFrom(duration_pb2.Duration(nanos=300_000_000))
+    request.limits.idle.CopyFrom(duration_pb2.Duration(seconds=1))
     events = await bench.follow(request)
     assert outcome(events) == (pb.OUTCOME_TIMED_OUT, pb.FAILURE_KIND_IDLE_TIMEOUT)
     async with asyncio.timeout(5):
