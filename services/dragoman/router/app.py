@@ -80,9 +80,8 @@ class Router:
             try:
                 await running.server.start()
                 running.core.begin(self.config.advertise or running.server.addresses[0])
-                if self.config.takes_over:
-                    # Once before anybody asks: after a restart its runs are known again.
-                    await Takeover(running.core).begin()
+                # Once before anybody asks: after a restart its runs are known again.
+                await running.takeover.begin()
                 await running.server.set_serving()
             except BaseException:
                 await running.core.keeping.close()
@@ -126,6 +125,7 @@ class Router:
     async def _stop(self, running: "_Running", grace_s: float) -> None:
         _log.info("router draining", grace_s=grace_s)
         try:
+            await running.takeover.leave()
             await running.server.stop([running.core], grace_s)
         finally:
             try:
@@ -162,9 +162,11 @@ class _Running:
         policy = Policy(config.max_runs, config.upstream_retries, config.breaker_crashes)
         self.core = Core(scene, kept, keeping, policy)
         store = DetectionFile(places.detections)
+        self.takeover = Takeover(self.core, stays=config.takes_over)
         self.detecting = Detecting(self.core, store, ttl_s=config.detect_ttl_s, version=version)
+        adapters = AdapterServicer(self.core, self.detecting, self.takeover)
         services = {
-            _ADAPTERS: service_handler(_ADAPTERS, AdapterServicer(self.core, self.detecting), raw_requests=True),
+            _ADAPTERS: service_handler(_ADAPTERS, adapters, raw_requests=True),
             _ROUTER: service_handler(_ROUTER, RouterServicer(self.core, version=version)),
         }
         self.server = DragomanServer(services, config.listen)

@@ -38,8 +38,8 @@ class RouterConfig:
             runs, or a ``postgresql://`` URL, which several routers may share (extra ``postgres``).
         advertise: the address at which other routers of the same log reach this one; ``None`` for the first it
             listens on.
-        takes_over: whether it goes on with the runs of routers of this log that are gone; not for one that is there
-            for a single run.
+        takes_over: whether it goes on with all runs of routers of this log that are gone. One that is there for a
+            single command does so only with the run that it is asked for, and leaves it when it ends.
         log_lease_s: how long this router may say nothing before others take its runs.
         log_retain_s: how long finished runs are kept in the log.
         log_max_bytes: how many bytes of their events at most.

@@ -12,6 +12,8 @@ from dragoman.router._store.sqlite import SqliteDatabase
 from dragoman.router._store.store import Store
 
 KINDS = ("sqlite", "postgres")
+_START_S = 50
+"""How long a server may take to start on a busy machine; the package would give it ten seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +22,11 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("pg")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))  # it warns at its import if there is none
-        from pgserver.postgres_server import get_server
-    server = get_server(folder / "data", cleanup_mode="stop")
+        from pgserver import postgres_server
+
+        pg_ctl = vars(postgres_server)["pg_ctl"]
+        patch.setattr(postgres_server, "pg_ctl", lambda *args, **more: pg_ctl(*args, **{**more, "timeout": _START_S}))
+        server = postgres_server.get_server(folder / "data", cleanup_mode="stop")
     yield server.get_uri()
     server.cleanup()
 

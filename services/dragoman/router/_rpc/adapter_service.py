@@ -30,6 +30,7 @@ from dragoman.router._rpc.serving import (
     stream_stored,
 )
 from dragoman.router._rpc.steering import cancel, finished, how_it_ended, respond, unknown_run
+from dragoman.router._rpc.takeover import Takeover
 from dragoman.v1 import adapter_pb2 as pb
 
 _Named: TypeAlias = (
@@ -48,11 +49,13 @@ class AdapterServicer:
     Args:
         core: the router.
         detecting: answers ``Detect``.
+        takeover: takes over runs of routers that are gone.
     """
 
-    def __init__(self, core: Core, detecting: Detecting) -> None:
+    def __init__(self, core: Core, detecting: Detecting, takeover: Takeover) -> None:
         self._core = core
         self._detecting = detecting
+        self._takeover = takeover
 
     async def Describe(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Say what an adapter is."""
@@ -98,9 +101,11 @@ class AdapterServicer:
         """Accept a run, or find it, and stream it; False if another router had accepted it meanwhile."""
         run = self._core.runs.same(request)
         if run is None and (stored := await self._core.runs.recall(request)) is not None:
-            # The request itself: should no adapter have had the run, it is begun by its request alone.
-            await self._stored(stored, context, request)
-            return True
+            run = await self._takeover.take(stored)
+            if run is None:
+                # The request itself: should no adapter have had the run, it is begun by its request alone.
+                await self._stored(stored, context, request)
+                return True
         is_new, is_relayed = run is None, came_from_a_router(context)
         if run is None and is_relayed:
             raise elsewhere(request.run_id)  # nothing is begun for another router that has found it begun
@@ -182,8 +187,9 @@ class AdapterServicer:
             await self._core.peers.stream(stored, request, context, ended_early=self._core.ending)
 
     async def _kept(self, run: Run | None, run_id: str) -> StoredRun | None:
-        """Return what is kept of a run that is not followed here; ``None`` if it is, or nobody knows it."""
-        return None if run is not None else await self._core.keeping.find(run_id)
+        """Return what is kept of a run that is not followed here; ``None`` if it is by now, or nobody knows it."""
+        stored = None if run is not None else await self._core.keeping.find(run_id)
+        return stored if stored is None or await self._takeover.take(stored) is None else None
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """End a run and say how it ended."""

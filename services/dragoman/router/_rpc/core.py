@@ -10,10 +10,11 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.server import draining
 from dragoman.router._domain.directory import AdapterRecord
 from dragoman.router._domain.runs import Retention
+from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.admitting import Admitting, Policy
 from dragoman.router._rpc.dialed import DialedHost
 from dragoman.router._rpc.host import Host
-from dragoman.router._rpc.keeping import Keeping
+from dragoman.router._rpc.keeping import GIVEN_UP, Keeping
 from dragoman.router._rpc.launched import LaunchedHost
 from dragoman.router._rpc.link import first_of
 from dragoman.router._rpc.peers import Peers
@@ -81,6 +82,12 @@ class Core:
                 near = self.scene.directory.near(name)
                 why = "no adapter that is known by now has this name; an alias counts once its adapter was started"
                 _log.warning("max_runs bounds nothing", adapter=name, did_you_mean=near, why=why)
+
+    def is_adrift(self, stored: StoredRun) -> bool:
+        """Tell whether no router follows a live run any more: its own is surely gone, or has given it up."""
+        if stored.finished_at is not None or stored.owner == self.keeping.owner:
+            return False
+        return stored.lease_until < GIVEN_UP or self.scene.processes.is_gone(stored.owner)
 
     def refuse_new(self) -> None:
         """Raise DRAINING if nothing new is taken."""

@@ -27,7 +27,7 @@ _AGAIN_S: Final = 1.0
 """How soon a lease is renewed again that could not be: it does not last much longer."""
 _LISTING_S: Final = 1.0
 """How long a list waits for what has just happened to be written."""
-_GIVEN_UP: Final = 1.0
+GIVEN_UP: Final = 1.0
 """A lease that ended before this second of the epoch was given up, by its owner or in place of one that is dead."""
 _CLOSING_S: Final = 5.0
 """How long a router that ends waits for what is not written yet."""
@@ -135,7 +135,7 @@ class Keeping:
             StoreError: the log cannot be read or written.
         """
         now = self._clock.time()
-        ended_by = now if self.may_claim() else _GIVEN_UP
+        ended_by = now if self.may_claim() else GIVEN_UP
         self._claiming.update(await self.store.unled(self.owner, ended_by))
         if not self._claiming:
             return []
@@ -146,6 +146,21 @@ class Keeping:
                 taken[run_id] = stored
         self._claiming.clear()
         return list(taken.values())
+
+    async def take(self, stored: StoredRun) -> StoredRun | None:
+        """Take over one run, that no router follows any more; ``None`` if somebody else has it by now.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        self._claiming.add(stored.run_id)  # see ``claim``, should the answer not come
+        lease_until = self._clock.time() + self.lease_s
+        try:
+            taken = await self.store.take(stored.run_id, of=stored.owner, owner=self.owner, lease_until=lease_until)
+        except StoreError as error:
+            raise unavailable(error) from error
+        self._claiming.discard(stored.run_id)
+        return taken
 
     def follow(
         self,

@@ -33,6 +33,8 @@ class _Life:
         self.grace_s = 0.0
         self.task: asyncio.Task[None] | None = None
         self.launched: Launched | None = None
+        self.is_adopted = False
+        """Whether another router started it, which is gone."""
         self.is_anothers = False
         """Whether another router has it now, and ends it when that one has done with it."""
 
@@ -110,6 +112,13 @@ class LaunchedHost(Host):
                 if self._forget(life):
                     self._set(router_pb2.ADAPTER_STATE_IDLE)
 
+    def leave_adopted(self) -> None:
+        """Leave the processes that were taken over to the next router: they may have runs that are not known here."""
+        for life in self._lives:
+            if life.is_adopted:
+                life.is_anothers = True
+                self._forget(life)
+
     async def _let_go_of_unused(self, life: _Life, endpoint: Endpoint) -> None:
         """Stop a process that neither a run nor a call has used for a while, be it the present one or not."""
         while not life.stopping.is_set():
@@ -147,7 +156,7 @@ class LaunchedHost(Host):
         if launched is None or self._is_closed:
             return None
         life = _Life(address)
-        life.launched = launched
+        life.launched, life.is_adopted = launched, True
         self._lives.add(life)
         if self._life is None:
             self._life = life

@@ -19,6 +19,8 @@ _AFTER_S = 0.05
 """How much later than its end it is looked whether a time is over."""
 _LOOK_S = 60.0
 """How often that is looked at in any case: the clock on the wall goes on while a computer sleeps."""
+_ADRIFT = "The router that followed it is gone. Attach goes on with it, or tells that its adapter is gone too."
+"""Of a run that no router has taken over yet."""
 
 
 class RouterServicer:
@@ -100,7 +102,13 @@ class RouterServicer:
 
     def _summary(self, stored: StoredRun) -> pb.RunSummary:
         run = self._core.runs.find(stored.run_id)
-        return stored.state.run if run is None else run.record.summary(run.fanout.readers)
+        return self._kept(stored).run if run is None else run.record.summary(run.fanout.readers)
+
+    def _kept(self, stored: StoredRun) -> pb.GetRunResponse:
+        """Return what is kept of a run, and whether that is all there will be unless somebody asks for it."""
+        if self._core.is_adrift(stored):
+            stored.state.run.remarks.append(_ADRIFT)
+        return stored.state
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:  # noqa: N802 - the contract's name
         """Tell of one run."""
@@ -109,7 +117,9 @@ class RouterServicer:
             stored = await self._core.keeping.find(request.run_id)
             if stored is None:
                 raise unknown_run(request.run_id)
-            return stored.state if stored.finished_at is not None else await self._core.peers.tell(stored, context)
+            if stored.finished_at is not None or self._core.is_adrift(stored):
+                return self._kept(stored)
+            return await self._core.peers.tell(stored, context)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),

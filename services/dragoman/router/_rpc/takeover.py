@@ -22,6 +22,8 @@ from dragoman.router._store.database import StoreError
 
 LOOK_S: Final = 3.0
 """How often runs without a router are looked for."""
+_LEAVE_S: Final = 1.0
+"""How long a run that is left waits for what was told of it to be written; its adapter can tell it again."""
 _BETWEEN: Final = "had failed, and the router ended before another attempt was begun"
 _GONE: Final = "is gone, as is the router that followed the run"
 
@@ -34,16 +36,60 @@ class Takeover:
     Args:
         core: the router.
         look_s: see ``LOOK_S``.
+        stays: whether this router is there for more than one command. One that is not takes a run only when it is
+            asked about it, and only where that run's adapter was launched, so that it can be seen whether it is gone.
     """
 
-    def __init__(self, core: Core, *, look_s: float = LOOK_S) -> None:
+    def __init__(self, core: Core, *, look_s: float = LOOK_S, stays: bool = True) -> None:
         self._core = core
         self._look_s = look_s
+        self._stays = stays
+        self._taking = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Look for runs without a router now, and again and again in the background."""
+        """Look for runs without a router now, and again and again in the background, if this router stays."""
+        if not self._stays:
+            return
         await self._try_to_look()
         self._core.scene.tasks.start(self._watch(), "take over")
+
+    async def take(self, stored: StoredRun) -> Run | None:
+        """Take over a run that somebody asks for, if no router follows it any more; see ``Core.is_adrift``.
+
+        Returns:
+            The run; ``None`` if it is none of this router's.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        if self._may_take(stored):
+            async with self._taking:  # of several who ask at once the first does it
+                taken = await self._core.keeping.take(stored)
+                if taken is not None:
+                    await self._take_over(taken)
+        return self._core.runs.find(stored.run_id)
+
+    async def leave(self) -> None:
+        """Leave what was taken over for the next router, if this one was there for one command only."""
+        if self._stays:
+            return
+        for run in self._core.runs.live():
+            if run.catches_up:
+                await run.written(_LEAVE_S)
+                run.give_up()
+        for host in self._core.hosts:
+            if isinstance(host, LaunchedHost):
+                host.leave_adopted()
+
+    def _may_take(self, stored: StoredRun) -> bool:
+        if self._core.is_draining or not self._core.is_adrift(stored):
+            return False
+        return self._stays or self._can_see(stored)
+
+    def _can_see(self, stored: StoredRun) -> bool:
+        is_launched = isinstance(self._core.present(stored.adapter), LaunchedHost)
+        place = json.loads(stored.place)
+        return is_launched and "wants" not in place and place.get("address", "unix:").startswith("unix:")
 
     async def _watch(self) -> None:
         while True:

@@ -179,6 +179,18 @@ class Store:
         )
         return [_run(row) for row in rows]
 
+    async def take(self, run_id: str, *, of: str, owner: str, lease_until: float) -> StoredRun | None:
+        """Take over one live run of another router, which follows it no more; ``None`` if somebody has it by now.
+
+        ``reserved`` is as after ``claim``.
+        """
+        rows = await self._database.fetch(
+            "UPDATE runs SET owner = :owner, lease_until = :lease, reserved = reserved + 1"  # noqa: S608 - constants
+            f" WHERE finished_at IS NULL AND run_id = :run_id AND owner = :of RETURNING {_RUN}",
+            {"owner": owner, "lease": lease_until, "run_id": run_id, "of": of},
+        )
+        return _run(rows[0]) if rows else None
+
     async def unled(self, owner: str, now: float) -> list[str]:
         """Return the ids of the runs that ``claim`` would take."""
         rows = await self._database.fetch(

@@ -1,0 +1,135 @@
+"""Routers that are there for one command only: they go on with the run of a dead router that they are asked for."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.protocol.errors import Reason
+from dragoman.router._domain.reservation import STEP
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+
+from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, is_alive, kinds, manifest, routing
+from tests.router.test_processes import program
+
+STEPS: tuple[Any, ...] = ("a", {"gate": "g"}, "b", {"end": "SUCCEEDED"})
+
+
+def passing(folder: Path, *, name: str = "later", **fields: Any) -> Any:
+    """Run a router that is there for one command, with the log of the others."""
+    named = manifest(folder, "fake")
+    fields = {"manifests": (named,), "takes_over": False, "listen": (f"unix:{folder}/{name}.sock",), **fields}
+    return routing(config(folder, **fields))
+
+
+async def killed(folder: Path, *run_ids: str, **fields: Any) -> router_pb2.AdapterEntry:
+    """Begin runs in a router that is killed then; return its adapter."""
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], takes_over=False, **fields) as (process, caller):
+        streams = [caller.execute("fake", *STEPS, run_id=run_id) for run_id in run_ids]
+        for stream in streams:
+            await stream.until("text")
+        entry = await caller.entry("fake")
+        process.kill()
+        await process.wait()
+        for stream in streams:
+            await stream.rest_or_error()
+    return entry
+
+
+async def answer(caller: Caller, run_id: str) -> None:
+    await caller.adapter.Respond(pb.RespondRequest(run_id=run_id, request_id="g"), timeout=PATIENCE_S)
+
+
+async def test_who_attaches_goes_on_with_it(folder: Path) -> None:
+    entry = await killed(folder, "r")
+    async with passing(folder) as (_router, caller):
+        told = (await caller.run("r")).run
+        assert not told.HasField("result")
+        (remark,) = told.remarks
+        assert "Attach goes on with it" in remark
+        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(live_only=True), timeout=PATIENCE_S)
+        assert [list(run.remarks) for run in listed.runs] == [[remark]]
+        assert is_alive(entry.pid), "to look changes nothing"
+
+        stream = caller.attach("r", 2, hold=True)
+        await answer(caller, "r")
+        rest = await stream.rest()
+        assert [kind for kind in kinds(rest) if kind not in {"replay_done", "heartbeat"}][-2:] == ["text:b", "result"]
+        assert rest[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        assert not (await caller.run("r")).run.remarks
+
+
+async def test_the_same_request_goes_on_with_it(folder: Path) -> None:
+    await killed(folder, "r")
+    async with passing(folder) as (_router, caller):
+        stream = caller.execute("fake", *STEPS, run_id="r")
+        assert kinds(await stream.until("text")) == ["started", "text:a"]
+        await answer(caller, "r")
+        assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        assert (await caller.execute("fake", "other", run_id="r").error()).reason is Reason.RUN_ID_REUSED
+
+
+async def test_it_is_cancelled_and_others_of_its_process_are_not(folder: Path) -> None:
+    entry = await killed(folder, "r", "other")
+    async with passing(folder) as (_router, caller):
+        answered = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+        assert answered.outcome == event_pb2.OUTCOME_CANCELLED
+        assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_CANCELLED
+    assert is_alive(entry.pid), "it has another run"
+    async with passing(folder, takes_over=True) as (_router, caller):
+        stream = caller.attach("other", 2, hold=True)
+        await answer(caller, "other")
+        assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_where_its_adapter_is_gone_too_it_is_lost_and_no_other_run_is_touched(folder: Path) -> None:
+    entry = await killed(folder, "r", "other", adapter_orphan_after_s=0.2)
+    await gone(entry.pid)
+    await gone(entry.guard_pid)
+    async with passing(folder) as (_router, caller):
+        gap, result = [event for event in await caller.attach("r", 2).rest() if not event.HasField("replay_done")]
+        assert (gap.gap.from_sequence, gap.gap.to_sequence) == (3, STEP)
+        assert result.result.outcome == event_pb2.OUTCOME_LOST
+        assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_LOST
+        assert not (await caller.run("other")).run.HasField("result")
+
+
+async def test_who_leaves_it_leaves_it_to_the_next(folder: Path) -> None:
+    entry = await killed(folder, "r")
+    for name in ("first", "second"):
+        async with passing(folder, name=name) as (_router, caller):
+            stream = caller.attach("r", 0)
+            assert kinds(await stream.until("text"))[-1] == "text:a"
+            stream.cancel()
+        assert is_alive(entry.pid)
+    async with passing(folder, takes_over=True) as (_router, caller):
+        stream = caller.attach("r", 2, hold=True)
+        await answer(caller, "r")
+        rest = await stream.rest()
+        assert [event.sequence for event in rest if event.sequence] == [3, 4]
+        assert rest[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+    await gone(entry.pid)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+async def test_what_it_cannot_see_it_declares_not_lost(folder: Path, *, has_it: bool) -> None:
+    """Runs at addresses, and of adapters that only the dead router was told of, are for a router that stays."""
+    await killed(folder, "r")
+    if has_it:
+        await _put_at_an_address(folder)
+    manifests = (manifest(folder, "fake"),) if has_it else ()
+    async with passing(folder, manifests=manifests) as (_router, caller):
+        assert (await caller.attach("r", 2).error()).reason is Reason.ADAPTER_UNAVAILABLE
+        failed = await failure(caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S))
+        assert failed.reason is Reason.ADAPTER_UNAVAILABLE
+        assert not (await caller.run("r")).run.HasField("result")
+
+
+async def _put_at_an_address(folder: Path) -> None:
+    """Have the run as if its process were at a configured address."""
+    with sqlite3.connect(folder / "s" / "runs.db") as connection:
+        place = json.dumps({"address": "127.0.0.1:9", "instance_id": "i"})
+        assert connection.execute("UPDATE runs SET place = ? WHERE run_id = 'r'", (place,)).rowcount == 1
