@@ -212,6 +212,8 @@ async def test_an_error_in_a_stream(bench: Bench) -> None:
 
 
 async def test_silence_in_a_stream(bench: Bench) -> None:
+    bench.service.answers("/run", FULL)
+    await bench.run()  # the first one loads the client, for seconds on a busy machine
     bench.service.holds("/run", lines({"delta": "Hel"}))
     request = bench.request(mode="stream")
     request.limits.idle.CopyFrom(duration_pb2.Duration(seconds=1))
