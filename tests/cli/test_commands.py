@@ -129,14 +129,22 @@ async def test_test(status: api.TestStatus.ValueType, code: int) -> None:
     }
 
 
-@pytest.mark.parametrize(("proven", "code"), [(True, 0), (False, 1), (None, 0)])
-async def test_cancel(proven: bool | None, code: int) -> None:
-    answer = api.CancelResponse(outcome=pb.OUTCOME_CANCELLED, tree_confirmed_dead=proven)
+@pytest.mark.parametrize(
+    ("outcome", "proven", "code"),
+    [
+        ("CANCELLED", True, 0),
+        ("CANCELLED", False, 1),
+        ("CANCELLED", None, 0),
+        ("LOST", None, 1),
+    ],
+)
+async def test_cancel(outcome: str, proven: bool | None, code: int) -> None:
+    answer = api.CancelResponse(outcome=pb.Outcome.Value(f"OUTCOME_{outcome}"), tree_confirmed_dead=proven)
     fake = FakeAdapter(answers={"Cancel": answer})
     async with routed(fake) as env:
         done = await dragoman("cancel", "run-1", "--grace", "0", "--reason", "why", env=env)
     assert done.code == code
-    assert done.out.startswith("run-1: cancelled; ")
+    assert done.out.startswith(f"run-1: {outcome.lower()}; ")
     assert json_format.MessageToDict(fake.requests("Cancel")[0]) == {"runId": "run-1", "grace": "0s", "reason": "why"}
 
 

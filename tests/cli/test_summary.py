@@ -71,6 +71,7 @@ def test_an_outcome_of_a_later_revision_is_no_success() -> None:
         (pb.Result(tree_confirmed_dead=True), "every process of the run is proven gone"),
         (pb.Result(tree_confirmed_dead=False), "its processes are NOT proven gone; look for them"),
         (pb.Result(), "its adapter tells of no process"),
+        (pb.Result(outcome=pb.OUTCOME_LOST), "nobody can tell whether its processes are gone; look for them"),
     ],
 )
 def test_processes(result: pb.Result, text: str) -> None:

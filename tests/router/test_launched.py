@@ -51,6 +51,28 @@ async def test_an_adapter_that_is_too_busy_to_describe_itself_is_asked_again(fol
         assert (await caller.entry("fake")).restarts == 0
 
 
+@pytest.mark.parametrize("asks", [True, False])
+async def test_an_adapter_that_hears_nothing_is_ended_with_its_agents_when_a_run_is_to_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, asks: bool
+) -> None:
+    monkeypatch.setattr("dragoman.router._rpc.launched.DEAF_S", 0.3)
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
+        stream = caller.execute("fake", "a", {"gate": "g"}, run_id="r")
+        await stream.until("text")
+        entry = await caller.entry("fake")
+        os.kill(entry.pid, signal.SIGSTOP)
+        if asks:
+            answered = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
+            assert answered.outcome == event_pb2.OUTCOME_LOST
+            told = (await stream.rest())[-1].result.failure.message
+            assert "did not answer for 0.3 s and was killed" in told
+        else:
+            stream.cancel()  # nobody holds it any more
+        await gone(entry.pid)
+        await gone(entry.guard_pid)
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+
+
 async def test_a_killed_adapter_means_lost_at_once_and_harms_nobody_else(folder: Path) -> None:
     manifests = (manifest(folder, "fake"), manifest(folder, "other"))
     async with routing(config(folder, manifests=manifests)) as (_router, caller):

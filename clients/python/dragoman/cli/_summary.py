@@ -74,6 +74,13 @@ def has_doubtful_processes(result: pb.Result) -> bool:
     return is_unproven or result.outcome in {pb.OUTCOME_CANCELLED, pb.OUTCOME_LOST}
 
 
+def is_proven_gone(result: pb.Result) -> bool:
+    """Tell whether no process of the run can be left: its adapter has seen to that, or has none."""
+    if not result.HasField("tree_confirmed_dead"):
+        return result.outcome != pb.OUTCOME_LOST
+    return result.tree_confirmed_dead
+
+
 def outcome_style(result: pb.Result) -> Style:
     """Return how the last line looks."""
     return Style.ASSISTANT if result.outcome == pb.OUTCOME_SUCCEEDED else Style.ERROR
@@ -82,6 +89,8 @@ def outcome_style(result: pb.Result) -> Style:
 def processes(result: pb.Result) -> str:
     """Say whether every process of the run is proven gone."""
     if not result.HasField("tree_confirmed_dead"):
+        if result.outcome == pb.OUTCOME_LOST:
+            return "nobody can tell whether its processes are gone; look for them"
         return "its adapter tells of no process"
     if result.tree_confirmed_dead:
         return "every process of the run is proven gone"

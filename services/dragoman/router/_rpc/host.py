@@ -52,6 +52,12 @@ class Host(abc.ABC):
     def lose(self, endpoint: Endpoint) -> None:  # noqa: B027 - a process that was not launched here is nobody's
         """Take note that another router has taken over a process of this place, with its runs."""
 
+    async def end_if_deaf(self, endpoint: Endpoint) -> None:  # noqa: B027 - as above
+        """End a process that was launched here, with all its agents, if it answers nothing any more.
+
+        Nothing else would: it lives, so that its guard keeps it, and it hears no Cancel.
+        """
+
     @abc.abstractmethod
     async def stop(self, grace_s: float) -> None:
         """Let go of it: a process that was launched here ends within ``grace_s`` seconds or is killed."""

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
+import grpc
 import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.router._domain.backoff import Backoff
@@ -18,6 +19,8 @@ from dragoman.v1 import adapter_pb2, router_pb2
 
 _LAST_WORDS_S = 1.0
 """How long what a dead process has sent may take to be read."""
+DEAF_S: Final = 9.0
+"""How long a process may leave the simplest question unanswered while one of its runs is to end."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -31,6 +34,8 @@ class _Life:
         self.ready: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self.stopping = asyncio.Event()
         self.grace_s = 0.0
+        self.why = "was stopped"
+        """What becomes of it once it is stopping."""
         self.task: asyncio.Task[None] | None = None
         self.launched: Launched | None = None
         self.is_adopted = False
@@ -111,6 +116,22 @@ class LaunchedHost(Host):
                 life.is_anothers = True
                 if self._forget(life):
                     self._set(router_pb2.ADAPTER_STATE_IDLE)
+
+    async def end_if_deaf(self, endpoint: Endpoint) -> None:
+        """End a process that answers nothing any more, with all its agents."""
+        try:
+            await endpoint.link.describe(DEAF_S)
+        except DragomanError as error:
+            if error.status is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                return
+        else:
+            return
+        for life in self._lives:
+            if _has_result(life.ready) and life.ready.result() is endpoint and not life.is_anothers:
+                _log.warning("adapter ended: it does not answer", adapter=self.record.type, waited_s=DEAF_S)
+                life.why = f"did not answer for {DEAF_S:g} s and was killed, with all its agents"
+                await life.stop(0.0)
+                return
 
     def leave_adopted(self) -> None:
         """Leave the processes that were taken over to the next router: they may have runs that are not known here."""
@@ -294,7 +315,7 @@ class LaunchedHost(Host):
                 self._backoff = Backoff()
                 # Its runs are followed until it is gone: it may still tell how they end.
                 await life.end(life.grace_s)
-            endpoint.leave("was stopped")
+            endpoint.leave(life.why)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_S):
                     await endpoint.unused()

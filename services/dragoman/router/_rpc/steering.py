@@ -25,12 +25,12 @@ def end_orphan(run: Run, scene: Scene) -> None:
     run.remark("run_orphaned", "Nobody holds the run any more; it is being cancelled.")
     request = adapter_pb2.CancelRequest(run_id=run.run_id, reason="nobody holds the run").SerializeToString()
     run.stop_waiting()
-    scene.tasks.start(_end_orphan(run, request), f"cancel {run.run_id}")
+    scene.tasks.start(_end_orphan(run, request, scene), f"cancel {run.run_id}")
 
 
-async def _end_orphan(run: Run, request: bytes) -> None:
+async def _end_orphan(run: Run, request: bytes, scene: Scene) -> None:
     try:
-        await _tell(run, request)
+        await _tell(run, request, scene)
     except DragomanError as error:
         run.log.warning("run could not be cancelled", code=error.code.name)
 
@@ -46,7 +46,7 @@ async def cancel(run: Run, request: bytes, scene: Scene) -> adapter_pb2.CancelRe
     if run.is_ending:
         return await _told_response(run)
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    scene.tasks.start(_tell_and_answer(run, request, told), f"cancel {run.run_id}")
+    scene.tasks.start(_tell_and_answer(run, request, scene, told), f"cancel {run.run_id}")
     over = asyncio.ensure_future(run.over.wait())
     patience_s = _patience(request)
     try:
@@ -73,9 +73,9 @@ def _patience(request: bytes) -> float | None:
     return wish.grace.ToNanoseconds() / 1e9 + _PROOF_S if wish.HasField("grace") else None
 
 
-async def _tell_and_answer(run: Run, request: bytes, told: "asyncio.Future[bytes]") -> None:
+async def _tell_and_answer(run: Run, request: bytes, scene: Scene, told: "asyncio.Future[bytes]") -> None:
     try:
-        answer = await _tell(run, request)
+        answer = await _tell(run, request, scene)
     except DragomanError as error:
         told.set_exception(error)
         told.exception()  # read once, as perhaps nobody waits any more
@@ -83,7 +83,7 @@ async def _tell_and_answer(run: Run, request: bytes, told: "asyncio.Future[bytes
         told.set_result(answer)
 
 
-async def _tell(run: Run, request: bytes) -> bytes:
+async def _tell(run: Run, request: bytes, scene: Scene) -> bytes:
     """Bring a Cancel to the adapter, through broken connections, as long as the run lives."""
     while not run.over.is_set():
         await first_of(
@@ -92,6 +92,7 @@ async def _tell(run: Run, request: bytes) -> bytes:
             timeout_s=_ACCEPTANCE_S,
         )
         if run.endpoint is not None:
+            scene.tasks.start(run.host.end_if_deaf(run.endpoint), f"hear {run.run_id}")
             break  # else it is being looked for, and is found or lost
     while not run.over.is_set() and run.endpoint is not None:
         answer = asyncio.ensure_future(run.endpoint.link.answer("Cancel", request))

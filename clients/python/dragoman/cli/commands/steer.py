@@ -9,6 +9,7 @@ from dragoman.cli._style import Segment
 from dragoman.cli._summary import (
     EXIT_FAILED,
     EXIT_OK,
+    is_proven_gone,
     processes,
 )
 from dragoman.cli._text import one_line, word
@@ -42,8 +43,7 @@ def cancel_command(
         else:
             outcome = word(pb.Outcome.DESCRIPTOR, response.outcome, "OUTCOME_")
             print_lines([[Segment(f"{one_line(run_id)}: {outcome}; {processes(result)}")]])
-        proven = result.tree_confirmed_dead or not result.HasField("tree_confirmed_dead")
-        return EXIT_OK if proven else EXIT_FAILED
+        return EXIT_OK if is_proven_gone(result) else EXIT_FAILED
 
     return run_connected(router, work)
 
