@@ -85,6 +85,54 @@ async def test_a_start_that_fails_is_tried_again_by_the_next(kind: Any) -> None:
     assert (await gateways.take(setting())).is_alive
 
 
+async def test_so_is_one_that_could_not_even_be_tried(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateways = Gateways()
+    with monkeypatch.context() as full:
+        full.setattr(kind, "start", _no_room)
+        with pytest.raises(OSError, match="no room"):
+            await gateways.take(setting())
+    assert (await gateways.take(setting())).is_alive
+
+
+async def _no_room(_: Setting) -> module.Gateway:
+    raise OSError("no room")
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("another gateway instance is already listening on ws://127.0.0.1:1", "openclaw_port_taken"),
+        ("maintenance deferred: state lease heartbeat did not become ready (phase=startup)", "openclaw_gateway_late"),
+    ],
+)
+async def test_one_that_could_not_start_just_then_is_started_again_elsewhere(
+    tmp_path: Path, said: str, code: str
+) -> None:
+    starts = tmp_path / "ports"
+    refuses = program(tmp_path, f'echo $OPENCLAW_GATEWAY_PORT >>"{starts}"\necho "{said}"')
+    with pytest.raises(FailureError, match="ended while it started") as caught:
+        await module.Gateway.start(refuses)
+    assert caught.value.info.code == code
+    assert len(starts.read_text().split()) == 3
+
+
+async def test_one_that_cannot_start_is_not_started_again(tmp_path: Path) -> None:
+    starts = tmp_path / "ports"
+    refuses = program(tmp_path, f'echo $OPENCLAW_GATEWAY_PORT >>"{starts}"\necho "Config invalid"')
+    with pytest.raises(FailureError, match="Config invalid") as caught:
+        await module.Gateway.start(refuses)
+    assert caught.value.info.code == "openclaw_gateway_ended"
+    assert len(starts.read_text().split()) == 1
+
+
+def program(folder: Path, script: str) -> Setting:
+    """Return a setting whose OpenClaw does that, and ends."""
+    path = folder / "openclaw"
+    path.write_text(f"#!/bin/sh\n{script}\nexit 1\n")
+    path.chmod(0o755)
+    return Setting(str(path), folder, folder / "openclaw.json", {})
+
+
 async def test_all_are_ended(kind: Any) -> None:
     gateways = Gateways()
     made = [await gateways.take(setting()), await gateways.take(setting(state="/t"))]

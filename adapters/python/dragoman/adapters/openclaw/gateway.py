@@ -29,6 +29,15 @@ _ANSWER_LIMIT_S: Final = 10.0
 _STOP_LIMIT_S: Final = 12.0
 _LAST_WORDS: Final = 1200
 """Characters."""
+_STARTS: Final = 3
+"""How often one is started that could not start just then."""
+_PASSING: Final = {
+    # It listens seconds after a free port was looked for: then somebody else may have it.
+    "already listening on": "openclaw_port_taken",
+    # It gives a part of itself five seconds to begin, which a busy machine may not have.
+    "lease heartbeat did not become ready": "openclaw_gateway_late",
+}
+"""What it says when it could not start just then, and the failure's code."""
 
 _log = structlog.get_logger("dragoman.adapters.openclaw")
 
@@ -45,11 +54,22 @@ class Gateway:
 
     @classmethod
     async def start(cls, setting: Setting) -> "Gateway":
-        """Start one and wait until it answers.
+        """Start one and wait until it answers; again, at another port, if it only could not just then.
 
         Raises:
             FailureError: it ends at once, or does not answer in time.
         """
+        for _ in range(_STARTS - 1):
+            try:
+                return await cls._start(setting)
+            except FailureError as error:
+                if error.info.code not in _PASSING.values():
+                    raise
+                _log.warning("gateway is started again", problem=error.info.code)
+        return await cls._start(setting)
+
+    @classmethod
+    async def _start(cls, setting: Setting) -> "Gateway":
         made = cls(
             setting, Path(tempfile.mkdtemp(prefix="dragoman-openclaw-")), _free_port(), secrets.token_urlsafe(32)
         )
@@ -129,7 +149,9 @@ class Gateway:
     def _failure(self, what: str, code: str) -> FailureInfo:
         words = ""
         with contextlib.suppress(OSError):
-            words = self._log_file.read_text(encoding="utf-8", errors="replace").strip()[-_LAST_WORDS:]
+            words = self._log_file.read_text(encoding="utf-8", errors="replace").strip()
+        code = next((passing for said, passing in _PASSING.items() if said in words), code)
+        words = words[-_LAST_WORDS:]
         hint = ""
         if "ownership" in words or "already running" in words:
             hint = (
@@ -215,8 +237,9 @@ class Gateways:
                     place.starting = asyncio.ensure_future(Gateway.start(setting))
                 try:
                     gateway = await asyncio.shield(place.starting)
-                except FailureError:
-                    place.starting = None
+                except BaseException:  # or it was the wait that was cancelled, and the start goes on
+                    if place.starting.done():
+                        place.starting = None
                     raise
                 if gateway.setting == setting and await gateway.is_well():
                     place.gateway = gateway
