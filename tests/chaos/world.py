@@ -36,6 +36,8 @@ GONE_S: Final = 25.0
 """How long processes may outlive the run or the router that they belong to."""
 SECRET: Final = re.compile(rb"chaos-[0-9a-f]{24}|" + b"chaos-".hex().encode() + rb"(3[0-9]|6[1-6]){24}")
 """Any run's secret; also as PostgreSQL tells bytes."""
+_INHERITED: Final = ("PATH", "PYTHONPATH")
+"""The latter, where it is given, so that what is killed here is of the sources that these tests are of."""
 ROOT: Final = Path(__file__).parents[2]
 
 
@@ -145,7 +147,8 @@ class World:
     def _env(self) -> dict[str, str]:
         name, _, value = self.mark.partition("=")
         home = str(self.folder / "home")
-        return {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": str(self.folder), name: value}
+        given = {key: os.environ[key] for key in _INHERITED if key in os.environ}
+        return {**given, "HOME": home, "TMPDIR": str(self.folder), name: value}
 
     @property
     def address(self) -> str:
