@@ -325,6 +325,34 @@ async def test_the_same_request_at_two_routers_at_once_is_one_run(folder: Path, 
         assert len(sidecar.requests("Execute")) == 10
 
 
+@contextlib.asynccontextmanager
+async def _after_one_that_was_killed(folder: Path, named: Path, run_log: str) -> AsyncIterator[tuple[Caller, Caller]]:
+    """Two routers with addresses of their own: one that takes over the runs of one that is gone, and another one."""
+    async with contextlib.AsyncExitStack() as held:
+        here = config(folder, listen=(f"unix:{folder}/n.sock",), manifests=(named,), run_log=run_log)
+        _, taking = await held.enter_async_context(routing(here))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), run_log=run_log)
+        _, other = await held.enter_async_context(routing(there))
+        await taking.router.ListRuns(router_pb2.ListRunsRequest())  # what it knows by now is written then
+        yield taking, other
+
+
+async def test_a_run_that_says_nothing_is_found_where_it_was_taken_over(folder: Path, run_log: str) -> None:
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], run_log=run_log) as (process, caller):
+        stream = caller.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
+        last = (await stream.until("text"))[-1].sequence
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        process.kill()
+        await process.wait()
+    async with _after_one_that_was_killed(folder, named, run_log) as (taking, other):
+        follower = taking.attach("r", last, hold=True)
+        await follower.until("replay_done")
+        await taking.router.ListRuns(router_pb2.ListRunsRequest())
+        await other.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        assert kinds(await follower.rest()) == ["text:b", "result"]
+
+
 async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_to_another_router(
     folder: Path, run_log: str
 ) -> None:
@@ -335,9 +363,7 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_to_anothe
         process.kill()
         await process.wait()
     async with contextlib.AsyncExitStack() as held:
-        await held.enter_async_context(routing(config(folder, manifests=(named,), run_log=run_log)))
-        there = config(folder, listen=(f"unix:{folder}/o.sock",), run_log=run_log)
-        _, other = await held.enter_async_context(routing(there))
+        _, other = await held.enter_async_context(_after_one_that_was_killed(folder, named, run_log))
         told = [event for event in await execute_waiting(other, *steps).rest() if event.sequence]
         assert kinds(told) == ["started", "text:a", "result"]
 

@@ -417,6 +417,8 @@ class Run:
         elif kind == "replay_done":
             # All that its adapter ever said is here; a router before this one cannot have told more.
             self.record.reserved = 0
+            if self.catches_up and not self.replayed.is_set():
+                self.write()  # where it is now: it may say nothing for long, and who asks elsewhere is sent here
             self.replayed.set()
         elif kind != "input_request" or self.record.remember_request(event):
             self.fanout.send_ephemeral(data)

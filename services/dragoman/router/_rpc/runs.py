@@ -251,6 +251,8 @@ class Runs:
         run.holders.acquire()
         run.holders.release(by_server=True)
         self._runs[run.run_id] = run
+        if run.awaits_request:
+            run.write()  # its request may come to another router, which is to pass it on to this one
         return run
 
     def follow(self, run: Run) -> None:
