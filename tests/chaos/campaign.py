@@ -1,13 +1,16 @@
 """Sweeps over all cells of one storage: rounds of runs, a kill for each, and the judgement of all at the end."""
 
 import asyncio
+import contextlib
 import signal
 import time
+import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dragoman.client import DragomanError
 from dragoman.v1 import event_pb2 as pb
 
 from tests.chaos import strikes
@@ -18,6 +21,9 @@ from tests.chaos.world import World
 
 MOST_RUNS: Final = 14
 """How many runs at once; each has an agent, its guard and a client."""
+
+_MOST_BLAMED: Final = 3
+"""How many of the runs that have the same problem are named."""
 
 LOST_WITHIN_S: Final = 2.0
 """A second, and another one for a machine that is busy with chaos."""
@@ -52,8 +58,11 @@ class Campaign:
         """Do these rounds, then judge all runs of them with a fresh router."""
         for victim, cases in rounds:
             for first in range(0, len(cases), MOST_RUNS):
-                await self._round(victim, cases[first : first + MOST_RUNS])
-        await self._settle()
+                some = cases[first : first + MOST_RUNS]
+                with _named(f"a round of {victim}", some):
+                    await self._round(victim, some)
+        with _named("the judgement of all runs", [trial.case for trial in self._trials]):
+            await self._settle()
 
     async def _round(self, victim: str, cases: list[Case]) -> None:
         began = time.monotonic()
@@ -79,7 +88,7 @@ class Campaign:
         done = await asyncio.gather(*(do(trial) for trial in trials), return_exceptions=True)
         for trial, problem in zip(trials, done, strict=True):
             if isinstance(problem, BaseException):
-                self._blame([trial], f"{type(problem).__name__} {problem}")
+                self._blame([trial], _told(problem))
 
     async def _kill_shared(self, victim: str, trials: list[Trial]) -> None:
         groups: dict[str, list[Trial]] = {}
@@ -107,10 +116,11 @@ class Campaign:
 
     async def _time_to_lost(self, victim: str, trials: list[Trial]) -> None:
         """Measure how long it takes until those that were killed in the middle are told so."""
-        began = time.monotonic()
+        began, delayed_s = time.monotonic(), self._world.delayed_s
         held = [trial for trial in trials if trial.case.state in HELD]
         await self._each(held, Trial.until_over)
-        took = time.monotonic() - began
+        # Where others keep the machine busy, it is not the product that takes so long.
+        took = max(0.0, time.monotonic() - began - (self._world.delayed_s - delayed_s))
         if victim != "router_sidecar":  # there it takes another router first
             self._tally.seconds_to_lost.append(took)
             if took > LOST_WITHIN_S:
@@ -124,30 +134,60 @@ class Campaign:
         await self._world.end(dice.choice([signal.SIGKILL, signal.SIGTERM]))
         await self._world.start()
         for trial in trials:
-            evidence = Evidence(
-                case=trial.case,
-                journal=trial.notes(),
-                log=await trial.attach_all(),
-                readers=[reader.events for reader in trial.readers] if not trial.refusal else [],
-                refused=trial.refusal,
-                secret=trial.secret,
-                rows=await asyncio.to_thread(self._world.database.rows, trial.run_id),
-                moves=trial.moves,
-                ended_first=trial.ended_first,
-            )
             try:
-                outcome = judge(evidence)
+                outcome = judge(await self._evidence(trial))
             except Problem as problem:
                 self._blame([trial], str(problem))
+            except (DragomanError, TimeoutError) as problem:
+                self._blame([trial], f"the log does not tell it to its end: {_told(problem)}")
             else:
                 name = pb.Outcome.Name(outcome).removeprefix("OUTCOME_") if outcome is not None else "refused"
                 self._tally.outcomes[f"{trial.case.victim} {name}"] += 1
         if found := await asyncio.to_thread(self._world.traces):
             self._blame(trials, f"a secret is in {found}")
 
+    async def _evidence(self, trial: Trial) -> Evidence:
+        return Evidence(
+            case=trial.case,
+            journal=trial.notes(),
+            log=await trial.attach_all(),
+            readers=[reader.events for reader in trial.readers] if not trial.refusal else [],
+            refused=trial.refusal,
+            secret=trial.secret,
+            rows=await asyncio.to_thread(self._world.database.rows, trial.run_id),
+            moves=trial.moves,
+            ended_first=trial.ended_first,
+            is_asked_for=trial.is_asked_for,
+        )
+
     def _blame(self, trials: Sequence[Trial], problem: str) -> None:
-        for case in [trial.case for trial in trials][:3]:
-            self._tally.problems.append(f"{case.name} {trials[0].run_id}: {problem}\n    {case.how_to_repeat}")
+        for trial in trials[:_MOST_BLAMED]:
+            story = "".join(f"\n      {line}" for line in trial.story())
+            case = trial.case
+            self._tally.problems.append(f"{case.name} {trial.run_id}: {problem}\n    {case.how_to_repeat}{story}")
+
+
+@contextlib.contextmanager
+def _named(what: str, cases: Sequence[Case]) -> Iterator[None]:
+    """Have what goes wrong while the block runs, other than with one run, say what was done and to which cases."""
+    try:
+        yield
+    except Exception as error:
+        some = "".join(f"\n  {case.how_to_repeat}" for case in cases[:_MOST_BLAMED])
+        error.add_note(f"in {what}; to repeat one of it:{some}")
+        raise
+
+
+def _told(problem: BaseException) -> str:
+    """Return what it was and where: a time that ran out says nothing by itself."""
+    told = []
+    cause: BaseException | None = problem
+    while cause is not None:
+        frames = [one for one in traceback.extract_tb(cause.__traceback__) if "chaos" in one.filename]
+        where = " < ".join(f"{one.name}:{one.lineno}" for one in frames[::-1])
+        told.append(f"{type(cause).__name__} {cause} ({where})")
+        cause = cause.__context__
+    return ", after ".join(told)
 
 
 async def _into_state(trial: Trial) -> None:

@@ -54,6 +54,8 @@ class Evidence:
     """From which router to which it went, where the database notes that."""
     ended_first: bool = False
     """Whether its end was in the log when its router died; no other router has anything to say then."""
+    is_asked_for: bool = False
+    """Whether a caller repeated its request for as long as nothing was told of the run."""
 
 
 def read_notes(path: Path) -> list[dict[str, Any]]:
@@ -95,7 +97,7 @@ def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
     said = [note["said"] for note in evidence.journal if "said" in note]
     for who, events in [("the log", evidence.log), *((f"client {n}", e) for n, e in enumerate(evidence.readers))]:
         _judge_tokens(who, tokens(events), said, result, evidence)
-    _judge_outcome(evidence.case, result, evidence.journal)
+    _judge_outcome(evidence, result)
     _judge_starts(evidence)
     _judge_rows(evidence.rows, evidence.log)
     _judge_moves(evidence)
@@ -211,19 +213,22 @@ _ALLOWED: Final = {
     "guard": {FAILED},
 }
 _MAY_LOSE_A_BEGINNER: Final = {"router", "claim", *REPLICAS}
-"""Those whose death may catch a run that no adapter has yet."""
+"""Those whose death may catch a run that no adapter has yet: it is LOST, unless its request comes again."""
 
 
-def _judge_outcome(case: Case, result: pb.Result, journal: list[dict[str, Any]]) -> None:
+def _judge_outcome(evidence: Evidence, result: pb.Result) -> None:
+    case, journal = evidence.case, evidence.journal
+    has_begun = any("born" in note for note in journal)
     allowed = _ALLOWED[case.victim]
     if case.state == "finishing":
         allowed = allowed | {SUCCEEDED}
-    if case.state == "before" and case.victim in _MAY_LOSE_A_BEGINNER:
+    if case.state == "before" and case.victim in _MAY_LOSE_A_BEGINNER and not (evidence.is_asked_for or has_begun):
         allowed = allowed | {LOST}
     if case.state == "before" and "sidecar" in case.victim:
         allowed = allowed | {SUCCEEDED}  # it came just after the kill
     if result.outcome not in allowed:
         name, failure = pb.Outcome.Name(result.outcome), result.failure
-        raise Problem(f"{name} ({pb.FailureKind.Name(failure.kind)}: {failure.message})")
+        how = "its agent began" if has_begun else f"its agent never began, asked for again: {evidence.is_asked_for}"
+        raise Problem(f"{name} ({pb.FailureKind.Name(failure.kind)}: {failure.message}); {how}")
     if result.outcome == SUCCEEDED and not any("done" in note for note in journal):
         raise Problem("SUCCEEDED, and the agent was not done")

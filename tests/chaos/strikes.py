@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from dragoman.client import Client
+from dragoman.client import Client, DragomanError
 from dragoman.v1 import event_pb2, router_pb2
 
 from tests.chaos.cases import ALONE, HELD
 from tests.chaos.commits import Commits
-from tests.chaos.trial import Trial
+from tests.chaos.trial import ASK_AGAIN, Trial
 from tests.chaos.world import LEASE_S, PATIENCE_S, World
 
 _TAKEN_WITHIN_S: Final = 20.0
@@ -136,9 +136,12 @@ class DatabaseHeld(Strike):
         await holding
         streaming = [trial for trial in self._trials if trial.case.state == "streaming"]
         stuck: Blame = [(one, "the agent was kept waiting") for one in streaming if after[one] <= before[one]]
-        taken = {run_id for router in self._world.routers for run_id in router.said("run taken over")}
-        stuck += [(one, "it was taken over") for one in self._trials if one.run_id in taken]
+        stuck += [(one, "it was taken over") for one in self._trials if self._was_taken(one)]
         return stuck + [(one, problem) for one in streaming if (problem := await _silence(one))]
+
+    def _was_taken(self, trial: Trial) -> bool:
+        lines = [line for router in self._world.routers for line in router.said_of(trial.run_id)]
+        return any(line["event"] == "run taken over" for line in lines)
 
 
 async def _silence(trial: Trial) -> str:
@@ -235,14 +238,23 @@ class _OneOfTwo(Strike):
         await one.ended()
 
     async def _stand(self, trial: Trial) -> router_pb2.RunSummary:
+        until = asyncio.get_running_loop().time() + PATIENCE_S
         async with Client(self._world.address) as client:
-            return (await client.get_run(trial.run_id)).run
+            while True:
+                try:
+                    return (await client.get_run(trial.run_id)).run
+                except DragomanError as error:
+                    # The log, or a connection to it, may not be back yet.
+                    if error.reason not in ASK_AGAIN or asyncio.get_running_loop().time() > until:
+                        raise
+                await asyncio.sleep(_LOOK_S)
 
     async def _until_recorded(self) -> None:
         """Wait until the database knows all that wait for the kill."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not {trial.run_id for trial in self._held} <= set(await self._owned()):  # noqa: ASYNC110 - a database tells nobody
-                await asyncio.sleep(_LOOK_S)
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        while unknown := {trial.run_id for trial in self._held} - set(await self._owned()):
+            assert asyncio.get_running_loop().time() < until, f"the log does not know of {unknown}"
+            await asyncio.sleep(_LOOK_S)
 
     async def _owned(self) -> dict[str, str]:
         assert self._world.postgres is not None

@@ -88,6 +88,21 @@ def test_a_run_goes_to_another_router_once_and_only_if_its_own_is_gone(victim: s
         judge(evidence)
 
 
+def test_a_run_that_nobody_began_is_lost_only_if_nobody_asked_for_it_again() -> None:
+    evidence = good("pair/owner/process/before/0")
+    failure = pb.Failure(kind=pb.FAILURE_KIND_ADAPTER_LOST, message="gone")
+    result = pb.Result(outcome=pb.OUTCOME_LOST, failure=failure)
+    end = pb.AgentEvent(sequence=1, run_id="r", origin=pb.EVENT_ORIGIN_ROUTER, result=result)
+    evidence.log, evidence.readers, evidence.rows, evidence.journal = [end], [[end]], [(1, 1, True)], []
+    assert judge(evidence) == pb.OUTCOME_LOST
+    evidence.is_asked_for = True
+    with pytest.raises(Problem, match="asked for again: True"):
+        judge(evidence)
+    evidence.is_asked_for, evidence.journal = False, [{"born": 1}]
+    with pytest.raises(Problem, match="its agent began"):
+        judge(evidence)
+
+
 def drop_from_log(evidence: Evidence) -> None:
     assert evidence.log is not None
     del evidence.log[3]

@@ -26,7 +26,9 @@ _LOOK_S: Final = 0.02
 _REACHED: Final = {"streaming": "<3:", "tool": "call-1", "finishing": "<2:"}
 """What a client has seen by when the run is in its state."""
 _CUT: Final = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
-_ASK_AGAIN: Final = {None, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
+ASK_AGAIN: Final = {None, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
+_DULL: Final = {"run_id", "level", "rpc_id", "peer"}
+"""Fields of a log's line that are not worth reading."""
 _ASK_ANOTHER: Final = {Reason.DRAINING, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
 """Refusals of a router with which who knows two goes to the other, and comes back."""
 
@@ -55,6 +57,8 @@ class Reader:
         self._was_accepted = False
         self.repeats = False
         """Whether it asks for the run once more, rather than about it, as long as it has seen nothing of it."""
+        self.only_asks_about = request is None
+        """Whether it ever asked about the run, rather than for it, when it had seen nothing of it."""
 
     async def read(self) -> None:
         """Read to the result, with a new client as often as the old one is sent away."""
@@ -90,6 +94,7 @@ class Reader:
         is_new = not self._was_accepted or (self.repeats and not self.events)
         if self._request is not None and is_new:
             return client.execute(self._request)
+        self.only_asks_about = self.only_asks_about or not self.events
         after = max((event.gap.to_sequence or event.sequence for event in self.events), default=0)
         return client.attach(
             self._run_id, after_sequence=after, hold=self._request is not None, adapter=self._adapter
@@ -295,11 +300,28 @@ class Trial:
                 except DragomanError as error:
                     if error.reason is Reason.RUN_FINISHED:
                         return
-                    if error.reason not in _ASK_AGAIN:
+                    if error.reason not in ASK_AGAIN:
                         raise
                     await asyncio.sleep(0.1)  # as a person would: once more, a little later
                 else:
                     return
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody asked for the run for as long as nothing was told of it, however often that broke."""
+        return any(not reader.only_asks_about for reader in self.readers)
+
+    def story(self) -> list[str]:
+        """Return what is known of it, for who has to find out what went wrong; short, and without secrets."""
+        told = [f"agent: {self.notes()[-3:]}"]
+        for number, reader in enumerate(self.readers):
+            seen = [f"{event.sequence} {event.WhichOneof('body')}" for event in reader.events]
+            asked = "about it" if reader.only_asks_about else "for it"
+            told.append(f"client {number} asked {asked}, refused {reader.refused}: {len(seen)} events, {seen[-4:]}")
+        for place, router in enumerate(self.world.routers):
+            lines = [{key: line[key] for key in line if key not in _DULL} for line in router.said_of(self.run_id)]
+            told += [f"router {place}: {line}" for line in lines[-12:]]
+        return [line.replace(self.secret, "(secret)") for line in told]
 
     @property
     def refusal(self) -> str:

@@ -25,14 +25,14 @@ from tests.chaos.databases import Database, Postgres, Sqlite
 
 PATIENCE_S: Final = 60.0
 """How long what must come may take on a machine that is busy."""
-ORPHAN_AFTER_S: Final = {"postgres": 15.0}
-"""How long an adapter outlives its router; the next one has its runs sooner, even if its first claim fails."""
-USUAL_ORPHAN_AFTER_S: Final = 10.0
-REATTACH_S: Final = 8.0
+ORPHAN_AFTER_S: Final = 30.0
+"""How long an adapter outlives its router; the next one has its runs sooner, though its start be slow, or its first
+claim fail."""
+REATTACH_S: Final = 15.0
 """How long a run is looked for, or its request waited for, before it is LOST."""
 LEASE_S: Final = 4.0
 """How long a router may say nothing before its runs could be taken; who is seen to be dead is not waited for."""
-GONE_S: Final = 25.0
+GONE_S: Final = ORPHAN_AFTER_S + 15.0
 """How long processes may outlive the run or the router that they belong to."""
 SECRET: Final = re.compile(rb"chaos-[0-9a-f]{24}|" + b"chaos-".hex().encode() + rb"(3[0-9]|6[1-6]){24}")
 """Any run's secret; also as PostgreSQL tells bytes."""
@@ -80,12 +80,19 @@ class Program:
             ended.cancel()
             ready.cancel()
             await asyncio.gather(ended, ready, return_exceptions=True)
-        assert self._process.returncode is None, self._output.read_text()[-2000:]
+        last = self._output.read_bytes()[-2000:].decode(errors="replace")
+        assert not _is_done(ended), f"{self.address} ended with {self._process.returncode}: {last}"
+        assert _is_done(ready), f"{self.address} did not answer within {PATIENCE_S:.0f} s: {last}"
 
-    def said(self, event: str) -> set[str]:
-        """Return the ids of the runs of which it told this in its log."""
-        lines = [json.loads(line) for line in self._output.read_text().splitlines() if f'"{event}"' in line]
-        return {line["run_id"] for line in lines if line["event"] == event}
+    def said_of(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the lines of its log about a run, as far as they are whole."""
+        *lines, _unfinished = self._output.read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines if run_id.encode() in line and line.startswith(b"{")]
+
+    @property
+    def delayed_s(self) -> float:
+        """For how long it was ready to run, and the machine was busy with others; 0 where nobody says."""
+        return _delayed_s(self._process.pid) if self._process is not None else 0.0
 
     def send(self, signum: signal.Signals) -> None:
         """Send it a signal, if it is there."""
@@ -125,7 +132,7 @@ class World:
         config: dict[str, Any] = {
             "listen": [address],
             "state_dir": str(self.folder / f"s{number}"),
-            "adapter_orphan_after_s": ORPHAN_AFTER_S.get(self.storage, USUAL_ORPHAN_AFTER_S),
+            "adapter_orphan_after_s": ORPHAN_AFTER_S,
             "reattach_s": REATTACH_S,
             "log_lease_s": LEASE_S,
             "run_log": self.commits.url if self.commits is not None else "",
@@ -188,13 +195,20 @@ class World:
 
     async def entry(self, adapter: str) -> router_pb2.AdapterEntry:
         """Return what the router tells of an adapter, once it has a process of it: it may have to take one over."""
-        async with Client(self.address) as client, asyncio.timeout(PATIENCE_S):
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        async with Client(self.address) as client:
             while True:
                 listed = await client.list_adapters()
                 entry = next(entry for entry in listed.adapters if entry.adapter == adapter)
                 if entry.pid:
                     return entry
+                assert asyncio.get_running_loop().time() < until, f"no process of {adapter}: {entry.reason}"
                 await asyncio.sleep(0.05)
+
+    @property
+    def delayed_s(self) -> float:
+        """For how long the routers and these tests were ready to run, and the machine was busy with others."""
+        return _delayed_s(os.getpid()) + sum(router.delayed_s for router in self.routers)
 
     def kill(self, pid: int) -> None:
         """Kill a process, if it is one of this world."""
@@ -228,9 +242,29 @@ class World:
 
     def traces(self) -> list[str]:
         """Return where any run's secret is found: in any file of this world, or in its database."""
-        files = [path for path in self.folder.rglob("*") if path.is_file()]
-        found = [str(path.relative_to(self.folder)) for path in files if SECRET.search(path.read_bytes())]
+        # What is removed meanwhile is passed over: adapters, and what they leave, come to their end.
+        files = [Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names]
+        found = [str(path.relative_to(self.folder)) for path in files if path.is_file() and _has_secret(path)]
         return found + self.database.traces(SECRET.pattern)
+
+
+def _is_done(future: "asyncio.Future[Any]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _delayed_s(pid: int) -> float:
+    # https://docs.kernel.org/scheduler/sched-stats.html: the second number, in nanoseconds.
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def _has_secret(path: Path) -> bool:
+    try:
+        return SECRET.search(path.read_bytes()) is not None
+    except OSError:
+        return False  # it is a socket, or was removed just now
 
 
 def _environment(pid: int) -> bytes:
