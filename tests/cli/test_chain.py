@@ -122,7 +122,7 @@ def test_limits() -> None:
 @pytest.mark.parametrize(
     ("run_log", "is_lasting", "hint"),
     [
-        ("", False, "free its disk, or"),
+        ("", False, "set XDG_STATE_HOME to another folder, or"),
         ("postgresql://db/runs", False, "see that the server of --run-log is up"),
         ("postgresql://db/runs", True, ""),  # e.g. the extra is missing, and the message says so
     ],
@@ -131,6 +131,10 @@ def test_what_helps_a_run_log_that_cannot_be_used(run_log: str, is_lasting: bool
     told = _no_log(StoreError("no", is_lasting=is_lasting), run_log)
     assert told.hint.startswith(hint)
     assert bool(told.hint) is bool(hint)
+
+
+def test_what_helps_where_the_disk_is_full() -> None:
+    assert _no_log(StoreError("the run log x: database or disk is full")).hint.startswith("free its disk, or")
 
 
 @pytest.mark.parametrize("url", ["mysql://root:pw@db/runs", "./runs.db", "sqlite:runs.db"])

@@ -32,7 +32,7 @@ async def test_a_first_adapter_that_cannot_be_started_is_passed_over_where_the_r
             return
         events = await told(caller, asked)
         assert durable(events) == ["started", "text:b", "result"]
-        assert notices(events) == ["fallback_refused", "adapter_skipped"]
+        assert notices(events) == ["fallback_unknown", "fallback_refused", "adapter_skipped"]
         asked = request({"one": [WORKS]}, "nobody", on=on, run_id="s")
         assert (await Stream(caller.adapter.Execute(asked)).error()).reason is Reason.ADAPTER_UNAVAILABLE
 

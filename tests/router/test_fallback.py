@@ -142,7 +142,7 @@ async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_
         chain = ("nobody", "two", "three")
         events = await told(caller, request({"one": [FAILS], "two": refuses, "three": [WORKS]}, *chain))
         assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
-        assert notices(events) == ["fallback_refused", "fallback_refused"]
+        assert notices(events) == ["fallback_unknown", "fallback_refused", "fallback_refused"]
         asked = request({"one": [FAILS], "two": refuses, "three": refuses}, *chain, run_id="s", env={"A_KEY": "k"})
         events = await told(caller, asked)
         assert durable(events) == ["started", "attempt_ended", "result"]

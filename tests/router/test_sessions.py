@@ -126,6 +126,7 @@ async def test_another_directory_begins_a_new_one_that_takes_its_place(scene: Sc
     asked = await scene.run({"set": "s2"}, cwd="/elsewhere")
     assert asked.session.fresh
     assert asked.session.reason == f"the session belongs to {scene.folder}/real"
+    assert f"not gone on with: {asked.session.reason}" in asked.session.handover
     assert scene.events[0].started.session_disposition == REFUSED
     assert scene.events[0].started.session_reason == asked.session.reason
     (session,) = await scene.sessions()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -355,6 +356,31 @@ async def test_its_directory_may_be_called_anything(tmp_path: Path, name: str) -
     assert (await database.fetch("SELECT count(*) FROM runs", {}))[0][0] == 0
     await database.close()
     assert {path.name for path in tmp_path.iterdir()} == {name}, "a file that others could read"
+
+
+async def test_what_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
+    """As one that was restored from a copy."""
+    database = SqliteDatabase(tmp_path / "runs.db")
+    await database.open()
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    again = SqliteDatabase(tmp_path / "runs.db")
+    await again.open()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir() if path.suffix != ".lock"}
+    await asyncio.gather(database.close(), again.close())
+    assert modes == dict.fromkeys(["runs.db", "runs.db-wal", "runs.db-shm"], 0o600)
+
+
+async def test_what_went_wrong_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def migrate(_url: str) -> None:
+        try:
+            raise sqlite3.OperationalError("database or disk is full")
+        finally:  # as the migration tool tidies up
+            raise sqlite3.OperationalError("no such table: yoyo_lock")
+
+    monkeypatch.setattr("dragoman.router._store.sqlite.migrate", migrate)
+    with pytest.raises(StoreError, match="database or disk is full"):
+        await SqliteDatabase(tmp_path / "runs.db").open()
 
 
 async def test_a_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def _no_directory(error: OSError) -> Complaint:
 
 
 def _no_log(error: StoreError, run_log: str = "") -> Complaint:
-    hint = "free its disk, or give 'dragoman serve' another --run-log or --state-dir"
+    hint = "set XDG_STATE_HOME to another folder, or give 'dragoman serve' another --run-log or --state-dir"
+    if "full" in str(error):
+        hint = f"free its disk, or {hint}"
     if "://" in run_log:
         hint = "" if error.is_lasting else "see that the server of --run-log is up and lets this user in"
     return Complaint(str(error), hint=hint, exit_code=EXIT_FAILED)

@@ -5,6 +5,7 @@ anew. So what a later revision adds passes through.
 """
 
 import contextlib
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError, invalid_fields
@@ -136,11 +137,22 @@ class AdapterServicer:
         if known is None:
             self._core.runs.refuse_switch(request, host)
             self._refuse_unknown_settings(request)
-            return self._core.runs.execute(request, host, session), True
+            chain = tuple(request.fallback.adapters)  # its adapter is not told of it
+            run = self._core.runs.execute(request, host, session)
+            self._remark_strangers(run, chain)
+            return run, True
         # Somebody may have been faster while the adapter, or the run to go on from, was looked for.
         if known.awaits_request:
             self._core.runs.begin_again(known, request, host, session)
         return known, False
+
+    def _remark_strangers(self, run: Run, chain: Sequence[str]) -> None:
+        """Say which names to fall back to are nobody's; no more than that: adapters tell aliases when they start."""
+        for name in chain:
+            if self._core.present(name) is None:
+                near = self._core.scene.directory.near(name)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ", but for an alias of one not started yet"
+                run.remark("fallback_unknown", f"There is no adapter {name[:200]!r} to fall back to{hint}")
 
     def _refuse_unknown_settings(self, request: pb.ExecuteRequest) -> None:
         """Refuse a run whose fallback would be refused for its settings; it would be too late when it is needed."""

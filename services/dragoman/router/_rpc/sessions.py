@@ -199,7 +199,7 @@ class Sessions:
         if stored is None:
             return Choice(reason="there is no session to copy") if fork else _NOTHING
         if why := await _misfit(stored.handle, request, host):
-            return Choice(reason=why)
+            return Choice(reason=why, handover="" if fork else rules.handover(stored, why))
         now = self._clock.time()
         if policy.reason(stored, now) and not fork:
             policy = of_its_own if await _compacts_itself(host) else policy

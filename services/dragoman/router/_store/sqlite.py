@@ -1,13 +1,14 @@
 """SQLite: one file of this user's, one connection, one thread."""
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from dragoman.router._store.database import (
@@ -21,6 +22,7 @@ from dragoman.router._store.database import (
     migrate,
 )
 
+_MODE: Final = 0o600
 _T = TypeVar("_T")
 
 
@@ -72,7 +74,7 @@ class SqliteDatabase:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
-            raise StoreError(f"the run log {self._path}: {error}") from error
+            raise StoreError(f"the run log {self._path}: {_first(error)}") from error
         except OSError as error:
             raise StoreError(f"the run log {self._path}: {error.strerror}") from error
 
@@ -83,7 +85,10 @@ class SqliteDatabase:
 
     def _open(self) -> None:
         # Before SQLite makes it, and its companions after its model: nobody else may read what agents said.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
+        for path in (self._path, *(Path(f"{self._path}{suffix}") for suffix in ("-wal", "-shm"))):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                path.chmod(_MODE)  # one that was restored from a copy may be anybody's to read
         connection = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
         try:
             # A power cut may take the last transactions with it; a killed process cannot.
@@ -98,7 +103,7 @@ class SqliteDatabase:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make a new file what it should be, one router after another."""
-        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._is_current(connection):
@@ -119,3 +124,11 @@ class SqliteDatabase:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _first(error: sqlite3.Error) -> BaseException:
+    """Return what went wrong first: the migration tool tidies up after that, and fails at it too."""
+    first: BaseException = error
+    while isinstance(first.__context__, sqlite3.Error):
+        first = first.__context__
+    return first
