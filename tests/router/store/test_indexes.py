@@ -31,6 +31,7 @@ class Explained:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.locking = database.locking
         self.plans: list[str] = []
 
     async def open(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from dragoman.router._domain.stored import StoredEvents
 from dragoman.router._rpc.keeping import LEASE_S
 from dragoman.router._store.database import StoreError
 from dragoman.router._store.postgres import PostgresDatabase
@@ -58,6 +59,39 @@ async def test_a_statement_waits_for_a_lock_only_so_long_and_may_be_tried_again(
                 await store.run("r")
             assert not failure.value.is_lasting
         assert await store.run("r") is None
+    finally:
+        await store.close()
+
+
+async def wait_for_locks(url: str, count: int) -> None:
+    """Wait until so many transactions wait for locks."""
+    asking = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(PATIENCE_S):
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            while await (await connection.execute(asking)).fetchone() != (count,):  # noqa: ASYNC110 - a server tells nobody
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("change", ["renewed", "claimed"])
+async def test_two_that_change_the_same_runs_never_wait_for_one_another(
+    request: pytest.FixtureRequest, change: str
+) -> None:
+    url = new_postgres(request)
+    store = Store(PostgresDatabase(url))
+    await store.open()
+    try:
+        runs = [a_run(run_id) for run_id in ("B", "a", "c")]
+        for run in runs:
+            await store.begin(run)
+        async with await psycopg.AsyncConnection.connect(url) as other:
+            await other.execute("SELECT FROM runs WHERE run_id = 'a' FOR UPDATE")
+            writing = asyncio.ensure_future(store.write([StoredEvents("c", 1, 2, b"e")], runs[::-1]))
+            await wait_for_locks(url, 1)
+            many = store.renew("one", 60.0) if change == "renewed" else store.claim("two", now=51.0, lease_until=99.0)
+            changing = asyncio.ensure_future(many)
+            await wait_for_locks(url, 2)
+        assert await writing == []
+        await changing
     finally:
         await store.close()
 

@@ -231,6 +231,7 @@ class Overtaken:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.locking = database.locking
         self._other = Store(database)
 
     async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:

@@ -35,6 +35,14 @@ class StoreError(Exception):
 class Database(Protocol):
     """One database. Calls may come at once."""
 
+    @property
+    def locking(self) -> str:
+        """What a SELECT of run ids ends with so that it locks these runs, one after another by their ids.
+
+        Empty where one transaction writes at a time. Two that lock some runs each in an order of its own may wait for
+        one another; a server sees that after a second, and one of the two fails.
+        """
+
     async def open(self) -> None:
         """Connect, and bring the schema up to date.
 

@@ -68,6 +68,9 @@ class PostgresDatabase:
         url: ``postgresql://...``; its password is never told.
     """
 
+    # Ordered as Python orders texts, and no stronger than an UPDATE: who writes events is not kept waiting.
+    locking: Final = ' ORDER BY run_id COLLATE "C" FOR NO KEY UPDATE'
+
     def __init__(self, url: str) -> None:
         self._url = url
         self.connect_s = CONNECT_S

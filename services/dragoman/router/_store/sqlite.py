@@ -33,6 +33,8 @@ class SqliteDatabase:
         path: of the file; made for this user alone if it is absent.
     """
 
+    locking: Final = ""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._thread: ThreadPoolExecutor | None = None

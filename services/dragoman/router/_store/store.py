@@ -17,6 +17,7 @@ _AT_TASK: Final = (
     f"SELECT {_RUN} FROM runs WHERE company_id = :company_id AND agent_id = :agent_id AND task_key = :task_key"  # noqa: S608 - constants
     " AND finished_at IS NULL"
 )
+_UNLED: Final = "SELECT run_id FROM runs WHERE finished_at IS NULL AND lease_until < :now AND owner <> :owner"
 _PAGE_ROWS: Final = 64
 _PAGE_BYTES: Final = MIB
 """Rows of events that are read at once: so many, and no more once they have so many bytes."""
@@ -146,6 +147,7 @@ class Store:
         """
         owners = {run.run_id: run.owner for run in runs}
         added = [_addition(item, owners[item.run_id]) for item in events]
+        runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
         counts = await self._database.execute([*added, *(_update(run) for run in runs)])
         return [run.run_id for run, changed in zip(runs, counts[len(added) :], strict=True) if not changed]
 
@@ -163,7 +165,8 @@ class Store:
 
     async def renew(self, owner: str, lease_until: float) -> None:
         """Say that a router lives: its runs are its own until then."""
-        sql = "UPDATE runs SET lease_until = :lease WHERE owner = :owner AND finished_at IS NULL"
+        live = f"SELECT run_id FROM runs WHERE owner = :owner AND finished_at IS NULL{self._database.locking}"  # noqa: S608 - constants
+        sql = f"UPDATE runs SET lease_until = :lease WHERE run_id IN ({live})"  # noqa: S608 - constants
         await self._database.execute([(sql, {"lease": lease_until, "owner": owner})])
 
     async def claim(self, owner: str, now: float, lease_until: float) -> list[StoredRun]:
@@ -172,9 +175,10 @@ class Store:
         Each one's ``reserved`` is by one more than the owner before could tell of: that one sequence is the new
         owner's at once, for the end of a run that is lost.
         """
+        unled = f"{_UNLED}{self._database.locking}"
         rows = await self._database.fetch(
             "UPDATE runs SET owner = :owner, lease_until = :lease, reserved = reserved + 1"  # noqa: S608 - constants
-            f" WHERE finished_at IS NULL AND lease_until < :now AND owner <> :owner RETURNING {_RUN}",
+            f" WHERE run_id IN ({unled}) RETURNING {_RUN}",
             {"owner": owner, "lease": lease_until, "now": now},
         )
         return [_run(row) for row in rows]
@@ -193,10 +197,7 @@ class Store:
 
     async def unled(self, owner: str, now: float) -> list[str]:
         """Return the ids of the runs that ``claim`` would take."""
-        rows = await self._database.fetch(
-            "SELECT run_id FROM runs WHERE finished_at IS NULL AND lease_until < :now AND owner <> :owner",
-            {"owner": owner, "now": now},
-        )
+        rows = await self._database.fetch(_UNLED, {"owner": owner, "now": now})
         return [str(run_id) for (run_id,) in rows]
 
     async def owners(self) -> list[str]:
