@@ -143,6 +143,13 @@ class TestGeminiCli(AgentSuite):
         assert second.text == "prompts=2 word=plover first=[MOCK_TEXT word=plover]"
         assert second.result.session.handle.native_id == handle.native_id
 
+    async def test_a_long_history_is_not_told_again(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is repeated after the answer to its loading, and takes its time where a pipe is full."""
+        monkeypatch.setattr("dragoman.sdk._pipes.PIPE_BYTES", 4096)
+        handle = (await bench.run(f"MOCK_TEXT {'x' * 300_000}", config=OVER_ACP)).result.session.handle
+        seen = await bench.run("MOCK_THINKING", config=OVER_ACP, session=resuming(handle))
+        assert seen.text == seen.result.summary == "A thought-out reply."
+
     async def test_a_lost_session_in_json_lines(self, bench: Bench) -> None:
         handle = pb.SessionHandle(adapter=bench.adapter, native_id=RECIPE.unknown_session)
         seen = await bench.run("MOCK_TEXT", config=IN_LINES, session=resuming(handle))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.gemini_cli.acp import WAYS, GeminiAcpParser
-from dragoman.sdk import Answer, Ask, Line, Output, Write
+from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Write
 from dragoman.sdk.acp import Conversation
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
@@ -35,12 +35,13 @@ COMMANDS = {"sessionUpdate": "available_commands_update", "availableCommands": [
 class Talk:
     """A conversation with Gemini CLI, up to the prompt."""
 
-    def __init__(self, session_id: str = "") -> None:
+    def __init__(self, session_id: str = "", mode: str = "") -> None:
         wanted = Conversation(cwd="/ws", prompt="Do it.", session_id=session_id)
         self.parser = GeminiAcpParser(wanted, WAYS, "1")
         self.outputs: list[Output] = []
         self.hear({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
-        self.hear({"id": 2, "result": {"sessionId": SESSION, "models": {"currentModelId": "gemini-x"}}})
+        modes = {"modes": {"currentModeId": mode}} if mode else {}
+        self.hear({"id": 2, "result": {"sessionId": SESSION, "models": {"currentModelId": "gemini-x"}, **modes}})
 
     def hear(self, *frames: dict[str, Any], stderr: str = "") -> list[Output]:
         heard: list[Output] = []
@@ -125,6 +126,34 @@ def test_history_is_told_after_the_session_is_loaded_and_is_not_this_runs() -> N
     talk.say("Now.")
     assert [item.delta for item in of(talk.outputs, "text") if item.delta] == ["Now."]
     assert of(talk.outputs, "message") == []
+
+
+def asked(outputs: Iterable[Output]) -> list[str]:
+    """Return the methods of what is asked."""
+    return [json.loads(output.data)["method"] for output in outputs if isinstance(output, Write)]
+
+
+def test_the_prompt_waits_until_no_history_is_left_wherever_that_comes() -> None:
+    talk = Talk(SESSION, mode="default")
+    settled = {"id": "history", "result": {}}
+    assert asked(talk.outputs) == ["session/load", "session/set_mode"]
+    talk.update(sessionUpdate="user_message_chunk", content={"type": "text", "text": "Earlier."})
+    talk.update(**COMMANDS)
+    assert asked(talk.hear(settled)) == ["session/set_mode"]
+    talk.say("Answered earlier.")
+    assert asked(talk.hear(settled)) == ["session/set_mode"]
+    assert asked(talk.hear(settled)) == ["session/prompt"]
+    talk.say("Now.")
+    assert talk.hear(settled) == []
+    assert [item.delta for item in of(talk.outputs, "text") if item.delta] == ["Now."]
+    assert of(talk.outputs, "message") == []
+    assert talk.end() == pb.FAILURE_KIND_UNSPECIFIED
+
+
+def test_told_to_stop_before_its_prompt_it_is_given_none() -> None:
+    talk = Talk(SESSION, mode="default")
+    assert list(talk.parser.interrupt()) == [CloseInput()]
+    assert talk.hear({"id": "history", "result": {}}) == []
 
 
 def test_usage_is_its_own_count() -> None:

@@ -7,9 +7,22 @@ from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.gemini_cli.classify import failure_of_stream
+from dragoman.adapters.gemini_cli.history import History
 from dragoman.adapters.gemini_cli.parse import PROVIDER
 from dragoman.adapters.gemini_cli.tools import raw_input, tool_name
-from dragoman.sdk import Answer, Ask, FailureInfo, JsonValue, Line, Output, Stream, compact, fields, parse_json_object
+from dragoman.sdk import (
+    Answer,
+    Ask,
+    CloseInput,
+    FailureInfo,
+    JsonValue,
+    Line,
+    Output,
+    Stream,
+    compact,
+    fields,
+    parse_json_object,
+)
 from dragoman.sdk.acp import AcpOptions, AcpParser, Conversation, RpcError, TurnEnd, error_text
 from dragoman.sdk.fields import Fields
 from dragoman.v1 import event_pb2 as pb
@@ -62,7 +75,8 @@ class GeminiAcpParser:
     """The shared parser, with what Gemini CLI leaves out put in.
 
     It tells neither a tool's parameters nor what became of a call that was refused, and repeats a loaded session only
-    after it has said that it is loaded. What it says on standard error, of retries above all, comes when it ends.
+    after it has said that it is loaded; see `History`. What it says on standard error, of retries above all, comes
+    when it ends.
 
     Args:
         wanted: what this attempt wants of the agent.
@@ -74,7 +88,7 @@ class GeminiAcpParser:
         self._inner = AcpParser(replace(wanted, mode=""), options, version)
         self.report = self._inner.report
         self._refused: dict[str, str] = {}
-        self._is_history = bool(wanted.session_id)
+        self._history = History(wanted.session_id)
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
@@ -90,11 +104,9 @@ class GeminiAcpParser:
         params = fields.inner(frame, "params")
         update = fields.inner(params, "update")
         kind = fields.text(update, "sessionUpdate")
-        if self._is_history and kind:
-            # What it says of its commands is the first that is no longer history.
-            self._is_history = kind != "available_commands_update"
-            if self._is_history:
-                return []
+        of_history = self._history.take(frame, kind)
+        if of_history is not None:
+            return of_history
         outputs: list[Output] = []
         for call_id, session_id in list(self._refused.items()):
             outputs += self._inner.line(stream, line._replace(data=_ended(session_id, call_id)))
@@ -102,7 +114,8 @@ class GeminiAcpParser:
         completed = _completed(frame, params, update, kind)
         if completed is not None:
             line = line._replace(data=compact(completed).encode())
-        return [*outputs, *(self._watched(output, params) for output in self._inner.line(stream, line))]
+        heard = (self._history.hold(output) for output in self._inner.line(stream, line))
+        return [*outputs, *(self._watched(output, params) for output in heard)]
 
     def _watched(self, output: Output, params: Fields) -> Output:
         """Note when a permission is refused: it says nothing more of such a call."""
@@ -127,7 +140,8 @@ class GeminiAcpParser:
 
     def interrupt(self) -> Iterable[Output]:
         """Ask the agent to stop."""
-        return self._inner.interrupt()
+        outputs = self._inner.interrupt()
+        return [CloseInput()] if self._history.drop_prompt() else outputs
 
 
 def _ended(session_id: str, call_id: str) -> bytes:
