@@ -26,7 +26,8 @@ from dragoman.v1 import event_pb2 as pb
 _START_LIMIT_S: Final = 300.0
 _LOOK_S: Final = 0.2
 _ANSWER_LIMIT_S: Final = 10.0
-_STOP_LIMIT_S: Final = 12.0
+_STOP_LIMIT_S: Final = 20.0
+"""More than the keeper gives the gateway: killed before it has ended that, it would leave it behind."""
 _LAST_WORDS: Final = 1200
 """Characters."""
 _STARTS: Final = 3
