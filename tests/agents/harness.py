@@ -204,6 +204,8 @@ class Bench:
         self.env: dict[str, str] = env
         self.config: dict[str, Any] = dict(self.recipe.config)
         """The ``config`` that every run has, under its own."""
+        self.fields: dict[str, Any] = {}
+        """Further fields of every request, under its own."""
 
     @property
     def requests(self) -> list[RecordedRequest]:
@@ -258,7 +260,7 @@ class Bench:
         env = {**self.env, **fields.pop("env", {})}
         cwd = str(fields.pop("cwd", self.workspace))
         made = execute_request(self.adapter, prompt, cwd=cwd, config=config, env=env)
-        made.MergeFrom(api.ExecuteRequest(**fields))
+        made.MergeFrom(api.ExecuteRequest(**{**self.fields, **fields}))
         return made
 
     async def run(

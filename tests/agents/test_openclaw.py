@@ -1,11 +1,13 @@
 """The real OpenClaw through its adapter: what all agents must stand, and what only it does.
 
-All tests share one gateway, which takes a quarter of a minute to start, but for those in which the model's service
-refuses a key: OpenClaw then does not ask it again for a minute or more, whoever wants to.
+All tests share one gateway, which takes a quarter of a minute to start. Those in which the model's service refuses a
+key have a provider each: OpenClaw then does not ask that one again for a minute or more, whoever wants to.
 """
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -22,11 +24,24 @@ from tests.agents.harness import Bench, Failing, Recipe, Stage, answering, when
 from tests.agents.several import QuietSuite
 from tests.agents.suite import ALLOWED, ASKED, SharedStage, is_kind, resuming
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+
+REFUSED: Final = {"[401]": "first", "[NO_CREDIT]": "second", "fresh_start_fails": "third"}
+"""In the names of tests: the provider that OpenClaw does not ask for a while after them."""
+
+
+def configuration() -> str:
+    """Return OpenClaw's, with further providers beside that of all other tests; each is the scripted service."""
+    (text,) = OPENCLAW.model_files.values()
+    made = json.loads(text.format_map({}))
+    providers = made["models"]["providers"]
+    providers.update(dict.fromkeys(REFUSED.values(), providers["scripted"]))
+    return json.dumps(made).replace("{", "{{").replace("}", "}}")
+
 
 RECIPE = Recipe(
     make=adapter,
-    family=OPENCLAW,
+    family=replace(OPENCLAW, model_files=dict.fromkeys(OPENCLAW.model_files, configuration())),
     executable="openclaw",
     unknown_session="00000000-0000-4000-8000-000000000000",
     failures={
@@ -48,8 +63,6 @@ RECIPE = Recipe(
     own_files=[".npm"],
     unset=INHERITED,
 )
-POISONED = ("[401]", "[NO_CREDIT]", "fresh_start_fails")
-"""In the names of tests after which OpenClaw does not ask the scripted service for a while."""
 WATCHFUL = ("quick_test",)
 """In the names of tests that look at all of the home, where a warm gateway writes whenever it likes."""
 
@@ -64,11 +77,15 @@ class TestOpenClaw(SharedStage, QuietSuite):
     async def bench(
         self, stage: Stage, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
     ) -> AsyncIterator[Bench]:
-        if any(mark in request.node.name for mark in (*POISONED, *WATCHFUL)):
+        if any(mark in request.node.name for mark in WATCHFUL):
             async with Stage.set(RECIPE, (), tmp_path_factory.mktemp("own")) as own:
                 yield Bench(own, tmp_path_factory.mktemp("work"))
-        else:
-            yield Bench(stage, tmp_path_factory.mktemp("work"))
+            return
+        bench = Bench(stage, tmp_path_factory.mktemp("work"))
+        for mark, provider in REFUSED.items():
+            if mark in request.node.name:
+                bench.fields["model"] = f"{provider}/{MODEL.partition('/')[2]}"
+        yield bench
 
     async def test_the_gateway_is_kept_warm_and_started_again_when_it_has_died(self, bench: Bench) -> None:
         await bench.run("MOCK_TEXT")
@@ -173,7 +190,7 @@ class TestWithoutAGateway(SharedStage):
         assert seen.of("tool_call")[0].name == "write"
         assert "tools_withheld" in seen.notices
 
-    @pytest.mark.timeout(600)
+    @pytest.mark.timeout(900)
     async def test_a_session_goes_on_and_an_unknown_one_is_told(self, bench: Bench) -> None:
         first = await bench.run("MOCK_TEXT word=plover", config=LOCAL)
         handle = first.result.session.handle
