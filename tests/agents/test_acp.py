@@ -15,7 +15,7 @@ from dragoman.v1 import event_pb2 as pb
 from tests.agents.harness import Bench, Recipe, answering
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(150)]  # some start slowly
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]  # some start slowly
 
 CHOSEN: Final = frozenset(
     {

@@ -15,7 +15,7 @@ from dragoman.v1 import event_pb2 as pb
 from tests.agents.harness import BIN, Bench, Failing, Recipe
 from tests.agents.suite import ALLOWED, AgentSuite, resuming, why_not
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
 
 FAKE = Path(__file__).parent / "fake_cursor.py"
 

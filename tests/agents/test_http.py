@@ -15,7 +15,7 @@ from tests.agents.harness import Bench, Failing, Recipe, when
 from tests.agents.http_agent import HttpAgent, serving
 from tests.agents.suite import AgentSuite
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
 
 NOT_REPEATED = "a POST may have worked, and is not repeated; the failure says when to try again"
 

@@ -14,7 +14,7 @@ from dragoman.v1 import event_pb2 as pb
 from tests.agents.harness import SECRET, Bench, Failing, Lack, Recipe, answering
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
 
 LACKS: tuple[Lack, ...] = ("program", "shell")
 UNKNOWN = "00000000-0000-4000-8000-000000000000"

@@ -12,7 +12,7 @@ from dragoman.v1 import event_pb2 as pb
 from tests.agents.harness import Bench, Failing, Recipe
 from tests.agents.suite import AgentSuite, proves
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
 
 
 class TestPi(AgentSuite):

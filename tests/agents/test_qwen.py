@@ -35,7 +35,7 @@ class TestQwen(AgentSuite):
         cannot={
             "test_a_cut_that_passes_leaves_one_answer": "it goes on in the same message, and does not tell",
         },
-        idle_s=10,
+        idle_s=15,
         wall_s=5,
         grace_s=15,
         unset=adapter().inherit,

@@ -14,7 +14,7 @@ from dragoman.v1 import router_pb2
 from tests.agents.harness import Bench, Stage
 from tests.agents.test_claude_code import CLAUDE_CODE
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
