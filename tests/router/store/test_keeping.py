@@ -195,7 +195,10 @@ async def test_just_after_an_outage_or_a_start_only_what_was_given_up_is_claimed
     await keeping.close()
 
 
-async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_a_new_one(slow: Slow) -> None:
+@pytest.mark.parametrize("is_written_meanwhile", [False, True])
+async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_a_new_one(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch, *, is_written_meanwhile: bool
+) -> None:
     keeping = Keeping(slow, SystemClock(), "one", kept=KEPT)
     await keeping.open()
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r"))
@@ -204,10 +207,20 @@ async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_
         a_run(), lambda: replace(a_run(), state=state), lambda *_: None, lambda: None, is_begun=False
     )
     assert await keeping.writer.begin(logged)
-    slow.fails = False
-    with pytest.raises(DragomanError) as caught:
-        await keeping.find("r")
+
+    async def looked_for(store: Store, run_id: str) -> StoredRun | None:
+        found = await Store.run(store, run_id)
+        if is_written_meanwhile:
+            slow.fails = False
+            assert await keeping.writer.flushed(logged, PATIENCE_S)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slow, "run", looked_for)
+        with pytest.raises(DragomanError) as caught:
+            await keeping.find("r")
     assert caught.value.reason is Reason.RUN_LOG_UNAVAILABLE
+    slow.fails = False
     assert await keeping.writer.flushed(logged, PATIENCE_S)
     assert await keeping.find("r") is not None
     await keeping.close()

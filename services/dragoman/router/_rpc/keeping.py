@@ -195,13 +195,15 @@ class Keeping:
         """
         if not is_run_id(run_id):
             return None
-        never_was = self.writer.is_removing(run_id)
+        # Each before and after: it may be removed, or written, while it is looked for.
+        never_was, is_unwritten = self.writer.is_removing(run_id), self.writer.is_writing(run_id)
         try:
             stored = await self.store.run(run_id)
         except StoreError as error:
             raise unavailable(error) from error
         never_was = never_was or self.writer.is_removing(run_id)
-        if stored is None and self.writer.is_writing(run_id) and not self.is_in_memory(run_id):
+        is_unwritten = is_unwritten or self.writer.is_writing(run_id)
+        if stored is None and is_unwritten and not self.is_in_memory(run_id):
             raise unavailable("a run with this id is not written yet")
         return None if stored is not None and never_was and stored.owner == self.owner else stored
 
