@@ -1,6 +1,10 @@
 """What holds for all tests."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # A busy machine is no fault: no property here is about time, and each test has the timeout of pytest anyway.
@@ -16,3 +20,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_MANY_EXAMPLES_S))
+
+
+@pytest.fixture(autouse=True)
+def logs_of_its_own() -> Iterator[None]:
+    """Undo what a program that was called in this process set up: no logger is to go on with it in other tests."""
+    configure, before = structlog.configure, structlog.get_config()
+
+    def configure_for_now(**how: Any) -> None:
+        configure(**{**how, "cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", configure_for_now)
+        yield
+    configure(**before)
