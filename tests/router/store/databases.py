@@ -1,6 +1,8 @@
 """New databases for tests: SQLite files, and databases of a PostgreSQL server that is started when first wanted."""
 
+import atexit
 import secrets
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,18 +19,22 @@ _START_S = 50
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """Start a server of this session's own, reached by a socket in its folder; return its address."""
-    folder = tmp_path_factory.mktemp("pg")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(folder))  # it warns at its import if there is none
-        from pgserver import postgres_server
+    # Not below pytest's own folder: each session closes that to other users, which the server is where we are root.
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_RUNTIME_DIR", folder)  # it warns at its import if there is none
+            from pgserver import postgres_server
 
-        pg_ctl = vars(postgres_server)["pg_ctl"]
-        patch.setattr(postgres_server, "pg_ctl", lambda *args, **more: pg_ctl(*args, **{**more, "timeout": _START_S}))
-        server = postgres_server.get_server(folder / "data", cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
+            pg_ctl = vars(postgres_server)["pg_ctl"]
+            patch.setattr(
+                postgres_server, "pg_ctl", lambda *args, **more: pg_ctl(*args, **more | {"timeout": _START_S})
+            )
+            server = postgres_server.get_server(Path(folder) / "data", cleanup_mode="stop")
+        yield server.get_uri()
+        server.cleanup()
+        atexit.unregister(server._cleanup)  # it would make the folder again
 
 
 def new_database(kind: str, folder: Path, request: pytest.FixtureRequest) -> Database:
