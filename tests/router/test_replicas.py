@@ -368,6 +368,22 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_to_anothe
         assert kinds(told) == ["started", "text:a", "result"]
 
 
+async def test_a_run_that_no_adapter_had_begins_when_its_request_is_what_takes_it_over(
+    folder: Path, run_log: str
+) -> None:
+    named, steps = manifest(folder, "fake"), ("a", {"end": "SUCCEEDED"})
+    async with contextlib.AsyncExitStack() as held:
+        first = {"manifests": [str(named)], "run_log": run_log, "max_runs": {"fake": 1}}
+        process, caller = await held.enter_async_context(program(folder, **first))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), manifests=(named,), run_log=run_log)
+        _, other = await held.enter_async_context(routing(there))
+        await waiting(caller, *steps)
+        process.kill()
+        await process.wait()
+        told = [event for event in await execute_waiting(other, *steps).rest() if event.sequence]
+        assert kinds(told) == ["started", "text:a", "result"]
+
+
 async def test_what_another_router_passes_on_is_not_begun_where_nobody_knows_it(two: Two) -> None:
     asked = pb.ExecuteRequest(adapter="fake", run_id="r")
     refused = await Stream(two.mine.adapter.Execute(asked, metadata=((HOP, "1"),))).error()

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.limits import REATTACH_S
+from dragoman.router._domain.run_states import RunState
 from dragoman.router._domain.stored import StoredRun
 from dragoman.router._rpc.core import Core
 from dragoman.router._rpc.endpoint import Endpoint
@@ -143,6 +144,8 @@ class Takeover:
             raise
 
     async def _find_again(self, run: Run, stored: StoredRun, host: Host) -> None:
+        if run.state is not RunState.ADRIFT:
+            return  # it was taken over by its request, which has begun it by now
         if run.awaits_request:
             await self._core.runs.wait_for_request(run)
             return
