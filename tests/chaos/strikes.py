@@ -57,7 +57,7 @@ class Strike(abc.ABC):
     async def _come_back(self) -> None:
         """Have callers that saw nothing of their runs ask for them again."""
         asking = [trial.reader for trial in self._trials if trial.case.state == "before" and trial.reader.repeats]
-        await asyncio.gather(*(reader.leave() for reader in asking if not reader.events))
+        await asyncio.gather(*(reader.leave() for reader in asking if not reader.has_seen))
 
     @abc.abstractmethod
     async def do(self) -> Blame:
