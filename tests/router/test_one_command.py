@@ -1,6 +1,9 @@
 """Routers that are there for one command only: they go on with the run of a dead router that they are asked for."""
 
+import contextlib
 import json
+import os
+import signal
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -86,8 +89,8 @@ async def test_it_is_cancelled_and_others_of_its_process_are_not(folder: Path) -
 
 
 async def test_where_its_adapter_is_gone_too_it_is_lost_and_no_other_run_is_touched(folder: Path) -> None:
-    entry = await killed(folder, "r", "other", adapter_orphan_after_s=0.2)
-    await gone(entry.pid)
+    entry = await killed(folder, "r", "other")
+    os.kill(entry.pid, signal.SIGKILL)
     await gone(entry.guard_pid)
     async with passing(folder) as (_router, caller):
         gap, result = [event for event in await caller.attach("r", 2).rest() if not event.HasField("replay_done")]
@@ -130,6 +133,6 @@ async def test_what_it_cannot_see_it_declares_not_lost(folder: Path, *, has_it: 
 
 async def _put_at_an_address(folder: Path) -> None:
     """Have the run as if its process were at a configured address."""
-    with sqlite3.connect(folder / "s" / "runs.db") as connection:
+    with contextlib.closing(sqlite3.connect(folder / "s" / "runs.db")) as connection, connection:
         place = json.dumps({"address": "127.0.0.1:9", "instance_id": "i"})
         assert connection.execute("UPDATE runs SET place = ? WHERE run_id = 'r'", (place,)).rowcount == 1
