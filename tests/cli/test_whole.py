@@ -15,6 +15,10 @@ from google.protobuf import json_format
 from tests.cli.program import Done, dragoman, environment, finish, start
 
 
+# Each starts several programs, which take seconds each on a busy machine.
+pytestmark = pytest.mark.timeout(240)
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     """An environment with a home of its own."""

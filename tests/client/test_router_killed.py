@@ -15,6 +15,9 @@ from dragoman.v1 import event_pb2 as pb
 from tests.cli.program import start
 from tests.router.harness import PATIENCE_S, Proxy
 
+# Each starts several programs, which take seconds each on a busy machine.
+pytestmark = pytest.mark.timeout(240)
+
 AGENT = "echo began >> journal; read go < gate; echo went"
 
 
