@@ -14,7 +14,6 @@ from google.protobuf import json_format
 
 from tests.cli.program import Done, dragoman, environment, finish, start
 
-
 # Each starts several programs, which take seconds each on a busy machine.
 pytestmark = pytest.mark.timeout(240)
 
