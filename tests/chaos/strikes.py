@@ -78,7 +78,12 @@ class Sidecar(Strike):
     """The adapter's process, which runs share."""
 
     async def prepare(self) -> None:
-        self._entry = await self._world.entry(self._trials[0].case.adapter)
+        adapter = self._trials[0].case.adapter
+        if all(trial.case.state == "before" for trial in self._trials):
+            # A case that is repeated alone: nobody has needed it so far.
+            async with Client(self._world.address) as client:
+                await client.describe(adapter)
+        self._entry = await self._world.entry(adapter)
 
     async def do(self) -> Blame:
         self._world.kill(self._entry.pid)
