@@ -4,7 +4,9 @@ import asyncio
 import os
 import secrets
 import signal
+import traceback
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -103,6 +105,22 @@ async def test_who_cannot_reach_the_server_is_told_why(capfd: pytest.CaptureFixt
         await database.open()
     assert "secret" not in str(failure.value)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("rest", ["bob:secret pw@/x", "bob:secret@[::bad/x", "bob:secret@/x?nonsense=1"])
+async def test_an_address_that_is_none_is_told_without_its_password(rest: str) -> None:
+    with pytest.raises(StoreError, match="percent-encoded") as failure:
+        await PostgresDatabase(f"postgresql://{rest}").open()
+    assert failure.value.is_lasting
+    assert "secret" not in "".join(traceback.format_exception(failure.value))
+
+
+async def test_a_password_may_have_anything_in_it(request: pytest.FixtureRequest) -> None:
+    url = new_postgres(request)
+    database = PostgresDatabase(url.replace("postgres:@", f"postgres:{quote('p#w/?%@: +&', safe='')}@"))
+    await database.open()
+    assert await database.fetch("SELECT count(*) FROM runs", {}) == [(0,)]
+    await database.close()
 
 
 async def test_what_was_perhaps_done_is_told_from_what_was_not(request: pytest.FixtureRequest) -> None:

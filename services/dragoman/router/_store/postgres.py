@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlencode
 
 from dragoman.router._store.database import (
     BUSY_S,
@@ -58,6 +59,11 @@ EXCEPTION  -- another router is doing the same
 END $$
 """
 
+_NO_URL: Final = (
+    "the URL of the run log is none that PostgreSQL's library can read; what is special in a name or password has to"
+    " be percent-encoded, as %20 for a space"
+)
+
 _T = TypeVar("_T")
 
 
@@ -95,7 +101,10 @@ class PostgresDatabase:
         self._errors = (psycopg.Error, TimeoutError, OSError)
         # Not what a statement cannot do at all, as while a table is renamed: that is the fault of no run.
         self._wrong = (psycopg.DataError,)
-        given = psycopg.conninfo.conninfo_to_dict(self._url)
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(self._url)
+        except psycopg.Error:  # which quotes the URL, the password in it
+            raise StoreError(_NO_URL, is_lasting=True) from None
         settings = {name: value for name, value in _SETTINGS.items() if name not in given}
         logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it says is told as ours
         pool = AsyncConnectionPool(
@@ -133,7 +142,9 @@ class PostgresDatabase:
             connection.execute(f"SET lock_timeout = {int(_MIGRATION_S * 1000)}")
             # Of this connection, so that it ends with it.
             connection.execute("SELECT pg_advisory_lock(hashtext('dragoman migration'))")
-            migrate(self._url.replace("postgresql://", "postgresql+psycopg://", 1))
+            # As parameters: the tool reads a URL otherwise than PostgreSQL does, where a password has a "#" or a "/".
+            given = psycopg.conninfo.conninfo_to_dict(self._url)
+            migrate(f"postgresql+psycopg:///?{urlencode(given)}")
 
     async def close(self) -> None:
         """Let go of the connections."""
