@@ -143,6 +143,10 @@ def _judge_identity(log: Sequence[pb.AgentEvent], readers: Sequence[Sequence[pb.
             raise Problem(f"client {number} has a gap that the log has not: {own}")
 
 
+_LOSES_A_ROUTER: Final = {"router", "router_sidecar", "claim", *REPLICAS}
+"""What takes with it a router, which may have told more than it wrote down."""
+
+
 def _judge_gap(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
     """A gap is the end of what is known: only LOST comes behind it, and from another router always with one."""
     bodies = [event.WhichOneof("body") for event in log]
@@ -151,6 +155,8 @@ def _judge_gap(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Resu
     is_anothers = evidence.case.victim == "router_sidecar" and not evidence.ended_first
     if is_anothers and evidence.case.state in HELD and "gap" not in bodies:
         raise Problem(f"LOST by another router, and no gap says what nobody can know: {bodies[-5:]}")
+    if "gap" in bodies and evidence.case.victim not in _LOSES_A_ROUTER:
+        raise Problem(f"its router lived and knew all of it, and yet there is a gap: {bodies[-5:]}")
     if "gap" in bodies and (bodies.index("gap") != len(bodies) - 2 or result.outcome != LOST):
         raise Problem(f"a gap, and then more than LOST: {bodies[-5:]}")
 

@@ -44,14 +44,19 @@ def test_a_good_run_is_good() -> None:
     assert judge(good()) == pb.OUTCOME_SUCCEEDED
 
 
-def test_a_gap_before_lost_is_explicit() -> None:
-    evidence = good("sqlite/sidecar/process/streaming/0")
+@pytest.mark.parametrize("victim", ["router_sidecar", "sidecar"])
+def test_a_gap_before_lost_is_explicit_and_only_a_dead_routers(victim: str) -> None:
+    evidence = good(f"sqlite/{victim}/process/streaming/0")
     assert evidence.log is not None
     reader = lost(evidence.log, 4)
     evidence.log = lost(evidence.log, 3)
     evidence.rows = [(1, 3, True), (4, 100, False), (101, 101, True)]
     evidence.readers = [reader]
-    assert judge(evidence) == pb.OUTCOME_LOST
+    if victim == "router_sidecar":
+        assert judge(evidence) == pb.OUTCOME_LOST
+    else:
+        with pytest.raises(Problem, match="its router lived"):
+            judge(evidence)
 
 
 def test_what_died_with_its_router_is_lost_behind_a_gap() -> None:
