@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from dragoman.testkit.catalogue import CATALOGUE
+from dragoman.testkit.director import Director
 from dragoman.testkit.model_server import ModelServer, serving
 from dragoman.testkit.scenarios import Delivery, Reply, Scenario, Step, Text, say
 
@@ -52,6 +54,20 @@ class TestTalk:
         assert heard.text == "Hello from the scripted model."
         assert heard.headers["content-type"] == "text/event-stream"
         assert stop_reason(heard) == "end_turn"
+
+    async def test_answers_to_requests_of_one_moment_have_ids_of_their_own(
+        self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        both, told, changed = asyncio.Barrier(2), itertools.count(), Director.changed
+
+        async def changed_together(director: Director) -> None:
+            if next(told) < 2:
+                await both.wait()
+            await changed(director)
+
+        monkeypatch.setattr(Director, "changed", changed_together)
+        heard = await asyncio.gather(*(ask(server.url, user("MOCK_TEXT"), session=name) for name in "ab"))
+        assert len({one.events[0]["message"]["id"] for one in heard}) == 2
 
     async def test_usage_is_reported_at_start_and_end(self, server: ModelServer) -> None:
         heard = await ask(server.url, user("MOCK_TEXT"))

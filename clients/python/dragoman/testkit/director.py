@@ -33,6 +33,7 @@ class RecordedRequest:
         status: HTTP status answered; 0 until then.
         events: Stream events sent so far.
         outcome: ``open``, ``complete``, ``cut`` (by the script) or ``abandoned`` (by the client).
+        number: Which of all requests it was, from 1; ids in its answer are made of it.
     """
 
     method: str
@@ -46,6 +47,7 @@ class RecordedRequest:
     status: int = 0
     events: int = 0
     outcome: str = "open"
+    number: int = 0
 
 
 def record_of(request: HttpRequest) -> RecordedRequest:

@@ -162,6 +162,7 @@ class ModelServer:
         while (request := await read_request(reader, writer)) is not None:
             record = record_of(request)
             self.requests.append(record)
+            record.number = len(self.requests)
             try:
                 await self._answer(request, record, Responder(writer), reader)
                 record.outcome = "complete"

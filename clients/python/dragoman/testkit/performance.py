@@ -54,7 +54,7 @@ class Performance:
             await self.out.send_json(error.status, error.body, {**error.headers, **answer.headers})
 
     async def _reply(self, reply: Reply, ending: Failure | None) -> None:
-        number = len(self.director.requests)
+        number = self.record.number
         reply = in_own_words(reply, self.conversation.tools, self.director.tools)
         reply = fill_reply(reply, self.conversation)
         ending = ending and fill_failure(ending, self.conversation)
