@@ -101,6 +101,6 @@ class FullSuite(QuietSuite):
 
     async def test_it_is_interrupted_in_its_own_way_first(self, bench: Bench) -> None:
         """By a signal it might lose its last word, and would exit with another code."""
-        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=10))
+        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=40))
         seen = await bench.run("MOCK_STALL_MID", react=react)
         assert (seen.result.exit_code, seen.result.subtype) == self.interrupted

@@ -29,6 +29,7 @@ CLAUDE_CODE = Recipe(
     max_turns={"maxTurnsPerRun": 2},
     skill_tool=True,
     own_files=[".cache/claude-cli-nodejs"],  # logs of MCP servers
+    grace_s=30,  # that it is interrupted in its own way has a share of it before signals follow
     unset=INHERITED,
     failures={
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "claude_auth_required", 401, retries=True),
