@@ -217,6 +217,15 @@ async def test_a_session_that_could_not_be_kept_is_a_failure(tmp_path: Path) -> 
     assert done.last_line.startswith("succeeded in ")
 
 
+async def test_who_may_get_the_run_gets_a_directory_though_the_first_has_no_use_for_it(tmp_path: Path) -> None:
+    described = api.DescribeResponse(adapter="fake", revision=1, instance_id="i")
+    fake = FakeAdapter(hello(Teller()), answers={"Describe": described})
+    async with routed(fake) as env:
+        done = await dragoman("run", "fake", "hi", "--fallback", "process", env=env, cwd=tmp_path)
+    assert done.code == 0
+    assert fake.requests("Execute")[0].workspace.cwd == str(tmp_path)
+
+
 @pytest.mark.parametrize("option", ["model", "task", "agent", "resume", "permission-mode", "run-id", "cwd"])
 def test_an_option_that_was_given_as_nothing_is_a_wrong_call(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "fake", "hi", f"--{option}", ""]) == 2

@@ -134,7 +134,7 @@ class Journey:
     def _remark_refusal(self, error: DragomanError) -> None:
         is_again = self._course.retries_done > 0
         code, again = ("retry_refused", " again") if is_again else ("fallback_refused", "")
-        told = f"The adapter {self._run.record.adapter!r} did not take the run{again}: {error.message}."
+        told = f"The adapter {self._run.record.adapter!r} did not take the run{again}: {error.message.rstrip('.')}."
         self._run.pass_over(code, told)
 
     def _end(self) -> None:
@@ -229,7 +229,7 @@ class Journey:
                     raise host.refusal()
                 await self.refuse_switch(host)
             except DragomanError as error:
-                told = f"The run cannot fall back to {name[:64]!r}: {error.message}."
+                told = f"The run cannot fall back to {name[:64]!r}: {error.message.rstrip('.')}."
                 self._run.pass_over("fallback_refused", told)
             else:
                 self._name = name

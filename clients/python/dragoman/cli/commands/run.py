@@ -72,7 +72,9 @@ class Wishes:
     fork: bool = False
 
 
-def request_for(wishes: Wishes, described: pb.DescribeResponse, *, interactive: bool) -> pb.ExecuteRequest:
+def request_for(
+    wishes: Wishes, described: pb.DescribeResponse, *, interactive: bool, may_move: bool = False
+) -> pb.ExecuteRequest:
     """Return the request for one run.
 
     What was not said is left out, but for a directory to work in and somebody to ask, where the adapter has a
@@ -82,6 +84,7 @@ def request_for(wishes: Wishes, described: pb.DescribeResponse, *, interactive: 
         wishes: what was said.
         described: the adapter.
         interactive: whether somebody is there to ask.
+        may_move: whether another adapter may get the run, and have a use for the directory.
 
     Raises:
         DragomanError: a setting has no JSON form.
@@ -89,7 +92,8 @@ def request_for(wishes: Wishes, described: pb.DescribeResponse, *, interactive: 
     """
     features = {item.feature for item in described.capabilities.items}
     cwd = wishes.cwd
-    if cwd is None and event_pb2.FEATURE_WORKSPACE in features and "cwd" not in (wishes.config or {}):
+    has_use = event_pb2.FEATURE_WORKSPACE in features or may_move
+    if cwd is None and has_use and "cwd" not in (wishes.config or {}):
         cwd = _values.directory(None)
     request = execute_request(
         wishes.adapter,
@@ -249,7 +253,8 @@ def run_command(
             _refuse_foreign(wishes.session, described, session_file)
         settings = _values.config(config_pairs, described.config_schema_json)
         interactive = is_interactive() or detach  # what it asks waits for 'dragoman respond'
-        request = request_for(replace(wishes, config=settings), described, interactive=interactive)
+        wished = replace(wishes, config=settings)
+        request = request_for(wished, described, interactive=interactive, may_move=bool(fallback))
         put_chain(request, fallback, fallback_on, queue, ignore_breaker=ignore_breaker)
         await put_settings(client, request, fallback_config)
         if detach:
