@@ -25,7 +25,7 @@ from tests.chaos.databases import Database, Postgres, Sqlite
 
 PATIENCE_S: Final = 60.0
 """How long what must come may take on a machine that is busy."""
-ORPHAN_AFTER_S: Final = 30.0
+ORPHAN_AFTER_S: Final = 20.0
 """How long an adapter outlives its router; the next one has its runs sooner, though its start be slow, or its first
 claim fail."""
 REATTACH_S: Final = 15.0
