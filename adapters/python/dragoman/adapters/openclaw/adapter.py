@@ -49,6 +49,8 @@ MODES: Final = ("read-only", "guarded", "workspace", "full")
 _MARKER: Final = "DRAGOMAN_RUN_MARKER"
 """The variable by which all programs of a run are known."""
 _WAIT_MS: Final = 5000
+_LONGER_WAIT_MS: Final = 9000
+"""For a turn that is there, and was told to end."""
 
 
 class OpenClawAdapter(CommandLineAdapter):
@@ -174,8 +176,12 @@ def _not_local(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Itera
 async def _stop(gateway: Gateway, job: Job) -> bool:
     """Stop a turn whose relay is gone, and tell whether it has ended."""
     key, run = plan.session_key(job), plan.run_key(job)
-    await gateway.ask("sessions.abort", {"key": key, "runId": run})
-    ended = await gateway.ask("agent.wait", {"runId": run, "timeoutMs": _WAIT_MS})
+    aborted = await gateway.ask("sessions.abort", {"key": key, "runId": run})
+    was_there = aborted.get("status") == "aborted"
+    wait_ms = _LONGER_WAIT_MS if was_there else _WAIT_MS
+    ended = await gateway.ask("agent.wait", {"runId": run, "timeoutMs": wait_ms})
+    if ended.get("status") == "timeout" and ended.get("endedAt") is None:
+        return aborted.get("status") == "no-active-run"  # the wait was over; what never began needs no end
     return ended.get("status") in {"ok", "error", "timeout"}
 
 
