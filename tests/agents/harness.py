@@ -34,7 +34,7 @@ from dragoman.v1 import event_pb2 as pb
 BIN = Path(__file__).parents[2] / ".agents" / "bin"
 MARK = "AGENT_TEST_MARK"
 SECRET = "s3cr3t-Pl0ver-7731-heliotrope"
-PATIENCE_S = 50
+PATIENCE_S = 100
 """How long an agent may take on a busy machine to come so far as it surely does."""
 
 React = Callable[[pb.AgentEvent, RunStream], Awaitable[None]]
