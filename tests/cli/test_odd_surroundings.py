@@ -1,11 +1,14 @@
 """The program where something that is always there is not: directories, standard streams, room on a disk."""
 
 import asyncio
+import fcntl
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from dragoman.cli._router import _tidy
 from dragoman.testkit.fake_adapter import FakeAdapter, Teller
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import router_pb2
@@ -106,3 +109,18 @@ async def test_a_disk_that_is_full_is_told(arguments: list[str], unbuffered: str
     async with routed(fake_of()) as env:
         done = await shell('exec "$@" >/dev/full', *arguments, env={**env, "PYTHONUNBUFFERED": unbuffered})
     assert (done.code, done.err) == (1, "error: cannot write the output: No space left on device\n")
+
+
+def test_what_a_killed_program_left_of_its_router_is_removed_by_the_next(tmp_path: Path) -> None:
+    for name in ("dragoman-dead", "dragoman-lives", "dragoman-new", "other-dead"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "router.sock.lock").touch()
+        if name != "dragoman-new":
+            os.utime(tmp_path / name, (0, 0))
+    (tmp_path / "dragoman-link").symlink_to("other-dead")
+    with (tmp_path / "dragoman-lives" / "router.sock.lock").open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _tidy(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"dragoman-lives", "dragoman-new", "dragoman-link", "other-dead"}
+    assert (tmp_path / "other-dead" / "router.sock.lock").exists()

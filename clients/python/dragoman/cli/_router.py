@@ -4,10 +4,16 @@ The only place of the command line that knows `dragoman.router`.
 """
 
 import contextlib
+import fcntl
+import os
+import shutil
+import stat
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from dragoman.cli._failures import Complaint
 from dragoman.cli._problem import ProblemError
@@ -17,6 +23,11 @@ from dragoman.protocol.logs import configure_logs
 from dragoman.router.app import Router, RouterConfig, StoreError, run_router
 
 __all__ = ["RouterConfig", "embedded_router", "serve"]
+
+_PREFIX: Final = "dragoman-"
+_SOCKET: Final = "router.sock"
+_NEW_S: Final = 60.0
+"""A folder that is no older may be one whose socket is just being made."""
 
 
 @contextlib.asynccontextmanager
@@ -34,15 +45,35 @@ async def embedded_router(*, debug: bool = False) -> AsyncIterator[str]:
     configure_logs("console", level="info" if debug else "critical")
     async with contextlib.AsyncExitStack() as held:
         try:
-            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()))
+            parent = Path(_short_directory() or tempfile.gettempdir())
+            _tidy(parent)
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent))
             # It is there for one command only: what other routers have left is for one that stays.
-            config = RouterConfig(listen=(f"unix:{Path(folder) / 'router.sock'}",), takes_over=False)
+            config = RouterConfig(listen=(f"unix:{Path(folder) / _SOCKET}",), takes_over=False)
             router = await held.enter_async_context(Router(config))
         except OSError as error:
             raise ProblemError(_no_directory(error)) from error
         except StoreError as error:
             raise ProblemError(_no_log(error)) from error
         yield router.addresses[0]
+
+
+def _tidy(parent: Path) -> None:
+    """Remove the folders of routers of ours that were killed: whose socket's lock nobody holds any more."""
+    for lock in parent.glob(f"{_PREFIX}*/{_SOCKET}.lock"):
+        with contextlib.suppress(OSError):
+            made = lock.parent.lstat()
+            if stat.S_ISDIR(made.st_mode) and made.st_uid == os.getuid() and time.time() - made.st_mtime > _NEW_S:
+                _remove_unless_locked(lock)
+
+
+def _remove_unless_locked(lock: Path) -> None:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock.parent)
+    finally:
+        os.close(descriptor)
 
 
 def _no_directory(error: OSError) -> Complaint:
