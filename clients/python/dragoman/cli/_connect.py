@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import click
@@ -53,6 +54,9 @@ def run_connected(router: str | None, work: Callable[[Client], Awaitable[int | N
     """
 
     async def main() -> int:
+        # Where another thread gets Ctrl-C, and gRPC has some, the loop would sleep on and nobody hear of it. With a
+        # handler of any signal, each wakes it: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, lambda: None)
         async with connected(router, debug=debug) as client:
             return await work(client) or 0
 
