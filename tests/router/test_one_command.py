@@ -1,6 +1,8 @@
 """Routers that are there for one command only: they go on with the run of a dead router that they are asked for."""
 
+import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -11,11 +13,18 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router._domain.reservation import STEP
+from dragoman.router._domain.stored import StoredRun
+from dragoman.router._rpc.core import Core
+from dragoman.router._rpc.keeping import Keeping
+from dragoman.router._rpc.takeover import Takeover
+from dragoman.router._store.database import StoreError
+from dragoman.router._store.store import Store
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, is_alive, kinds, manifest, routing
 from tests.router.test_processes import program
+from tests.router.test_takeover import attached
 
 STEPS: tuple[Any, ...] = ("a", {"gate": "g"}, "b", {"end": "SUCCEEDED"})
 
@@ -117,13 +126,13 @@ async def test_who_leaves_it_leaves_it_to_the_next(folder: Path) -> None:
     await gone(entry.pid)
 
 
-@pytest.mark.parametrize("has_it", [True, False])
-async def test_what_it_cannot_see_it_declares_not_lost(folder: Path, *, has_it: bool) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "unix:/nowhere/a.sock", ""])
+async def test_what_it_cannot_see_it_declares_not_lost(folder: Path, address: str) -> None:
     """Runs at addresses, and of adapters that only the dead router was told of, are for a router that stays."""
     await killed(folder, "r")
-    if has_it:
-        await _put_at_an_address(folder)
-    manifests = (manifest(folder, "fake"),) if has_it else ()
+    if address:
+        await _put_at(address, folder)
+    manifests = (manifest(folder, "fake"),) if address else ()
     async with passing(folder, manifests=manifests) as (_router, caller):
         assert (await caller.attach("r", 2).error()).reason is Reason.ADAPTER_UNAVAILABLE
         failed = await failure(caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S))
@@ -131,8 +140,65 @@ async def test_what_it_cannot_see_it_declares_not_lost(folder: Path, *, has_it: 
         assert not (await caller.run("r")).run.HasField("result")
 
 
-async def _put_at_an_address(folder: Path) -> None:
+async def _put_at(address: str, folder: Path) -> None:
     """Have the run as if its process were at a configured address."""
     with contextlib.closing(sqlite3.connect(folder / "s" / "runs.db")) as connection, connection:
-        place = json.dumps({"address": "127.0.0.1:9", "instance_id": "i"})
+        place = json.dumps({"address": address, "instance_id": "i"})
         assert connection.execute("UPDATE runs SET place = ? WHERE run_id = 'r'", (place,)).rowcount == 1
+
+
+async def test_a_run_whose_taking_nobody_was_told_of_is_followed_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log had it done, and the connection broke; and somebody else asked for the run meanwhile."""
+    take, find, both, finds = Store.take, Keeping.find, asyncio.Event(), itertools.count(1)
+
+    async def counted(keeping: Keeping, run_id: str) -> StoredRun | None:
+        found = await find(keeping, run_id)
+        if next(finds) == 2:
+            both.set()
+        return found
+
+    async def unanswered(store: Store, *what: Any, **more: Any) -> StoredRun | None:
+        await both.wait()
+        taken = await take(store, *what, **more)
+        if taken is not None:
+            raise StoreError("the connection broke")
+        return taken
+
+    async with passing(folder, name="stays", takes_over=True) as (_router, caller):
+        with monkeypatch.context() as patch:
+            patch.setattr(Takeover, "_look", _nothing)  # it is for who asks to find the run
+            await killed(folder, "r")
+            patch.setattr(Store, "take", unanswered)
+            patch.setattr(Keeping, "find", counted)
+            first, second = caller.attach("r"), caller.attach("r")
+            reasons = {(await first.error()).reason, (await second.error()).reason}
+        assert reasons == {Reason.RUN_LOG_UNAVAILABLE, Reason.ADAPTER_UNAVAILABLE}
+        following = asyncio.ensure_future(attached(caller, "r", 0))
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        await answer(caller, "r")
+        assert (await following)[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_a_run_is_seen_to_though_who_asked_for_it_went_away(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def tried(core: Core) -> None:
+        asked.set()
+        await asyncio.sleep(0.2)  # as where an address is not reached yet
+
+    async with passing(folder, name="stays", takes_over=True, manifests=()) as (_router, caller):
+        monkeypatch.setattr(Takeover, "_look", _nothing)  # as above
+        await killed(folder, "r")
+        monkeypatch.setattr(Core, "tried", tried)
+        stream = caller.attach("r")
+        await asked.wait()
+        stream.cancel()
+        assert (await attached(caller, "r", 0))[-1].result.outcome == event_pb2.OUTCOME_LOST
+
+
+async def _nothing(_takeover: Takeover) -> None:
+    """Look for no run."""

@@ -159,7 +159,8 @@ class Keeping:
             taken = await self.store.take(stored.run_id, of=stored.owner, owner=self.owner, lease_until=lease_until)
         except StoreError as error:
             raise unavailable(error) from error
-        self._claiming.discard(stored.run_id)
+        if taken is not None:  # else perhaps by a take of ours of which no answer came: ``claim`` will tell
+            self._claiming.discard(stored.run_id)
         return taken
 
     def follow(

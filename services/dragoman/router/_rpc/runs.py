@@ -348,4 +348,6 @@ def _place(run: Run) -> dict[str, str]:
         # For an adapter at an address, whose name the next router may not know yet.
         address = run.host.record.spec.address
         return {"wants": address} if address else {}
-    return {"address": endpoint.link.address, "instance_id": endpoint.instance_id}
+    # Only where routers launch it here can it be seen from outside that it is gone.
+    launched = {"launched": "here"} if run.host.record.spec.launch is not None else {}
+    return {"address": endpoint.link.address, "instance_id": endpoint.instance_id, **launched}

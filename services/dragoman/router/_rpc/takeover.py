@@ -46,6 +46,7 @@ class Takeover:
         self._look_s = look_s
         self._stays = stays
         self._taking = asyncio.Lock()
+        self._is_leaving = False
 
     async def begin(self) -> None:
         """Look for runs without a router now, and again and again in the background, if this router stays."""
@@ -64,14 +65,20 @@ class Takeover:
             DragomanError: RUN_LOG_UNAVAILABLE.
         """
         if self._may_take(stored):
-            async with self._taking:  # of several who ask at once the first does it
-                taken = await self._core.keeping.take(stored)
-                if taken is not None:
-                    await self._take_over(taken)
+            # To its end, even if who asks goes away meanwhile: by then it may be this router's, and nobody else's.
+            await asyncio.shield(self._take_one(stored))
         return self._core.runs.find(stored.run_id)
+
+    async def _take_one(self, stored: StoredRun) -> None:
+        async with self._taking:  # of several who ask at once the first does it
+            if self._core.runs.find(stored.run_id) is None and self._may_take(stored):
+                taken = await self._core.keeping.take(stored)
+                if taken is not None and not self._is_leaving:
+                    await self._take_over(taken)
 
     async def leave(self) -> None:
         """Leave what was taken over for the next router, if this one was there for one command only."""
+        self._is_leaving = True
         if self._stays:
             return
         for run in self._core.runs.live():
@@ -83,14 +90,15 @@ class Takeover:
                 host.leave_adopted()
 
     def _may_take(self, stored: StoredRun) -> bool:
-        if self._core.is_draining or not self._core.is_adrift(stored):
+        if self._is_leaving or not self._core.is_adrift(stored):
             return False
         return self._stays or self._can_see(stored)
 
     def _can_see(self, stored: StoredRun) -> bool:
-        is_launched = isinstance(self._core.present(stored.adapter), LaunchedHost)
+        if not isinstance(self._core.present(stored.adapter), LaunchedHost):
+            return False
         place = json.loads(stored.place)
-        return is_launched and "wants" not in place and place.get("address", "unix:").startswith("unix:")
+        return "launched" in place or not place.keys() & {"address", "wants"}
 
     async def _watch(self) -> None:
         while True:
@@ -111,11 +119,12 @@ class Takeover:
         for owner in await keeping.store.owners():
             if self._core.scene.processes.is_gone(owner):  # then its lease need not be waited for
                 await keeping.store.release(owner)
-        for stored in await keeping.claim():
-            try:
-                await self._take_over(stored)
-            except Exception:  # noqa: BLE001 - one run must not keep the others from being looked after
-                _log.exception("run not taken over", run_id=stored.run_id)
+        async with self._taking:
+            for stored in await keeping.claim():
+                try:
+                    await self._take_over(stored)
+                except Exception:  # noqa: BLE001 - one run must not keep the others from being looked after
+                    _log.exception("run not taken over", run_id=stored.run_id)
 
     async def _take_over(self, stored: StoredRun) -> None:
         own = self._core.runs.find(stored.run_id)
