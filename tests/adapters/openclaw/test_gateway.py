@@ -85,6 +85,31 @@ async def test_a_start_that_fails_is_tried_again_by_the_next(kind: Any) -> None:
     assert (await gateways.take(setting())).is_alive
 
 
+async def test_a_start_that_failed_when_nobody_waited_any_more_is_tried_again_too(kind: Any) -> None:
+    gateways = Gateways()
+    kind.fails = True
+    waiting = asyncio.ensure_future(gateways.take(setting()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    kind.fails = False
+    assert (await gateways.take(setting())).is_alive
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_whenever_who_waits_goes_away_the_next_has_what_was_started(kind: Any, turns: int) -> None:
+    gateways = Gateways()
+    waiting = asyncio.ensure_future(gateways.take(setting()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert (await gateways.take(setting())).is_alive
+    assert len(kind.started) == 1
+
+
 async def test_so_is_one_that_could_not_even_be_tried(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gateways = Gateways()
     with monkeypatch.context() as full:

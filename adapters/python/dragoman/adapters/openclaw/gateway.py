@@ -216,6 +216,10 @@ class _Place:
         self.users = 0
 
 
+def _broke_off(start: "asyncio.Task[Gateway]") -> bool:
+    return start.done() and (start.cancelled() or start.exception() is not None)
+
+
 class Gateways:
     """All gateways of an adapter."""
 
@@ -234,14 +238,9 @@ class Gateways:
         place = self._places.setdefault(setting.state_dir, _Place())
         async with place.changed:
             while True:
-                if place.starting is None:
+                if place.starting is None or _broke_off(place.starting):
                     place.starting = asyncio.ensure_future(Gateway.start(setting))
-                try:
-                    gateway = await asyncio.shield(place.starting)
-                except BaseException:  # or it was the wait that was cancelled, and the start goes on
-                    if place.starting.done():
-                        place.starting = None
-                    raise
+                gateway = await asyncio.shield(place.starting)
                 if gateway.setting == setting and await gateway.is_well():
                     place.gateway = gateway
                     place.users += 1
