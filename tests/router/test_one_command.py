@@ -126,6 +126,20 @@ async def test_who_leaves_it_leaves_it_to_the_next(folder: Path) -> None:
     await gone(entry.pid)
 
 
+async def test_who_has_done_with_a_process_leaves_it_to_who_has_a_run_there(folder: Path) -> None:
+    entry = await killed(folder, "r", "other")
+    async with passing(folder) as (_router, caller):
+        stream = caller.attach("r", hold=True)
+        await stream.until("text")
+        async with passing(folder, name="stays", takes_over=True, idle_after_s=0.2) as (_other_router, stays):
+            answered = await stays.adapter.Cancel(pb.CancelRequest(run_id="other"), timeout=PATIENCE_S)
+            assert answered.outcome == event_pb2.OUTCOME_CANCELLED
+            await stays.until("fake", router_pb2.ADAPTER_STATE_IDLE)
+        assert is_alive(entry.pid)
+        await answer(caller, "r")
+        assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "unix:/nowhere/a.sock", ""])
 async def test_what_it_cannot_see_it_declares_not_lost(folder: Path, address: str) -> None:
     """Runs at addresses, and of adapters that only the dead router was told of, are for a router that stays."""

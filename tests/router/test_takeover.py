@@ -23,7 +23,19 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, Proxy, Stream, config, failure, gone, kinds, manifest, routing
+from tests.router.harness import (
+    PATIENCE_S,
+    Caller,
+    Proxy,
+    Stream,
+    config,
+    failure,
+    gone,
+    is_alive,
+    kinds,
+    manifest,
+    routing,
+)
 from tests.router.sidecar import Sidecar, serving
 from tests.router.test_processes import program
 
@@ -406,7 +418,10 @@ async def test_an_adapter_that_was_taken_over_is_kept_as_long_as_it_has_a_run_an
             await asyncio.wait_for(gone(entry.pid), 0.6)
         await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
         assert (await follower.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
-        await gone(entry.pid)
+        await caller.until("fake", router_pb2.ADAPTER_STATE_IDLE)
+        assert is_alive(entry.pid), "for what is known here another router may have a run at it"
+    os.kill(entry.pid, signal.SIGTERM)  # what its guard does, to which no router is connected any more
+    await gone(entry.pid)
 
 
 async def test_a_run_is_cancelled_though_its_adapter_is_only_being_looked_for(

@@ -148,6 +148,8 @@ class LaunchedHost(Host):
             is_wanted = self._life is life and self._uses
             if not endpoint.is_used and not is_wanted:
                 _log.info("adapter let go: nobody has used it", adapter=self.record.type)
+                # One that another router started may have runs that a third one follows: its guard sees to its end.
+                life.is_anothers = life.is_anothers or life.is_adopted
                 life.grace_s = self._scene.timing.stop_s
                 life.stopping.set()
 
