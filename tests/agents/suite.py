@@ -16,7 +16,7 @@ from dragoman.testkit.scenarios import Scenario
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Bench, Lack, Recipe, Stage, answering, processes_until, when
+from tests.agents.harness import PATIENCE_S, SECRET, Bench, Lack, Recipe, Stage, answering, processes_until, when
 
 ALLOWED = pb.Permissions(auto_approve=True)
 ASKED = pb.Permissions(interactive=True)
@@ -544,7 +544,12 @@ class AgentSuite:
     @proves("TestEnvironment, live")
     async def test_a_live_test_echoes_its_nonce(self, bench: Bench) -> None:
         tested = await bench.client.test_environment(
-            bench.adapter, live=True, config=bench.config, env=bench.env, cwd=str(bench.workspace)
+            bench.adapter,
+            live=True,
+            config=bench.config,
+            env=bench.env,
+            cwd=str(bench.workspace),
+            live_timeout_s=PATIENCE_S,
         )
         codes = {check.code: check.level for check in tested.checks}
         assert codes["live_ok"] == pb.SEVERITY_INFO
