@@ -24,6 +24,9 @@ async def connected(router: str | None, *, debug: bool = False) -> AsyncIterator
         ProblemError: a call failed inside the block.
         click.BadParameter: the address is none.
     """
+    # Where another thread gets Ctrl-C, and gRPC has some, the loop would sleep on and nobody hear of it. With a
+    # handler of any signal, each wakes it: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, lambda: None)
     async with contextlib.AsyncExitStack() as stack:
         if router is None:
             # The router brings the server's half of everything along; a client alone does without.
@@ -54,9 +57,6 @@ def run_connected(router: str | None, work: Callable[[Client], Awaitable[int | N
     """
 
     async def main() -> int:
-        # Where another thread gets Ctrl-C, and gRPC has some, the loop would sleep on and nobody hear of it. With a
-        # handler of any signal, each wakes it: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, lambda: None)
         async with connected(router, debug=debug) as client:
             return await work(client) or 0
 
