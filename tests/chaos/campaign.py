@@ -25,6 +25,9 @@ MOST_RUNS: Final = 14
 _MOST_BLAMED: Final = 3
 """How many of the runs that have the same problem are named."""
 
+_BORN: Final = 0.4
+"""How often the agents of runs that have told nothing are there when their victim is killed, and not perhaps."""
+
 LOST_WITHIN_S: Final = 2.0
 """A second, and another one for a machine that is busy with chaos."""
 
@@ -109,6 +112,8 @@ class Campaign:
             elif trial.case.state == "finishing":
                 trial.open_gate()
         await asyncio.sleep(dice.uniform(0.0, 0.15))
+        if dice.random() < _BORN:
+            await self._each([trial for trial in trials if trial.case.state == "before"], _born)
         for trial, problem in await strike.do():
             self._blame([trial], problem)
         if "sidecar" in victim:
@@ -188,6 +193,10 @@ def _told(problem: BaseException) -> str:
         told.append(f"{type(cause).__name__} {cause} ({where})")
         cause = cause.__context__
     return ", after ".join(told)
+
+
+async def _born(trial: Trial) -> None:
+    await trial.born()
 
 
 async def _into_state(trial: Trial) -> None:

@@ -211,7 +211,7 @@ class Trial:
         state = self.case.state
         if state == "before":
             if self.case.victim in {"agent", "guard"}:
-                await self._born()
+                await self.born()
             return
         if state == "input":
             await self.reader.until(lambda event: event.HasField("input_request"))
@@ -244,7 +244,8 @@ class Trial:
         if left := await self.world.until_run_is_gone(self.run_id):
             raise Problem(f"the run is over, and not gone: {left}")
 
-    async def _born(self) -> dict[str, Any]:
+    async def born(self) -> dict[str, Any]:
+        """Wait until its agent is there; return the first of what that noted."""
         async with asyncio.timeout(PATIENCE_S):
             while not (notes := self.notes()):  # noqa: ASYNC110 - a file tells nobody
                 await asyncio.sleep(_LOOK_S)
@@ -261,7 +262,7 @@ class Trial:
         if self.case.state in {"before", "finishing"}:
             await asyncio.sleep(self.case.dice("delay").uniform(0.0, 0.1))
         if self.case.victim != "client":
-            born = await self._born()
+            born = await self.born()
             self.world.kill(born["born" if self.case.victim == "agent" else "guard"])
         elif self._proxy is not None:
             await self._proxy.cut()
