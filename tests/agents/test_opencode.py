@@ -1,7 +1,12 @@
-"""The real opencode through its adapter: what all agents must stand, and what only it does."""
+"""The real opencode through its adapter: what all agents must stand, and what only it does.
+
+All tests of a class share one home, as opencode takes seconds to lay one out; but for two runs at once, which may
+be the first in theirs.
+"""
 
 import json
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +17,12 @@ from dragoman.testkit.scenarios import Scenario, Tool, call, say
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, Bench, Failing, Recipe, answering
+from tests.agents.harness import BIN, Bench, Failing, Recipe, Stage, answering
 from tests.agents.several import QuietSuite, words_server
-from tests.agents.suite import ALLOWED, ASKED, resuming
+from tests.agents.suite import ALLOWED, ASKED, SharedStage, resuming
 
 # opencode tries again for more than a minute before it gives up on the service of its model.
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(400)]
 
 
 OPENCODE = Recipe(
@@ -33,7 +38,7 @@ OPENCODE = Recipe(
     cannot={
         "test_a_cut_that_passes_leaves_one_answer": "it goes on in the same part, and does not tell",
     },
-    idle_s=12,
+    idle_s=20,
     wall_s=5,
     failures={
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "acp_error_-32603"),
@@ -49,7 +54,7 @@ OPENCODE = Recipe(
 )
 
 
-class TestOpencode(QuietSuite):
+class TestOpencode(SharedStage, QuietSuite):
     """Everything that all agents must stand."""
 
     recipe = OPENCODE
@@ -71,15 +76,24 @@ class TestOpencode(QuietSuite):
         ),
     )
 
-    @pytest.fixture(autouse=True)
-    def ripgrep(self, tmp_path: Path) -> None:
-        """Lay out the program that opencode would else fetch from GitHub when it first looks into directories."""
-        others = sorted(BIN.parent.glob("codex/node_modules/@openai/codex-linux-*/vendor/*-linux-*/codex-path/rg"))
-        found = shutil.which("rg") or next(map(str, others), "")
-        folder = tmp_path / "home" / ".cache" / "opencode" / "bin"
-        folder.mkdir(parents=True)
-        if found:
-            (folder / "rg").symlink_to(found)
+    @pytest.fixture
+    async def bench(
+        self,
+        stage: Stage,
+        tmp_path: Path,
+        tmp_path_factory: pytest.TempPathFactory,
+        monkeypatch: pytest.MonkeyPatch,
+        request: pytest.FixtureRequest,
+    ) -> AsyncIterator[Bench]:
+        for name in INHERITED:
+            monkeypatch.delenv(name, raising=False)
+        if request.node.name == "test_two_runs_at_once":
+            async with Stage.set(OPENCODE, (), tmp_path_factory.mktemp("own")) as own:
+                lay_out_ripgrep(own.isolation.home)
+                yield Bench(own, tmp_path)
+        else:
+            lay_out_ripgrep(stage.isolation.home)
+            yield Bench(stage, tmp_path)
 
     async def test_the_model_is_asked_once(self, bench: Bench) -> None:
         await bench.run("MOCK_TEXT")
@@ -148,8 +162,7 @@ class TestOpencode(QuietSuite):
     async def test_a_file_elsewhere_is_asked_about(self, bench: Bench, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere" / "a.txt").write_text("outside")
-        scenario = f"MOCK_READ path=../{tmp_path.name}/elsewhere/a.txt"
-        seen = await bench.run(f"{scenario}", permissions=ASKED, react=answering("reject_once"))
+        seen = await bench.run("MOCK_READ path=../elsewhere/a.txt", permissions=ASKED, react=answering("reject_once"))
         assert seen.of("input_request")
         assert "outside" not in seen.text
 
@@ -191,14 +204,11 @@ class TestOpencode(QuietSuite):
         assert "opencode auth login" in found.hint
 
 
-class TestRunTransport:
+class TestRunTransport(SharedStage):
     """``opencode run``, for where the Agent Client Protocol will not do."""
 
     recipe = OPENCODE
-    scenarios = ()
-    stage = TestOpencode.stage
     bench = TestOpencode.bench
-    for_this_agent = TestOpencode.for_this_agent
     RUN = {"transport": "run"}  # noqa: RUF012  # a constant
 
     async def test_text_and_usage(self, bench: Bench) -> None:
@@ -235,3 +245,13 @@ class TestRunTransport:
         seen = await bench.run("MOCK_401", config=self.RUN)
         failure = seen.result.failure
         assert (failure.kind, failure.http_status) == (pb.FAILURE_KIND_AUTH_REQUIRED, 401)
+
+
+def lay_out_ripgrep(home: Path) -> None:
+    """Lay out the program that opencode would else fetch from GitHub when it first looks into directories."""
+    others = sorted(BIN.parent.glob("codex/node_modules/@openai/codex-linux-*/vendor/*-linux-*/codex-path/rg"))
+    found = shutil.which("rg") or next(map(str, others), "")
+    link = home / ".cache" / "opencode" / "bin" / "rg"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if found and not link.exists():
+        link.symlink_to(found)
