@@ -89,7 +89,7 @@ class SqliteDatabase:
         # Before SQLite makes it, and its companions after its model: nobody else may read what agents said.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
         for path in (self._path, *(Path(f"{self._path}{suffix}") for suffix in ("-wal", "-shm"))):
-            with contextlib.suppress(FileNotFoundError, PermissionError):
+            with contextlib.suppress(OSError):
                 path.chmod(_MODE)  # one that was restored from a copy may be anybody's to read
         connection = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
         try:
