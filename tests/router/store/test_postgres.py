@@ -123,6 +123,14 @@ async def test_a_password_may_have_anything_in_it(request: pytest.FixtureRequest
     await database.close()
 
 
+async def test_a_host_may_be_percent_encoded(request: pytest.FixtureRequest) -> None:
+    given = psycopg.conninfo.conninfo_to_dict(new_postgres(request))
+    database = PostgresDatabase(f"postgresql://postgres@{quote(str(given['host']), safe='')}/{given['dbname']}")
+    await database.open()
+    assert await database.fetch("SELECT count(*) FROM runs", {}) == [(0,)]
+    await database.close()
+
+
 async def test_what_was_perhaps_done_is_told_from_what_was_not(request: pytest.FixtureRequest) -> None:
     database = PostgresDatabase(new_postgres(request))
     await database.open()
