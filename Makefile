@@ -9,23 +9,30 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 FLOOR := .venv-floor
-SOURCES := services adapters/python clients/python tests
+DOCS := .venv-docs
+# Two more than there are processors: tests wait a lot.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+SOURCES := services adapters/python adapters/examples clients/python clients/examples tests
 
 PIP_INSTALL = bin/pip install --quiet --disable-pip-version-check --no-input
 # The constraints hold for the build backend too (by either name, as pip changed its mind).
 pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 
-.PHONY: help run test test-agents test-chaos lint proto proto-baseline constraints bench clean
+# Tests start thousands of interpreters: each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help run test test-agents test-chaos lint docs proto proto-baseline constraints bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.runtime ## start everything and watch one run; AGENT=claude_code PROMPT='...' runs a real agent
-	@$(VENV)/bin/python -m dragoman.cli.tour
+run: $(VENV)/.runtime ## show a whole run offline; AGENT=claude_code PROMPT='...' runs a real agent
+	@if [ -z "$${AGENT:-}$${PROMPT:-}" ]; then $(VENV)/bin/dragoman demo; else \
+	  $(VENV)/bin/dragoman run "$${AGENT:?is needed beside PROMPT}" "$${PROMPT:?is needed beside AGENT}"; fi
 
-test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, then the contract on the oldest versions
-	$(VENV)/bin/python -m pytest -m 'not agents and not chaos'
-	$(FLOOR)/bin/python -m pytest -m 'not agents' tests/protocol $(wildcard tests/contract)
+test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, JOBS of them at once, then the contract on the oldest versions
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos'
+	$(FLOOR)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents' tests/protocol $(wildcard tests/contract)
 
 test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
 	scripts/install-agents
@@ -43,25 +50,29 @@ lint: $(VENV)/.dev ## style, types, and the contract
 	$(VENV)/bin/buf format --diff --exit-code proto
 	$(VENV)/bin/buf breaking proto --against proto/baseline.binpb
 
+docs: $(DOCS)/.ready ## build the site of docs/ into build/site; a dead link or a missing page fails
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --quiet --strict --site-dir build/site
+
 proto: $(FLOOR)/.ready ## generate the Python stubs anew, with the oldest supported compiler
 	scripts/generate-stubs
 
 proto-baseline: $(VENV)/.dev ## take the contract as it is as the one that is not broken any more
 	$(VENV)/bin/buf build proto --exclude-source-info --output proto/baseline.binpb
 
-constraints: $(VENV)/.dev $(FLOOR)/.ready ## write down the versions that are installed now
+constraints: $(VENV)/.dev $(FLOOR)/.ready $(DOCS)/.ready ## write down the versions that are installed now
 	$(VENV)/bin/pip freeze --exclude-editable > constraints.txt
 	$(FLOOR)/bin/pip freeze --exclude-editable > constraints-floor.txt
+	$(DOCS)/bin/pip freeze --exclude-editable > constraints-docs.txt
 
 bench: $(VENV)/.dev ## measure what Dragoman costs
 	$(VENV)/bin/python -m tests.bench
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(FLOOR) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) $(DOCS) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # --- environments; a stamp is newer than what it was made from
 
-$(VENV)/bin/python $(FLOOR)/bin/python:
+$(VENV)/bin/python $(FLOOR)/bin/python $(DOCS)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ...' >&2; exit 1; }
 	$(PYTHON) -m venv $(@D:/bin=)
@@ -78,4 +89,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 # The oldest versions supported; the compiler makes the stubs.
 $(FLOOR)/.ready: pyproject.toml constraints-floor.txt | $(FLOOR)/bin/python
 	$(call pinned,constraints-floor.txt) $(FLOOR)/$(PIP_INSTALL) --editable '.[test,proto]'
+	@touch $@
+
+# What builds the site; its grpcio-tools, as in .venv-floor, read the comments of the contract.
+$(DOCS)/.ready: pyproject.toml constraints-docs.txt | $(DOCS)/bin/python
+	$(call pinned,constraints-docs.txt) $(DOCS)/$(PIP_INSTALL) --editable '.[docs]'
 	@touch $@

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_MANY_EXAMPLES_S))
+
+
+def pytest_collection_finish() -> None:
+    """Keep thousands of collected tests out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

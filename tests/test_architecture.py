@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,46 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"v1", "protocol"},
     "testkit": {"v1", "protocol"},
     "adapters.*": {"v1", "protocol", "sdk"},
-    "cli": {"v1", "protocol", "guard", "sdk", "router", "client"},
+    "cli": {"v1", "protocol", "guard", "sdk", "router", "client", "testkit"},
 }
 """What each part may import of the others. An adapter never imports another, and nobody imports an adapter: built-in
 ones come in by an entry point, like a stranger's."""
+
+MAY_IMPORT_IN_SDK: dict[str, set[str]] = {
+    "_encoding": set(),
+    "_process": set(),
+    "rules": set(),
+    "_redaction": {"_encoding"},
+    "_skills": {"_encoding"},
+    "_output": {"_encoding", "_process", "_redaction"},
+    "spec": {"_encoding", "_output", "_skills"},
+    "_request": {"_encoding", "_process", "_redaction", "_skills", "spec"},
+    "_run": {"_encoding", "_output", "_process", "_redaction", "_request"},
+    "adapter": {"_run", "spec"},
+    "_detection": {"_encoding", "_request", "_run", "spec"},
+    "_serving": {"_process", "_run", "_skills", "adapter", "spec"},
+    "_agents": {
+        *("_detection", "_encoding", "_output", "_process", "_redaction", "_request", "_run", "_skills"),
+        *("adapter", "rules", "spec"),
+    },
+    "acp": {"_agents", "_encoding", "_output", "_process", "_request"},
+}
+"""What each part of the SDK may import of the others. A part comes after those that it imports, so there is no cycle.
+The public modules beside them only pass names on, and may import any part with an underscore."""
+
+MAY_IMPORT_IN_ROUTER: dict[str, set[str]] = {
+    "model": set(),
+    "policy": {"model"},
+    "adapters": {"model"},
+    "storage": {"model"},
+    "runs": {"adapters", "model", "policy", "storage"},
+    "cluster": {"adapters", "model", "policy", "runs", "storage"},
+    "api": {"adapters", "cluster", "model", "policy", "runs", "storage"},
+}
+"""What each package of the router may import of the others. A package comes after those that it imports."""
+
+ROUTER_FRONT = {"__init__", "app", "config", "runtime_dirs", "system"}
+"""The modules beside them: configuration, the machine, and the wiring, which alone may import any package."""
 
 MODULES = {
     path.relative_to(ROOT / root): path
@@ -78,7 +115,7 @@ def test_the_guard_needs_nothing_but_python() -> None:
     assert foreign <= {("_psutil_table.py", "psutil")}
 
 
-HEAVY = ["grpc", "google", "rich", "jsonschema", "structlog", "psutil"]
+HEAVY = ["grpc", "google", "jsonschema", "structlog", "psutil"]
 
 
 @pytest.mark.parametrize("module", ["dragoman.guard", "dragoman.guard.__main__", "dragoman.cli.main"])
@@ -86,6 +123,79 @@ def test_what_starts_often_imports_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
     assert done.stdout == "[]\n"
+
+
+FOR_FEW = [
+    *(
+        "attr",
+        "jsonschema",
+        "psutil",
+        "psycopg",
+        "rich",
+        "sqlparse",
+        "yoyo",
+        "grpc_reflection.v1alpha.reflection_pb2",
+    ),
+    *("grpc_status", "difflib", "html", "unittest"),
+]
+"""What no process needs from its start on, and what takes long to import."""
+OF_SERVERS = [
+    "dragoman.router",
+    "dragoman.sdk",
+    "importlib.metadata",
+    "importlib.resources",
+    "platformdirs",
+    "sqlite3",
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "foreign"),
+    [
+        (
+            "dragoman.adapters.process.adapter",
+            ["dragoman.router", "dragoman.client", "dragoman.cli", "click", *OF_SERVERS[2:]],
+        ),
+        ("dragoman.router.app", ["dragoman.sdk", "dragoman.client", "dragoman.cli", "click"]),
+        ("dragoman.client", ["dragoman.cli", "click", "shutil", "tempfile", "tomllib", *OF_SERVERS]),
+        ("dragoman.cli.commands.run", ["shutil", "tempfile", "tomllib", *OF_SERVERS]),
+    ],
+)
+def test_what_few_processes_need_is_imported_when_it_is_used(module: str, foreign: list[str]) -> None:
+    program = f"import sys, {module}; print([name for name in {[*FOR_FEW, *foreign]} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout == "[]\n"
+
+
+def test_a_guard_starts_without_what_is_slow_to_import() -> None:
+    """It is started for each run, without site-packages; `dragoman.guard.launch` says how."""
+    slow = ["asyncio", "dataclasses", "json", "logging", "pathlib", "re", "shutil", "socket", "subprocess", "typing"]
+    program = (
+        f"import sys; sys.path.append({str(ROOT / 'services')!r}); import dragoman.guard.guard;"
+        f"print([name for name in {slow} if name in sys.modules])"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("module", ["dragoman.adapters.http", "dragoman.adapters.model_api"])
+def test_an_adapter_imports_what_its_runs_need_only_then(module: str) -> None:
+    slow = ["anthropic", "openai", "httpx2", "jsonpath", "h11"]
+    program = f"import sys, {module}; {module}.adapter; print([name for name in {slow} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout == "[]\n"
+
+
+def test_tasks_are_created_where_their_owner_is() -> None:
+    """``create_task`` and task groups start a coroutine; ``ensure_future`` also accepts what another one owns.
+
+    The router's modules are what remains.
+    """
+    users = {
+        part(name.parts) for name, path in MODULES.items() if "ensure_future" in path.read_text(encoding="utf-8")
+    }
+    assert users <= {"router"}
 
 
 def test_the_namespace_stays_a_namespace() -> None:
@@ -101,3 +211,181 @@ def test_no_module_is_called_utils_and_none_is_too_long() -> None:
     assert [str(path) for path in mine if path.stem.strip("_") in {"utils", "util", "helpers", "misc"}] == []
     lines = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in mine}
     assert {path: count for path, count in lines.items() if count > LONGEST_MODULE} == {}
+
+
+MOST_METHODS = 15
+MOST_PARAMETERS = 6
+LARGE_CLASSES = {
+    # A parser has a method for each type of message.
+    "dragoman.sdk.acp._parser.AcpParser",
+    # A client has a method for each call of the contract.
+    "dragoman.client._client.Client",
+    "dragoman.guard.guard.Guard",
+    "dragoman.sdk._process.child.Child",
+    # The router's, which are being rebuilt.
+    "dragoman.router.model.run_record.RunRecord",
+    "dragoman.router.runs.registry.RunRegistry",
+    "dragoman.router.runs.upstream.UpstreamStream",
+}
+"""Classes with more methods. The list only gets shorter."""
+
+
+def definitions() -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield the classes and functions of all modules but generated ones, with their names."""
+    for name, path in MODULES.items():
+        if name.parts[1] != "v1":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield f"{'.'.join(name.with_suffix('').parts)}.{node.name}", node
+
+
+def test_no_class_has_too_many_methods() -> None:
+    def methods(node: ast.ClassDef) -> int:
+        return sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for item in node.body)
+
+    classes = ((name, node) for name, node in definitions() if isinstance(node, ast.ClassDef))
+    assert {name for name, node in classes if methods(node) > MOST_METHODS} == LARGE_CLASSES
+
+
+def test_no_function_has_too_many_parameters() -> None:
+    def parameters(arguments: ast.arguments) -> list[str]:
+        rest = [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
+        found = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest)]
+        return found[found[:1] in (["self"], ["cls"]) :]
+
+    functions = ((name, node) for name, node in definitions() if not isinstance(node, ast.ClassDef))
+    assert {name for name, node in functions if len(parameters(node.args)) > MOST_PARAMETERS} == set()
+
+
+LAYERS = {
+    "cli": ["commands", "interaction", "connection", "display"],
+    "testkit": ["pytest_plugin", "isolation", "model_server", "profiles", "fakes", "streams"],
+}
+"""Sub-packages, the outermost first: each may import those after it, and whatever is no layer."""
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_inner_layers_do_not_import_outer_ones(package: str) -> None:
+    layers = LAYERS[package]
+    wrong = []
+    for name, path in MODULES.items():
+        if name.parts[1] != package or (own := name.parts[2].removesuffix(".py")) not in layers:
+            continue
+        for other in imported(path):
+            parts = other.split(".")
+            outer = parts[:2] == ["dragoman", package] and parts[2] in layers[: layers.index(own)]
+            wrong += [f"{name} imports {other}"] if outer else []
+    assert wrong == []
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not even in a circle, and not later either: what is imported inside of a function counts."""
+    names = {".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for name, path in MODULES.items()}
+    graph = {name: known_modules(path, names) - {name} for name, path in names.items() if part_of(name) in ACYCLIC}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+ACYCLIC = {"client", "cli", "protocol", "sdk", "testkit"}
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def known_modules(path: Path, names: Mapping[str, Path]) -> set[str]:
+    """Return the modules that ``path`` imports, or imports from."""
+    return {
+        next(name for name in (other, other.rpartition(".")[0]) if name in names or "." not in name)
+        for other in imported(path)
+        if other.startswith("dragoman.") and {other, other.rpartition(".")[0]} & set(names)
+    }
+
+
+SDK_FRONT = {"__init__", "detection", "failures", "fields", "jsonrpc", "parsing", "run", "skills"}
+
+
+def sdk_part(module: str) -> str:
+    """Return the part of ``dragoman.sdk.…`` that a module is, or is in."""
+    return (*module.split(".")[2:], "__init__")[0]
+
+
+def test_the_parts_of_the_sdk_import_in_one_direction() -> None:
+    names = {".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for name, path in MODULES.items()}
+    sdk = {name: path for name, path in names.items() if name.startswith("dragoman.sdk")}
+    assert {sdk_part(name) for name in sdk} == {*MAY_IMPORT_IN_SDK, *SDK_FRONT}
+    wrong = []
+    for name, path in sdk.items():
+        own = sdk_part(name)
+        others = {sdk_part(other) for other in imported(path) if other.startswith("dragoman.sdk.")} - {own}
+        if own in SDK_FRONT:
+            wrong += [f"{name} imports {other}" for other in others if other in SDK_FRONT]
+        else:
+            wrong += [f"{name} imports {other}" for other in others - MAY_IMPORT_IN_SDK[own]]
+    assert wrong == []
+    parts = list(MAY_IMPORT_IN_SDK)
+    later = [
+        (part, other) for part in parts for other in MAY_IMPORT_IN_SDK[part] if parts.index(other) > parts.index(part)
+    ]
+    assert later == []
+
+
+def package_in(package: str, module: str) -> str:
+    """Return the part of ``dragoman.<package>.…`` that a module is, or is in."""
+    return (*module.removeprefix(f"dragoman.{package}").split(".")[1:], "__init__")[0]
+
+
+def modules_of(package: str) -> dict[str, Path]:
+    """Return the modules of ``dragoman.<package>`` by their names."""
+    names = {".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for name, path in MODULES.items()}
+    return {name: path for name, path in names.items() if f"{name}.".startswith(f"dragoman.{package}.")}
+
+
+def test_the_packages_of_the_router_import_in_one_direction() -> None:
+    router = modules_of("router")
+    assert {package_in("router", name) for name in router} == {*MAY_IMPORT_IN_ROUTER, *ROUTER_FRONT}
+    wrong = []
+    for name, path in router.items():
+        own = package_in("router", name)
+        others = {package_in("router", other) for other in imported(path) if other.startswith("dragoman.router.")}
+        allowed = {*MAY_IMPORT_IN_ROUTER, "config", "runtime_dirs", "system"} if own == "app" else set()
+        wrong += [f"{name} imports {other}" for other in others - {own} - (MAY_IMPORT_IN_ROUTER.get(own) or allowed)]
+    assert wrong == []
+    packages = list(MAY_IMPORT_IN_ROUTER)
+    assert all(packages.index(other) < packages.index(own) for own in packages for other in MAY_IMPORT_IN_ROUTER[own])
+
+
+def test_the_router_serves_grpc_in_one_package_and_dials_in_one_module() -> None:
+    servicers, dialling, know_grpc = set(), set(), set()
+    for name, path in modules_of("router").items():
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        if any(isinstance(node, ast.ClassDef) and node.name.endswith("Servicer") for node in nodes):
+            servicers.add(package_in("router", name))
+        called = {node.id for node in nodes if isinstance(node, ast.Name)}
+        called |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        if called & {"open_channel", "insecure_channel", "secure_channel"}:
+            dialling.add(name)
+        if any(other.split(".")[0] == "grpc" for other in imported(path)):
+            know_grpc.add(name)
+    assert servicers == {"api"}
+    assert dialling == {"dragoman.router.adapters.channel"}
+    assert know_grpc == KNOW_GRPC
+
+
+KNOW_GRPC = {
+    "dragoman.router.adapters.channel",
+    "dragoman.router.cluster.forwarding",
+    "dragoman.router.runs.upstream",
+}
+"""Modules that know how calls end and fail in gRPC. All but the channel are to lose that."""
+
+
+def test_what_is_pure_in_the_router_does_no_input_or_output() -> None:
+    impure = {"asyncio", "grpc", "os", "random", "socket", "subprocess", "time"}
+    wrong = []
+    for name, path in modules_of("router").items():
+        if package_in("router", name) in {"model", "policy"} and name != "dragoman.router.model.tasks":
+            wrong += [f"{name} imports {other}" for other in imported(path) if other.split(".")[0] in impure]
+    assert wrong == []

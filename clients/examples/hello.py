@@ -2,20 +2,16 @@
 
 import asyncio
 
-from dragoman.client import Client
-from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2 as pb2
+from dragoman.client import Client, execute_request
 
 
 async def main() -> None:
-    async with Client("127.0.0.1:7777") as client:
-        request = pb.ExecuteRequest(adapter="process", prompt="hello")
-        request.workspace.cwd = "/tmp"
-        request.config.update({"command": "cat"})
+    async with Client() as client:
+        request = execute_request("process", "hello", cwd="/tmp", config={"command": "cat"})
         async with client.execute(request) as run:
             async for event in run:
                 print(event.WhichOneof("body"), event.log.text)
-            print(pb2.Outcome.Name(run.result.outcome), run.result.summary)
+        print(run.result)
 
 
 asyncio.run(main())

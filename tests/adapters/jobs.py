@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.sdk import AgentAdapter, Job
-from dragoman.sdk._job import render_prompt
-from dragoman.sdk._sessions import NEW, SessionPlan
+from dragoman.sdk._request.job import render_prompt
+from dragoman.sdk._request.sessions import NEW, SessionPlan
 from dragoman.v1 import adapter_pb2 as api
 
 NEW_ID = "11111111-1111-4111-8111-111111111111"
@@ -15,10 +15,10 @@ OLD_ID = "22222222-2222-4222-8222-222222222222"
 
 def request_of(cwd: Path | str = "/", config: Mapping[str, Any] | None = None, **fields: Any) -> api.ExecuteRequest:
     """Return a request for a run, by default in a directory that exists everywhere."""
-    made = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
-    made.workspace.cwd = made.workspace.cwd or str(cwd)
-    made.config.update(config or {})
-    return made
+    run_request = api.ExecuteRequest(run_id="run-1", **({"prompt": "Do it."} | fields))
+    run_request.workspace.cwd = run_request.workspace.cwd or str(cwd)
+    run_request.config.update(config or {})
+    return run_request
 
 
 def job_of(adapter: AgentAdapter, request: api.ExecuteRequest, session: SessionPlan = NEW, **facts: Any) -> Job:

@@ -80,28 +80,28 @@ class Agent:
         )  # fmt: skip
 
     def turn(self, model: str) -> list[dict[str, str]]:
-        said = ""
+        text = ""
         calls: dict[int, dict[str, str]] = {}
         for chunk in self.ask(model):
             delta = (chunk.get("choices") or [{}])[0].get("delta", {})
             words = delta.get("content") or ""
             if words:
-                said += words
+                text += words
                 self.frame("assistant", message=_message(words), timestamp_ms=1)
             for part in delta.get("tool_calls") or []:
                 call = calls.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
                 call["id"] += part.get("id") or ""
                 call["name"] += part["function"].get("name") or ""
                 call["arguments"] += part["function"].get("arguments") or ""
-        if said:
+        if text:
             marks = {"model_call_id": "call-1", "timestamp_ms": 1} if calls else {}
-            self.frame("assistant", message=_message(said), **marks)
-        self.text += said
+            self.frame("assistant", message=_message(text), **marks)
+        self.text += text
         asked = [
             {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
             for call in calls.values()
         ]
-        self.chat.add({"role": "assistant", "content": said, **({"tool_calls": asked} if asked else {})})
+        self.chat.add({"role": "assistant", "content": text, **({"tool_calls": asked} if asked else {})})
         return list(calls.values())
 
     def ask(self, model: str) -> Iterator[dict[str, Any]]:
@@ -134,8 +134,14 @@ class Agent:
         result = self.result(call["name"], arguments)
         ended = {key: {**shown, "result": result}}
         self.frame("tool_call", subtype="completed", call_id=call["id"], tool_call=ended)
-        told = next(iter(result.values()))
-        content = told.get("content") or told.get("stdout") or told.get("error") or told.get("reason") or "Done."
+        outcome = next(iter(result.values()))
+        content = (
+            outcome.get("content")
+            or outcome.get("stdout")
+            or outcome.get("error")
+            or outcome.get("reason")
+            or "Done."
+        )
         self.chat.add({"role": "tool", "tool_call_id": call["id"], "content": content})
 
     def result(self, name: str, arguments: dict[str, Any]) -> dict[str, dict[str, Any]]:

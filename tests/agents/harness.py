@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import os
 import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -20,13 +21,14 @@ from typing import Any, Literal
 import psutil
 import pytest
 from dragoman.client import Client, RunStream, execute_request
-from dragoman.sdk import Adapter, AdapterInfo, AdapterServer
-from dragoman.testkit.conversation import Conversation
-from dragoman.testkit.director import RecordedRequest
-from dragoman.testkit.family import AgentFamily
+from dragoman.protocol.failures import is_passing
+from dragoman.sdk import Adapter, AdapterInfo, AdapterServer, AgentAdapter, CommandLineAdapter
 from dragoman.testkit.isolation import Isolation, isolate
 from dragoman.testkit.model_server import ModelServer
-from dragoman.testkit.scenarios import Scenario
+from dragoman.testkit.model_server.conversation import Conversation
+from dragoman.testkit.model_server.scheduler import RecordedRequest
+from dragoman.testkit.model_server.script import Scenario
+from dragoman.testkit.profiles.agent_profile import AgentProfile
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -40,14 +42,14 @@ PATIENCE_S = 100
 React = Callable[[pb.AgentEvent, RunStream], Awaitable[None]]
 
 
-Lack = Literal["program", "tools", "shell", "usage", "usage_when_cancelled", "denial", "refusal_message"]
-"""What an agent may not have: a process of its own; tools; a shell among them; token numbers; these also of a
-cancelled run; a way to withhold what is not allowed; a way to tell its model why something was refused."""
+Ability = Literal["program", "tools", "shell", "usage", "usage_when_cancelled", "denial", "refusal_message"]
+"""What an agent may lack: a process of its own; tools; a shell among them; token numbers; these also of a
+cancelled run; a way to withhold what is not allowed; a way to give its model the reason of a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """How a scripted failure is to be told."""
+    """How a scripted failure is to be reported."""
 
     kind: pb.FailureKind.ValueType
     code: str = ""
@@ -63,7 +65,7 @@ class Recipe:
     """What is particular about an agent."""
 
     make: Callable[[], Adapter]
-    family: AgentFamily
+    family: AgentProfile
     """How it is isolated, and what it calls its tools."""
     executable: str
     """Its name in ``.agents/bin``; empty if it is no installed program."""
@@ -75,32 +77,50 @@ class Recipe:
     """The ``config`` of every run, if there is no running without."""
     max_turns: Mapping[str, Any] = field(default_factory=dict)
     """The ``config`` that allows two turns. Needed if turns can be limited."""
-    lacks: Collection[Lack] = ()
-    """What the agent has not, and no capability says."""
+    lacks: Collection[Ability] = ()
+    """What the agent lacks, and no capability is about."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Name of a shared test -> why this agent, not its adapter, cannot stand it. Shown in the table of proofs."""
     untestable: Mapping[str, str] = field(default_factory=dict)
     """Name of a shared test -> why it cannot be tried offline. Shown in the table of proofs."""
     built_from_documentation: bool = False
     """The program is a fake, made from its vendor's documentation: nothing here proves the real one."""
+    mcp_tool: str = ""
+    """What the agent calls the tool ``count`` of the MCP server ``words``. Empty where it takes no MCP servers."""
     skill_tool: bool = False
     """Whether the agent has a tool by which its model loads a skill."""
     auth: api.AuthState.ValueType = api.AUTH_STATE_OK
     """What Detect finds with the family's variables."""
+    billing: pb.BillingType.ValueType = pb.BILLING_TYPE_API
+    """Who pays how with the family's variables; by default there is an API key in the environment."""
     tested: api.TestStatus.ValueType = api.TEST_STATUS_WARN
     """What a quick test finds with them; by default there is an API key in the environment."""
     idle_s: float = 10
     """An idle limit that the agent does not reach while it starts, on a busy machine."""
+    silent_tool_s: float = 0
+    """An idle limit that the agent's start does not reach and a silent tool call outlasts; 0: three times ``idle_s``.
+    Some agents put a command into the background after half a minute: then its call is over."""
     wall_s: float = 2.5
     """A wall limit that the agent reaches in the slow scenario."""
     grace_s: float = 10
     """Time that the agent needs to stop by itself."""
     lasting: Callable[[str], bool] = lambda _: False
-    """Tells by its command line a process that outlives runs on purpose, and ends with the adapter."""
+    """Whether a process, by its command line, outlives runs on purpose and ends with the adapter."""
     own_files: Collection[str] = ()
     """What the agent keeps in the home besides its configuration, relative to it."""
     unset: Collection[str] = ()
     """Variables of the tester's own environment that would reach the agent."""
+
+    @property
+    def tested_version(self) -> str:
+        """The version of the real program that the adapter names as tested; empty if it names none."""
+        adapter = self.make()
+        return adapter.spec.tested_version if isinstance(adapter, CommandLineAdapter) else ""
+
+    def retries_silently(self, kind: pb.FailureKind.ValueType) -> bool:
+        """Return whether the agent repeats a request that fails in this way, and reports nothing of it."""
+        adapter = self.make()
+        return isinstance(adapter, AgentAdapter) and adapter.spec.retries_silently and is_passing(kind)
 
 
 @dataclass(slots=True)
@@ -149,13 +169,13 @@ class Seen:
 
     def statuses(self, call_id: str) -> list[int]:
         """The statuses of a tool call as they changed, its result last."""
-        told = [call.status for call in self.of("tool_call") if call.id == call_id]
-        told += [result.status for result in self.of("tool_result") if result.tool_call_id == call_id]
-        return [status for status, _ in itertools.groupby(told)]
+        changes = [call.status for call in self.of("tool_call") if call.id == call_id]
+        changes += [result.status for result in self.of("tool_result") if result.tool_call_id == call_id]
+        return [status for status, _ in itertools.groupby(changes)]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ServedAdapter:
     """An agent's adapter, served, with a home and a scripted model."""
 
     recipe: Recipe
@@ -166,12 +186,12 @@ class Stage:
 
     @classmethod
     @asynccontextmanager
-    async def set(cls, recipe: Recipe, scenarios: Iterable[Scenario], root: Path) -> AsyncIterator["Stage"]:
+    async def serve(cls, recipe: Recipe, scenarios: Iterable[Scenario], root: Path) -> AsyncIterator["ServedAdapter"]:
         """Serve an adapter and its model, with a home below ``root``."""
         if recipe.executable and not (BIN / recipe.executable).exists():
             pytest.fail(f"{recipe.executable} is not installed; run scripts/install-agents")
         adapter = recipe.make()
-        server = AdapterServer(adapter, ["127.0.0.1:0"])
+        server = AdapterServer(adapter, ["127.0.0.1:0"], insecure_tcp_without_token=True)
         await server.start()
         try:
             async with (
@@ -184,16 +204,16 @@ class Stage:
             await server.stop(0)
 
 
-class Bench:
-    """One agent with a workspace of its own, on a stage that may be shared."""
+class Harness:
+    """One agent with a workspace of its own, at a served adapter that may be shared."""
 
-    def __init__(self, stage: Stage, root: Path) -> None:
-        self.recipe = stage.recipe
-        self.client = stage.client
-        self.model = stage.model
-        self.isolation = stage.isolation
-        self.info = stage.info
-        self.adapter = stage.info.type
+    def __init__(self, served: ServedAdapter, root: Path) -> None:
+        self.recipe = served.recipe
+        self.client = served.client
+        self.model = served.model
+        self.isolation = served.isolation
+        self.info = served.info
+        self.adapter = served.info.type
         self.root = root
         self._requests_before = len(self.model.requests)
         self._model_requests_before = len(self.model.model_requests)
@@ -209,7 +229,7 @@ class Bench:
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """All requests to the model server since this bench was made."""
+        """All requests to the model server since this harness was created."""
         return self.model.requests[self._requests_before :]
 
     @property
@@ -218,19 +238,19 @@ class Bench:
         return self.model.model_requests[self._model_requests_before :]
 
     def has(self, feature: pb.Feature.ValueType) -> bool:
-        """Tell whether the adapter declares a capability."""
+        """Return whether the adapter declares a capability."""
         return self.info.has(feature)
 
-    def lacks(self, what: Lack) -> bool:
-        """Tell whether the agent has not what no capability says."""
+    def lacks(self, what: Ability) -> bool:
+        """Return whether the agent lacks what no capability is about."""
         return what in self.recipe.lacks
 
     async def model_waits(self) -> None:
         """Wait until the scripted model was asked, and stalls."""
         await self.model.wait_held(timeout_s=PATIENCE_S)
 
-    def all_told(self) -> str:
-        """Return everything that the model was told so far: system texts, the user's, and those after."""
+    def conversation_text(self) -> str:
+        """Return everything that the model got so far: system texts, the user's, and those after."""
         conversations = [request.conversation for request in self.model_requests]
         return "\n".join(
             "\n".join((item.system, *item.user_texts, *item.later_texts))
@@ -238,8 +258,8 @@ class Bench:
             if item is not None
         )
 
-    def told(self, number: int = 0) -> Conversation:
-        """Return what a request told the model; the first, or the one at ``number``."""
+    def conversation(self, number: int = 0) -> Conversation:
+        """Return what a request sent to the model; the first, or the one at ``number``."""
         conversation = self.model_requests[number].conversation
         assert conversation is not None
         return conversation
@@ -259,9 +279,9 @@ class Bench:
         config = {**self.config, **(fields.pop("config", None) or {})} or None
         env = {**self.env, **fields.pop("env", {})}
         cwd = str(fields.pop("cwd", self.workspace))
-        made = execute_request(self.adapter, prompt, cwd=cwd, config=config, env=env)
-        made.MergeFrom(api.ExecuteRequest(**{**self.fields, **fields}))
-        return made
+        run_request = execute_request(self.adapter, prompt, cwd=cwd, config=config, env=env)
+        run_request.MergeFrom(api.ExecuteRequest(**{**self.fields, **fields}))
+        return run_request
 
     async def run(
         self,
@@ -275,7 +295,7 @@ class Bench:
         """Run the agent to its end, and check what holds for every run.
 
         Args:
-            prompt: what it is told.
+            prompt: its prompt.
             react: called with every event.
             leaves: paths that the run adds to or changes in the workspace.
             secrets: values that no event may hold.
@@ -375,8 +395,31 @@ def answering(*options: str, **answer: Any) -> React:
     return react
 
 
-async def processes_until(bench: Bench, reached: Callable[[Iterable[str]], bool]) -> None:
-    """Wait until the processes of a bench are as wanted: the agent's tools tell nobody when they start."""
+async def processes_until(harness: Harness, reached: Callable[[Iterable[str]], bool]) -> None:
+    """Wait for processes of a harness: the agent's tools have no event for their start."""
     async with asyncio.timeout(PATIENCE_S):
-        while not reached(bench.processes()):  # noqa: ASYNC110 - as said above
+        while not reached(harness.processes()):  # noqa: ASYNC110 - as said above
             await asyncio.sleep(0.05)
+
+
+def words_server(*, after_s: float = 0) -> api.McpServer:
+    """Return an MCP server that counts the letters of a secret that it alone has.
+
+    Args:
+        after_s: seconds that it takes to start, at least.
+    """
+    script = f'sleep {after_s}; exec "$0" "$1"'
+    command = [sys.executable, str(Path(__file__).parent / "words_server.py")]
+    program = api.McpStdio(command="/bin/sh", args=["-c", script, *command], env={"WORDS_TOKEN": SECRET})
+    return api.McpServer(name="words", stdio=program)
+
+
+def broken_server(*, after_s: float = 0, **env: str) -> api.McpServer:
+    """Return an MCP server that never serves.
+
+    Args:
+        after_s: seconds after which it ends.
+        **env: its variables.
+    """
+    program = api.McpStdio(command="/bin/sh", args=["-c", f"sleep {after_s}; exit 1"], env=env)
+    return api.McpServer(name="broken", stdio=program)

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
-from dragoman.sdk import LineSplitter
-from dragoman.testkit.http1 import BadRequestError, HttpRequest, Responder, read_request, stream_limit
+from dragoman.sdk.parsing import LineSplitter
+from dragoman.testkit.model_server.http1 import BadRequestError, HttpConnection, HttpRequest
 
 
 class HttpAgent:
@@ -31,7 +31,7 @@ class HttpAgent:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def answer(self, request: HttpRequest, responder: Responder) -> None:
+    async def answer(self, request: HttpRequest, responder: HttpConnection) -> None:
         if request.path.startswith("/stop/"):
             self.stopped.append(request.path.removeprefix("/stop/"))
             await responder.send(204)
@@ -60,14 +60,14 @@ class HttpAgent:
                 return
             await responder.begin(200, {"content-type": "application/x-ndjson"})
             await _write(responder, {"sessionId": session, "cancelUrl": f"/stop/{session}"})
-            said = await _told(response, responder)
-            messages.append({"role": "assistant", "content": said})
+            text = await _pass_on(response, responder)
+            messages.append({"role": "assistant", "content": text})
             await responder.end()
 
 
-async def _told(response: httpx2.Response, responder: Responder) -> str:
-    """Pass a streamed completion on; return what it said."""
-    said = ""
+async def _pass_on(response: httpx2.Response, responder: HttpConnection) -> str:
+    """Pass a streamed completion on; return its text."""
+    text = ""
     last: dict[str, Any] = {}
     async for line in _lines(response):
         data = line.removeprefix("data: ")
@@ -76,14 +76,14 @@ async def _told(response: httpx2.Response, responder: Responder) -> str:
         if data == "[DONE]":
             usage = last.get("usage") or {}
             counts = {"inputTokens": usage.get("prompt_tokens"), "outputTokens": usage.get("completion_tokens")}
-            await _write(responder, {"done": True, "text": said, "model": last.get("model"), "usage": counts})
+            await _write(responder, {"done": True, "text": text, "model": last.get("model"), "usage": counts})
             break
         last = json.loads(data)
         for choice in last["choices"]:
             delta = choice["delta"]
-            said += delta.get("content") or ""
+            text += delta.get("content") or ""
             await _write(responder, {"delta": delta.get("content"), "thinking": delta.get("reasoning_content")})
-    return said
+    return text
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
@@ -94,7 +94,7 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
             yield line.data.decode()
 
 
-async def _write(responder: Responder, value: Mapping[str, Any]) -> None:
+async def _write(responder: HttpConnection, value: Mapping[str, Any]) -> None:
     await responder.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
 
@@ -106,9 +106,9 @@ async def serving(model_url: str) -> AsyncIterator[tuple[HttpAgent, str]]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await read_request(reader, writer)
-            if request is not None:
-                await agent.answer(request, Responder(writer))
+            connection = HttpConnection(reader, writer)
+            if (request := await connection.request()) is not None:
+                await agent.answer(request, connection)
         except (BadRequestError, OSError, httpx2.TransportError):
             pass  # closing breaks the answer off, as the model did
         finally:
@@ -119,7 +119,7 @@ async def serving(model_url: str) -> AsyncIterator[tuple[HttpAgent, str]]:
         connections.add(task)
         task.add_done_callback(connections.discard)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=stream_limit())
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield agent, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:

@@ -5,14 +5,14 @@ from typing import Any, ClassVar, Final
 
 import pytest
 from dragoman.adapters.acp import adapter
-from dragoman.testkit.families.copilot import COPILOT
-from dragoman.testkit.families.gemini import GEMINI
-from dragoman.testkit.families.opencode import OPENCODE
-from dragoman.testkit.families.qwen import QWEN
-from dragoman.testkit.family import AgentFamily
+from dragoman.testkit.profiles.agent_profile import AgentProfile
+from dragoman.testkit.profiles.copilot import COPILOT
+from dragoman.testkit.profiles.gemini import GEMINI
+from dragoman.testkit.profiles.opencode import OPENCODE
+from dragoman.testkit.profiles.qwen import QWEN
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Bench, Recipe, answering
+from tests.agents.harness import Harness, Recipe, answering
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]  # some start slowly
@@ -24,6 +24,9 @@ CHOSEN: Final = frozenset(
             "test_a_lost_session_is_begun_anew",
             "test_cancel_while_it_speaks",
             "test_cancel_in_a_tool_leaves_no_process",
+            "test_cancel_in_a_tool_leaves_no_survivor_that_hides",
+            "test_kill_in_a_tool_leaves_no_survivor_that_hides",
+            "test_a_daemon_that_hides_is_gone_too",
         ),
         *("test_cancel_while_it_waits_for_an_answer", "test_no_secret_reaches_an_event_in_pieces"),
         *("test_instructions_and_system_prompt_reach_the_model", "test_a_prompt_of_300_kb"),
@@ -35,38 +38,40 @@ CHOSEN: Final = frozenset(
 class AcpSuite(AgentSuite):
     """What the generic adapter must stand with a real agent."""
 
-    async def test_it_writes_with_permission_and_not_without(self, bench: Bench) -> None:
-        given = answering("allow_once")
-        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=given, leaves=["notes.txt"])
+    async def test_it_writes_with_permission_and_not_without(self, harness: Harness) -> None:
+        allow_once = answering("allow_once")
+        seen = await harness.run(
+            "MOCK_WRITE path=notes.txt", permissions=ASKED, react=allow_once, leaves=["notes.txt"]
+        )
         (asked,) = seen.of("input_request")
-        assert str(bench.workspace / "notes.txt") in asked.subject.paths
+        assert str(harness.workspace / "notes.txt") in asked.subject.paths
         assert seen.statuses(asked.subject.tool_call_id)[-2:] == [pb.TOOL_STATUS_RUNNING, pb.TOOL_STATUS_COMPLETED]
         (change,) = seen.of("file_change")
-        assert change.path == str(bench.workspace / "notes.txt")
+        assert change.path == str(harness.workspace / "notes.txt")
         refused = answering("reject_once")
-        seen = await bench.run("MOCK_WRITE path=b.txt", permissions=ASKED, react=refused, leaves=["notes.txt"])
+        seen = await harness.run("MOCK_WRITE path=b.txt", permissions=ASKED, react=refused, leaves=["notes.txt"])
         assert len(seen.of("input_request")) == 1
         assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
 
-    async def test_nobody_there_is_a_refusal(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_WRITE path=notes.txt")
+    async def test_an_unattended_write_is_a_refusal(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_WRITE path=notes.txt")
         assert "permission_denied" in seen.notices
         assert seen.of("input_request") == []
 
-    async def test_the_agent_has_its_files_written(self, bench: Bench) -> None:
+    async def test_the_agent_has_its_files_written(self, harness: Harness) -> None:
         prompt, config = f"MOCK_WRITE path={self.written}", {"fileAccess": "write"}
-        seen = await bench.run(prompt, permissions=ALLOWED, config=config, leaves=[self.written])
+        seen = await harness.run(prompt, permissions=ALLOWED, config=config, leaves=[self.written])
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        assert "hello from the scripted model" in (bench.workspace / self.written).read_text()
+        assert "hello from the scripted model" in (harness.workspace / self.written).read_text()
 
-    async def test_it_says_what_it_offers(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT")
+    async def test_it_says_what_it_offers(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT")
         (notice,) = [notice for notice in seen.of("notice") if notice.code == "acp_agent_offers"]
         assert "session/load" in notice.message
         assert seen.of("session")[-1].agent_version
 
-    async def test_a_refused_key_is_told(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_401")
+    async def test_a_refused_key_is_reported(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_401")
         assert seen.result.outcome == pb.OUTCOME_FAILED
         assert seen.result.failure.kind == self.refused_key
 
@@ -78,10 +83,11 @@ for _name in [name for name in dir(AgentSuite) if name.startswith("test_") and n
     setattr(AcpSuite, _name, None)
 
 
-def recipe(family: AgentFamily, *args: str, **fields: Any) -> Recipe:
+def recipe(family: AgentProfile, *args: str, **fields: Any) -> Recipe:
     """Return how an agent is run by nothing but its command."""
     config = {"command": family.executable, "args": list(args), **fields.pop("config", {})}
-    return Recipe(make=adapter, family=family, executable=family.executable, failures={}, config=config, **fields)
+    usual: dict[str, Any] = {"failures": {}, "billing": pb.BILLING_TYPE_UNSPECIFIED}
+    return Recipe(make=adapter, family=family, executable=family.executable, config=config, **{**usual, **fields})
 
 
 class TestOpencode(AcpSuite):
@@ -104,7 +110,7 @@ class TestCopilot(AcpSuite):
         lacks=["refusal_message", "usage_when_cancelled"],
         cannot={
             "test_a_prompt_of_300_kb": "it puts the time before every prompt",
-            "test_a_refused_key_is_told": "it tells errors as its answer",
+            "test_a_refused_key_is_reported": "it sends errors as its answer",
         },
     )
 
@@ -116,7 +122,7 @@ class TestGemini(AcpSuite):
         unknown_session="00000000-0000-4000-8000-000000000000",
         cannot={
             "test_thinking": "it breaks its reasoning with marks that only its own adapter takes out",
-            "test_failing_command": "it tells neither the exit code of a command nor that it failed",
+            "test_failing_command": "it reports neither the exit code of a command nor that it failed",
             "test_a_session_goes_on": "it writes over a session that is younger than a minute",
         },
         lacks=["refusal_message", "usage_when_cancelled", "usage"],

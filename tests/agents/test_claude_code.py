@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code import adapter
-from dragoman.adapters.claude_code.adapter import INHERITED
-from dragoman.adapters.claude_code.system import TESTED_VERSION
-from dragoman.testkit.families.claude import CLAUDE
 from dragoman.testkit.isolation import log_in
-from dragoman.testkit.scenarios import Delivery, Hold, Reply, Scenario, Step, Text, Tool, call, say
+from dragoman.testkit.model_server.script import Delivery, Hold, Reply, Scenario, Step, Text, Tool, call
+from dragoman.testkit.profiles.claude import CLAUDE
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Bench, Failing, Recipe, answering, processes_until, when
-from tests.agents.several import FullSuite, broken_server
+from tests.agents.harness import SECRET, Failing, Harness, Recipe, answering, broken_server, processes_until, when
+from tests.agents.several import FullSuite
 from tests.agents.suite import ALLOWED, ASKED, resuming
 
 pytestmark = pytest.mark.agents
@@ -30,8 +28,12 @@ CLAUDE_CODE = Recipe(
     skill_tool=True,
     own_files=[".cache/claude-cli-nodejs"],  # logs of MCP servers
     grace_s=30,  # that it is interrupted in its own way has a share of it before signals follow
-    unset=INHERITED,
+    mcp_tool="mcp__words__count",
+    unset=adapter().spec.inherit,
     failures={
+        "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "claude_api_error", 400),
+        "CUT_END": Failing(pb.FAILURE_KIND_NETWORK, "claude_stream_broken", retries=True),
+        "MAX_TOKENS": Failing(pb.FAILURE_KIND_OUTPUT_LIMIT, "claude_max_output_tokens"),
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "claude_auth_required", 401, retries=True),
         "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "claude_rate_limited", 429, retries=True),
         "529": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_overloaded", 529, retries=True),
@@ -49,18 +51,12 @@ class TestClaudeCode(FullSuite):
     """Everything that all agents must stand."""
 
     recipe = CLAUDE_CODE
-    tested_version = TESTED_VERSION
     nested_prompt = "message"
     interrupted = (1, "error_during_execution")
     scenarios = (
         Scenario(
-            "TELL",
-            "uses a tool of an MCP server, then reports",
-            (call(Tool("mcp__words__tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
-        ),
-        Scenario(
             "WAITS",
-            "starts a command in the background that ends when told to, and answers when the gate is released",
+            "starts a command in the background that ends on request, and answers when the gate is released",
             (
                 call(Tool("background", {"command": "until test -e over; do sleep 0.1; done"})),
                 Step((Reply((Text("It runs."),), delivery=Delivery(hold=Hold())),)),
@@ -68,28 +64,34 @@ class TestClaudeCode(FullSuite):
         ),
     )
 
-    async def test_the_model_is_asked_for(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", model="claude-haiku-4-5", config={"effort": "low"})
-        assert bench.told().model.startswith("claude-haiku-4-5")
+    async def test_its_own_choice_of_a_model_can_be_asked_for(self, harness: Harness) -> None:
+        await harness.run("MOCK_TEXT")
+        first = harness.conversation().model
+        await harness.run("MOCK_TEXT", model="default")
+        assert [harness.conversation(number).model for number in range(len(harness.model_requests))].count(first) > 1
+
+    async def test_the_model_is_asked_for(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", model="claude-haiku-4-5", config={"effort": "low"})
+        assert harness.conversation().model.startswith("claude-haiku-4-5")
         assert seen.result.model.startswith("claude-haiku-4-5")
 
-    async def test_an_unknown_model_has_no_price(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", model="made-up-model-1")
+    async def test_an_unknown_model_has_no_price(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", model="made-up-model-1")
         assert seen.result.usage.tokens.input == 400
         assert not seen.result.usage.HasField("cost")
 
-    async def test_a_slash_is_text(self, bench: Bench) -> None:
-        seen = await bench.run("/compact MOCK_TEXT")
+    async def test_a_slash_is_text(self, harness: Harness) -> None:
+        seen = await harness.run("/compact MOCK_TEXT")
         assert seen.text == "Hello from the scripted model."
-        assert bench.told().prompt.strip() == "/compact MOCK_TEXT"
+        assert harness.conversation().prompt.strip() == "/compact MOCK_TEXT"
 
-    async def test_a_slash_is_a_command_where_it_may_be(self, bench: Bench) -> None:
-        seen = await bench.run("/compact", config={"allowSlashCommands": True})
+    async def test_a_slash_is_a_command_where_it_may_be(self, harness: Harness) -> None:
+        seen = await harness.run("/compact", config={"allowSlashCommands": True})
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        assert bench.model_requests == []
+        assert harness.model_requests == []
 
-    async def test_always_holds_for_the_session_and_writes_no_settings(self, bench: Bench) -> None:
-        seen = await bench.run(
+    async def test_always_holds_for_the_session_and_writes_no_settings(self, harness: Harness) -> None:
+        seen = await harness.run(
             'MOCK_PARALLEL first="touch a.txt" second="touch a.txt"',
             permissions=ASKED,
             react=answering("allow_always"),
@@ -97,7 +99,7 @@ class TestClaudeCode(FullSuite):
         )
         assert len(seen.of("input_request")) == 1
         assert len(seen.of("tool_result")) == 2
-        again = await bench.run(
+        again = await harness.run(
             'MOCK_SHELL command="touch a.txt"',
             session=resuming(seen.result.session.handle),
             permissions=ASKED,
@@ -106,156 +108,156 @@ class TestClaudeCode(FullSuite):
         )
         assert again.result.outcome == pb.OUTCOME_SUCCEEDED
 
-    async def test_a_permission_is_given_for_something_else(self, bench: Bench) -> None:
-        path = str(bench.workspace / "notes.txt")
+    async def test_a_permission_is_granted_for_something_else(self, harness: Harness) -> None:
+        path = str(harness.workspace / "notes.txt")
         edited = f'{{"file_path": "{path}", "content": "edited\\n"}}'
         react = answering("allow_once", updated_input_json=edited)
-        await bench.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react, leaves=["notes.txt"])
-        assert (bench.workspace / "notes.txt").read_text() == "edited\n"
+        await harness.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react, leaves=["notes.txt"])
+        assert (harness.workspace / "notes.txt").read_text() == "edited\n"
 
-    async def test_a_question_is_answered(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_ASK", permissions=ASKED, react=answering("option_2"))
+    async def test_a_question_is_answered(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_ASK", permissions=ASKED, react=answering("option_2"))
         (asked,) = seen.of("input_request")
         assert asked.kind == pb.INPUT_KIND_CHOICE
         assert '"Which colour?"="Blue"' in seen.text
         assert not seen.result.HasField("question")
 
-    async def test_a_question_to_nobody_is_declined_and_told_at_the_end(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_ASK", permissions=ALLOWED)
+    async def test_an_unattended_question_is_declined_and_reported_at_the_end(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_ASK", permissions=ALLOWED)
         assert "question_declined" in seen.notices
-        assert "Nobody is there to answer." in seen.text
+        assert "No one is there to answer." in seen.text
         assert seen.result.question.prompt == "Which colour?"
 
-    async def test_no_task_goes_on_in_the_background(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_BACKGROUND seconds=300", permissions=ALLOWED)
+    async def test_no_task_goes_on_in_the_background(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_BACKGROUND seconds=300", permissions=ALLOWED)
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
     @pytest.mark.parametrize("ends_first", [False, True], ids=["after the answer", "before the answer"])
-    async def test_background_tasks_are_waited_for_where_they_are_wanted(
-        self, bench: Bench, ends_first: bool
+    async def test_background_tasks_are_waited_for_where_the_settings_say_so(
+        self, harness: Harness, ends_first: bool
     ) -> None:
         async def react(event: pb.AgentEvent, stream: Any) -> None:
             del stream
             if event.HasField("tool_result"):
-                await bench.model.wait_held()
+                await harness.model.wait_held()
                 if ends_first:
-                    (bench.workspace / "over").touch()
-                    await processes_until(bench, lambda all_: not any("test -e over" in line for line in all_))
-                bench.model.release()
-            elif event.usage.scope == pb.USAGE_SCOPE_SESSION:  # told of each turn
-                (bench.workspace / "over").touch()
+                    (harness.workspace / "over").touch()
+                    await processes_until(harness, lambda all_: not any("test -e over" in line for line in all_))
+                harness.model.release()
+            elif event.usage.scope == pb.USAGE_SCOPE_SESSION:  # reported for each turn
+                (harness.workspace / "over").touch()
 
         env = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": ""}
-        seen = await bench.run("MOCK_WAITS", permissions=ALLOWED, env=env, react=react, leaves=["over"])
+        seen = await harness.run("MOCK_WAITS", permissions=ALLOWED, env=env, react=react, leaves=["over"])
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
         # The turn that the end of the task began belongs to the run, and so does what it used.
         assert seen.result.counters.turns == 3
         assert seen.result.usage.tokens.input == 3 * 400
 
-    async def test_the_agents_own_mode(self, bench: Bench) -> None:
+    async def test_the_agents_own_mode(self, harness: Harness) -> None:
         permissions = pb.Permissions(native_mode="acceptEdits")
-        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=permissions, leaves=["notes.txt"])
+        seen = await harness.run("MOCK_WRITE path=notes.txt", permissions=permissions, leaves=["notes.txt"])
         assert seen.of("session")[0].mode == "acceptEdits"
-        seen = await bench.run(
+        seen = await harness.run(
             "MOCK_WRITE path=x.txt", permissions=pb.Permissions(native_mode="dontAsk"), leaves=["notes.txt"]
         )
         assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
         assert "permission_denied" in seen.notices
 
-    async def test_rules_of_its_own(self, bench: Bench) -> None:
+    async def test_rules_of_its_own(self, harness: Harness) -> None:
         config = {"allowedTools": ["Bash(touch *)", "Edit(./*.txt)"], "disallowedTools": ["Bash(touch b*)"]}
-        seen = await bench.run(
+        seen = await harness.run(
             'MOCK_PARALLEL first="touch a.txt" second="touch b.txt"', config=config, leaves=["a.txt"]
         )
         statuses = sorted(result.status for result in seen.of("tool_result"))
         assert statuses == [pb.TOOL_STATUS_COMPLETED, pb.TOOL_STATUS_DENIED]
 
-    async def test_a_tool_servers_secrets_reach_no_event(self, bench: Bench) -> None:
-        seen = await bench.run(f"MOCK_SECRET_TEXT secret={SECRET}", mcp_servers=[broken_server(DB_TOKEN=SECRET)])
+    async def test_a_tool_servers_secrets_reach_no_event(self, harness: Harness) -> None:
+        seen = await harness.run(f"MOCK_SECRET_TEXT secret={SECRET}", mcp_servers=[broken_server(DB_TOKEN=SECRET)])
         assert seen.text == "The value is [redacted], remember it."
 
-    async def test_a_used_up_subscription_says_until_when(self, bench: Bench) -> None:
-        log_in(bench.isolation)
-        seen = await bench.run("MOCK_QUOTA", env={"ANTHROPIC_API_KEY": ""})
+    async def test_a_used_up_subscription_says_until_when(self, harness: Harness) -> None:
+        log_in(harness.isolation)
+        seen = await harness.run("MOCK_QUOTA", env={"ANTHROPIC_API_KEY": ""})
         failure = seen.result.failure
         assert (failure.kind, failure.code) == (pb.FAILURE_KIND_QUOTA_EXCEEDED, "claude_usage_limit_reached")
         assert failure.retry_not_before.ToDatetime(UTC) == datetime(2100, 1, 1, tzinfo=UTC)
         assert [limit.status for usage in seen.of("usage") for limit in usage.rate_limits] == ["rejected"]
 
-    async def test_a_subscription_pays(self, bench: Bench) -> None:
-        log_in(bench.isolation)
-        seen = await bench.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
+    async def test_a_subscription_pays(self, harness: Harness) -> None:
+        log_in(harness.isolation)
+        seen = await harness.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
         assert seen.result.usage.cost.billing_type == pb.BILLING_TYPE_SUBSCRIPTION
 
     @pytest.mark.parametrize("is_logged_in", [True, False])
     async def test_a_key_of_the_adapters_own_pays_only_where_no_subscription_does(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, is_logged_in: bool
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch, is_logged_in: bool
     ) -> None:
-        monkeypatch.setenv("ANTHROPIC_API_KEY", bench.env.pop("ANTHROPIC_API_KEY"))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", harness.env.pop("ANTHROPIC_API_KEY"))
         if is_logged_in:
-            log_in(bench.isolation)
-        seen = await bench.run("MOCK_TEXT")
+            log_in(harness.isolation)
+        seen = await harness.run("MOCK_TEXT")
         subscription = pb.BILLING_TYPE_SUBSCRIPTION
         assert (seen.result.usage.cost.billing_type == subscription) == is_logged_in
         notes = " ".join(seen.of("started")[0].notes)
         assert ("ANTHROPIC_API_KEY of the adapter's own environment is not passed on" in notes) == is_logged_in
 
-    async def test_nobody_logged_in(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
+    async def test_no_login(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", env={"ANTHROPIC_API_KEY": ""})
         assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
         assert "claude auth login" in seen.result.failure.message
-        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, "ANTHROPIC_API_KEY": ""})
+        (found,) = await harness.client.detect(harness.adapter, env={**harness.env, "ANTHROPIC_API_KEY": ""})
         assert found.auth == api.AUTH_STATE_MISSING
 
     @pytest.mark.parametrize("expires_at_ms", [1000, 4_102_444_800_000], ids=["expired", "good"])
-    async def test_a_login_is_seen_with_its_end(self, bench: Bench, expires_at_ms: int) -> None:
-        await bench.run("MOCK_TEXT")  # leaves the settings file that makes it ask Claude Code itself
-        path = log_in(bench.isolation, expires_at_ms=expires_at_ms)
+    async def test_a_login_is_seen_with_its_end(self, harness: Harness, expires_at_ms: int) -> None:
+        await harness.run("MOCK_TEXT")  # leaves the settings file that makes it ask Claude Code itself
+        path = log_in(harness.isolation, expires_at_ms=expires_at_ms)
         login: dict[str, Any] = json.loads(path.read_text())
         login["claudeAiOauth"]["refreshTokenExpiresAt"] = expires_at_ms
         path.write_text(json.dumps(login))
-        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, "ANTHROPIC_API_KEY": ""})
+        (found,) = await harness.client.detect(harness.adapter, env={**harness.env, "ANTHROPIC_API_KEY": ""})
         assert found.auth == (api.AUTH_STATE_EXPIRED if expires_at_ms == 1000 else api.AUTH_STATE_OK)
         assert found.auth_method == "claude.ai"
 
-    async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
+    async def test_an_argument_that_it_does_not_know(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
         assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
         assert seen.result.failure.code == "claude_bad_option"
         assert "--no-such-option" in seen.result.failure.message
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
-    async def test_the_bypass_as_root(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", config={"dangerouslySkipPermissions": True})
+    async def test_the_bypass_as_root(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", config={"dangerouslySkipPermissions": True})
         assert seen.result.failure.code == "claude_bypass_as_root"
         assert "permissions_skipped" in seen.notices
 
-    async def test_a_tool_that_is_cancelled(self, bench: Bench) -> None:
+    async def test_a_tool_that_is_cancelled(self, harness: Harness) -> None:
         async def act(stream: Any) -> None:
-            await processes_until(bench, lambda all_: any("sleep 300" in line for line in all_))
+            await processes_until(harness, lambda all_: any("sleep 300" in line for line in all_))
             await stream.cancel(grace_s=10)
 
         react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
-        seen = await bench.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
+        seen = await harness.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
         assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_CANCELLED]
 
-    async def test_a_command_that_fails(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_SHELL_FAIL", permissions=ALLOWED)
+    async def test_a_command_that_fails(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_SHELL_FAIL", permissions=ALLOWED)
         (failed,) = seen.of("tool_result")
         assert (failed.status, failed.exit_code) == (pb.TOOL_STATUS_FAILED, 3)
 
-    async def test_frames_are_passed_on_if_asked_for(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", include_native=True)
+    async def test_frames_are_passed_on_if_asked_for(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", include_native=True)
         natives = [event.native for event in seen.events if event.HasField("native")]
         assert {native.protocol for native in natives} == {"claude-stream-json"}
         assert {"system/init", "stream_event", "result/success"} <= {native.type for native in natives}
         assert any('"stream_event"' in native.text for native in natives)
 
     async def test_it_does_not_know_that_it_runs_inside_itself(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", "outer")
         monkeypatch.setenv("CLAUDE_CODE_MESSAGING_TOKEN", "outer-token")
         command = "echo [${CLAUDE_CODE_MESSAGING_TOKEN}] ${CLAUDE_CODE_SESSION_ID}"
-        seen = await bench.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
+        seen = await harness.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
         assert "outer" not in seen.of("tool_result")[0].content

@@ -1,25 +1,35 @@
 """The real Codex through its adapter: what all agents must stand, and what only it does."""
 
+import asyncio
 import base64
 import json
 import re
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from dragoman.adapters.codex import adapter
-from dragoman.adapters.codex.adapter import INHERITED
-from dragoman.adapters.codex.parse import TESTED_VERSION
 from dragoman.client import DragomanError, Reason
-from dragoman.testkit.families.codex import CODE_MODE_MODEL, CODEX
-from dragoman.testkit.scenarios import Scenario, Tool, call, say
+from dragoman.testkit.model_server.script import Scenario, Tool, call, say
+from dragoman.testkit.profiles.codex import CODE_MODE_MODEL, CODEX
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, SECRET, Bench, Failing, Recipe, answering, when
-from tests.agents.several import broken_server, words_server
+from tests.agents.harness import (
+    BIN,
+    SECRET,
+    Failing,
+    Harness,
+    Recipe,
+    answering,
+    broken_server,
+    when,
+    words_server,
+)
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, proves, resuming
 
 pytestmark = pytest.mark.agents
@@ -64,15 +74,49 @@ SUBSCRIPTION: dict[str, Any] = {
 }
 API_KEY = {"OPENAI_API_KEY": "sk-fake-0000-dragoman-testkit"}
 
+
+@asynccontextmanager
+async def renewing_service() -> AsyncIterator[tuple[str, list[str]]]:
+    """Serve what renews a ChatGPT login; yield its address, and the refresh tokens that it was shown."""
+    presented: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length:")[2].split("\r\n")[0])
+        shown = json.loads(await reader.readexactly(length))["refresh_token"]
+        presented.append(shown)
+        await asyncio.sleep(0.5)  # another one may come with the same token meanwhile
+        if presented.count(shown) == 1:
+            status = "200 OK"
+            answer: dict[str, Any] = {**SUBSCRIPTION["tokens"], "refresh_token": f"r-{len(presented)}"}
+        else:
+            status, answer = "401 Unauthorized", {"error": {"code": "refresh_token_reused"}}
+        body = json.dumps(answer).encode()
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}/oauth/token", presented
+
+
 RECIPE = Recipe(
     make=adapter,
     family=CODEX,
     executable="codex",
     unknown_session="01a201c2-76cd-7353-a002-92a69ef09150",
     lacks=["usage_when_cancelled"],
+    silent_tool_s=22,
     tested=api.TEST_STATUS_PASS,
-    unset=INHERITED,
+    mcp_tool="mcp__words.count",
+    unset=adapter().spec.inherit,
     failures={
+        "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "codex_other"),
+        "CUT_END": Failing(pb.FAILURE_KIND_NETWORK, "codex_other", retries=True),
+        "MAX_TOKENS": Failing(pb.FAILURE_KIND_OUTPUT_LIMIT, "codex_other"),
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "codex_http_connection_failed", 401, retries=True),
         "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "codex_response_too_many_failed_attempts", 429, retries=True),
         "529": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "codex_server_overloaded"),
@@ -90,7 +134,6 @@ class TestCodex(AgentSuite):
 
     recipe = RECIPE
     scenarios = (
-        Scenario("TELL", "", (call(Tool("mcp__words.tell", {"which": "first"})), DONE)),
         Scenario("ESCALATE", "", (call(Tool("exec_command", {"cmd": "touch made.txt", **ESCALATED})), DONE)),
         Scenario(
             "TWICE",
@@ -106,29 +149,29 @@ class TestCodex(AgentSuite):
     )
 
     @pytest.fixture
-    def has_sandbox(self, bench: Bench) -> bool:
+    def has_sandbox(self, harness: Harness) -> bool:
         """Whether the kernel lets Codex have its sandbox here; containers and some distributions do not."""
         command = [str(BIN / "codex"), "sandbox", "--", "true"]
-        return subprocess.run(command, env=bench.env, check=False, capture_output=True, timeout=30).returncode == 0
+        return subprocess.run(command, env=harness.env, check=False, capture_output=True, timeout=30).returncode == 0
 
     @pytest.fixture
     def in_sandbox(self, has_sandbox: bool) -> None:
         if not has_sandbox:
             pytest.skip("user namespaces are not to be had here")
 
-    async def test_the_installed_version_is_the_tested_one(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT")
-        assert seen.of("session")[0].agent_version == TESTED_VERSION
-        assert seen.of("started")[0].agent_version == TESTED_VERSION
+    async def test_the_installed_version_is_the_tested_one(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT")
+        assert seen.of("session")[0].agent_version == self.recipe.tested_version
+        assert seen.of("started")[0].agent_version == self.recipe.tested_version
         assert [code for code in seen.notices if code != "codex_config_warning"] == []
 
-    async def test_nothing_of_a_run_is_in_its_arguments(self, bench: Bench) -> None:
-        seen = await bench.run(
+    async def test_nothing_of_a_run_is_in_its_arguments(self, harness: Harness) -> None:
+        seen = await harness.run(
             "MOCK_TEXT", instructions=api.Instructions(text="Be brief."), model="gpt-5.5", permissions=ASKED
         )
         assert list(seen.of("started")[0].argv)[1:] == ["app-server"]
 
-    async def test_what_the_model_is_asked_with(self, bench: Bench) -> None:
+    async def test_what_the_model_is_asked_with(self, harness: Harness) -> None:
         schema = {
             "type": "object",
             "properties": {"colour": {"type": "string"}},
@@ -136,8 +179,8 @@ class TestCodex(AgentSuite):
             "additionalProperties": False,
         }
         config = {"effort": "high", "reasoningSummary": "detailed", "search": True, "outputSchema": schema}
-        seen = await bench.run("MOCK_OBJECT", model="gpt-5.5", config=config)
-        body: Any = bench.model_requests[0].body
+        seen = await harness.run("MOCK_OBJECT", model="gpt-5.5", config=config)
+        body: Any = harness.model_requests[0].body
         assert body["model"] == seen.result.model == "gpt-5.5"
         assert body["reasoning"] == {"effort": "high", "summary": "detailed"}
         assert body["text"]["format"]["schema"] == schema
@@ -145,9 +188,9 @@ class TestCodex(AgentSuite):
         assert search["external_web_access"] is True
         assert json.loads(seen.result.structured_output_json) == {"colour": "red"}
 
-    async def test_a_running_command_is_heard(self, bench: Bench) -> None:
+    async def test_a_running_command_is_heard(self, harness: Harness) -> None:
         command = "for i in 1 2 3; do echo $i; sleep 0.6; done"
-        seen = await bench.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
+        seen = await harness.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
         heard = "".join(piece.text for piece in seen.of("tool_output"))
         (result,) = seen.of("tool_result")
         assert (result.content, result.exit_code) == ("1\n2\n3", 0)
@@ -157,118 +200,118 @@ class TestCodex(AgentSuite):
     # Permissions.
 
     @pytest.mark.usefixtures("in_sandbox")
-    async def test_unasked_it_only_reads(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_READ path=README.md")
+    async def test_unasked_it_only_reads(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_READ path=README.md")
         assert seen.of("tool_result")[0].content == "A workspace."
-        await bench.run(
+        await harness.run(
             'MOCK_SHELL command="touch made.txt"'
-        )  # which fails in the sandbox, and Codex tells it nobody
+        )  # which fails in the sandbox, and Codex does not report it
 
-    async def test_what_is_allowed_runs_without_the_sandbox(self, bench: Bench) -> None:
+    async def test_what_is_allowed_runs_without_the_sandbox(self, harness: Harness) -> None:
         react = answering("allow_once")
-        seen = await bench.run("MOCK_ESCALATE", permissions=ASKED, react=react, leaves=["made.txt"])
+        seen = await harness.run("MOCK_ESCALATE", permissions=ASKED, react=react, leaves=["made.txt"])
         (asked,) = seen.of("input_request")
         assert (asked.subject.command, asked.description) == ("touch made.txt", "May I?")
         assert asked.subject.tool_kind == pb.TOOL_KIND_EXECUTE
 
-    async def test_a_rule_about_commands(self, bench: Bench) -> None:
+    async def test_a_rule_about_commands(self, harness: Harness) -> None:
         allow = pb.PermissionRule(decision=pb.PERMISSION_DECISION_ALLOW, command_prefix="touch")
-        seen = await bench.run("MOCK_ESCALATE", permissions=pb.Permissions(rules=[allow]), leaves=["made.txt"])
+        seen = await harness.run("MOCK_ESCALATE", permissions=pb.Permissions(rules=[allow]), leaves=["made.txt"])
         assert seen.of("input_request") == []
 
-    async def test_allowed_for_the_run_it_is_not_asked_again(self, bench: Bench) -> None:
+    async def test_allowed_for_the_run_it_is_not_asked_again(self, harness: Harness) -> None:
         react = answering("allow_always")
-        seen = await bench.run("MOCK_TWICE", permissions=ASKED, react=react, leaves=["made.txt"])
+        seen = await harness.run("MOCK_TWICE", permissions=ASKED, react=react, leaves=["made.txt"])
         assert len(seen.of("input_request")) == 1
         assert len(seen.of("tool_result")) == 2
 
-    async def test_where_something_is_denied_it_asks_before_it_reads(self, bench: Bench) -> None:
+    async def test_where_something_is_denied_it_asks_before_it_reads(self, harness: Harness) -> None:
         deny = pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, command_prefix="printenv")
-        seen = await bench.run("MOCK_SECRET_TOOL name=HOME", permissions=pb.Permissions(rules=[deny]))
+        seen = await harness.run("MOCK_SECRET_TOOL name=HOME", permissions=pb.Permissions(rules=[deny]))
         assert seen.of("session")[0].mode == "untrusted"
         (denied,) = seen.of("tool_result")
         assert denied.status == pb.TOOL_STATUS_DENIED
         assert "permission_denied" in seen.notices
 
     @pytest.mark.usefixtures("in_sandbox")
-    async def test_a_sandbox_round_the_workspace(self, bench: Bench) -> None:
+    async def test_a_sandbox_round_the_workspace(self, harness: Harness) -> None:
         config = {"sandbox": "workspace-write"}
-        seen = await bench.run('MOCK_SHELL command="touch made.txt"', config=config, leaves=["made.txt"])
+        seen = await harness.run('MOCK_SHELL command="touch made.txt"', config=config, leaves=["made.txt"])
         assert seen.of("input_request") == []
-        await bench.run(f'MOCK_SHELL command="touch /opt/{bench.mark}"', config=config, leaves=["made.txt"])
-        assert not Path(f"/opt/{bench.mark}").exists()
+        await harness.run(f'MOCK_SHELL command="touch /opt/{harness.mark}"', config=config, leaves=["made.txt"])
+        assert not Path(f"/opt/{harness.mark}").exists()
 
-    async def test_the_bypass(self, bench: Bench) -> None:
+    async def test_the_bypass(self, harness: Harness) -> None:
         config = {"dangerouslyBypassApprovalsAndSandbox": True}
-        seen = await bench.run("MOCK_WRITE path=notes.txt", config=config, leaves=["notes.txt"])
+        seen = await harness.run("MOCK_WRITE path=notes.txt", config=config, leaves=["notes.txt"])
         assert "approvals_bypassed" in seen.notices
         assert seen.of("session")[0].mode == "never"
 
     @pytest.mark.parametrize("transport", ["app-server", "exec"])
-    async def test_its_users_settings_stay_as_they_are(self, bench: Bench, transport: str) -> None:
-        path = bench.isolation.config / "config.toml"
+    async def test_its_users_settings_stay_as_they_are(self, harness: Harness, transport: str) -> None:
+        path = harness.isolation.config / "config.toml"
         before = path.read_bytes()
         for config in ({}, {"sandbox": "workspace-write"}, {"sandbox": "danger-full-access"}):
-            seen = await bench.run("MOCK_TEXT", config={**config, "transport": transport}, permissions=ALLOWED)
+            seen = await harness.run("MOCK_TEXT", config={**config, "transport": transport}, permissions=ALLOWED)
             assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
             assert path.read_bytes() == before, config
 
     # Questions.
 
-    async def test_a_question_is_answered(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_QUESTION", permissions=ASKED, react=answering("option_2"))
+    async def test_a_question_is_answered(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_QUESTION", permissions=ASKED, react=answering("option_2"))
         (asked,) = seen.of("input_request")
         assert (asked.kind, asked.title) == (pb.INPUT_KIND_CHOICE, "Which colour?")
         assert '"Blue"' in seen.text
 
-    async def test_nobody_to_ask(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_QUESTION")
+    async def test_unattended(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_QUESTION")
         assert seen.of("input_request") == []
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
     # Tool servers, skills, nested agents, code mode.
 
-    async def test_a_tool_server_is_waited_for_and_really_used(self, bench: Bench) -> None:
+    async def test_a_tool_server_is_waited_for_and_really_used(self, harness: Harness) -> None:
         server = words_server(after_s=SLOWER_S)
-        seen = await bench.run("MOCK_TELL", mcp_servers=[server], permissions=ASKED, react=answering("allow_once"))
+        seen = await harness.run("MOCK_COUNT", mcp_servers=[server], permissions=ASKED, react=answering("allow_once"))
         (asked,) = seen.of("input_request")
-        assert (asked.subject.tool_kind, asked.subject.tool_name) == (pb.TOOL_KIND_MCP, "mcp__words__tell")
+        assert (asked.subject.tool_kind, asked.subject.tool_name) == (pb.TOOL_KIND_MCP, "mcp__words__count")
         assert asked.subject.tool_call_id == seen.of("tool_result")[0].tool_call_id
         assert f"The first word has {len(SECRET)} letters." in seen.text
 
-    async def test_a_tool_server_that_may_not_be_used(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TELL", mcp_servers=[words_server()])
+    async def test_a_tool_server_that_may_not_be_used(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_COUNT", mcp_servers=[words_server()])
         assert "permission_denied" in seen.notices
         assert "letters" not in seen.text
 
-    async def test_a_broken_tool_server_is_told_and_ends_nothing(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", mcp_servers=[broken_server(after_s=SLOWER_S)])
+    async def test_a_broken_tool_server_is_reported_and_ends_nothing(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", mcp_servers=[broken_server(after_s=SLOWER_S)])
         assert "codex_mcp_server_failed" in seen.notices
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
-    async def test_a_skill_by_its_name(self, bench: Bench) -> None:
-        seen = await bench.run("$demo reply with exactly: read", skills=[skill()])
+    async def test_a_skill_by_its_name(self, harness: Harness) -> None:
+        seen = await harness.run("$demo reply with exactly: read", skills=[skill()])
         assert "demo" in seen.of("session")[0].skills
-        assert "The secret word is heliotrope." in bench.all_told()
+        assert "The secret word is heliotrope." in harness.conversation_text()
 
-    async def test_code_mode(self, bench: Bench) -> None:
-        seen = await bench.run(
+    async def test_code_mode(self, harness: Harness) -> None:
+        seen = await harness.run(
             "MOCK_WRITE path=notes.txt",
             model=CODE_MODE_MODEL,
             permissions=ASKED,
             react=answering("allow_once"),
             leaves=["notes.txt"],
         )
-        assert bench.told().text_tools == ("exec",)
-        assert [change.path for change in seen.of("file_change")] == [str(bench.workspace / "notes.txt")]
-        seen = await bench.run("MOCK_SHELL_FAIL", model=CODE_MODE_MODEL, permissions=ALLOWED, leaves=["notes.txt"])
+        assert harness.conversation().text_tools == ("exec",)
+        assert [change.path for change in seen.of("file_change")] == [str(harness.workspace / "notes.txt")]
+        seen = await harness.run("MOCK_SHELL_FAIL", model=CODE_MODE_MODEL, permissions=ALLOWED, leaves=["notes.txt"])
         (failed,) = seen.of("tool_result")
         assert (failed.status, failed.exit_code) == (pb.TOOL_STATUS_FAILED, 3)
-        # It reads the command's output and its errors from two pipes, and tells them in the order it got to them.
+        # It reads the command's output and its errors from two pipes, and reports them in the order it got to them.
         assert sorted(failed.content.splitlines()) == ["before", "oops"]
 
-    async def test_a_nested_agent(self, bench: Bench) -> None:
-        seen = await bench.run('MOCK_SUBAGENT task="MOCK_TEXT now"', model=CODE_MODE_MODEL)
+    async def test_a_nested_agent(self, harness: Harness) -> None:
+        seen = await harness.run('MOCK_SUBAGENT task="MOCK_TEXT now"', model=CODE_MODE_MODEL)
         started, *_, ended = seen.of("subagent")
         assert (started.status, started.description) == (pb.SUBAGENT_STATUS_STARTED, "/root/helper")
         assert ended.id == started.id
@@ -277,119 +320,145 @@ class TestCodex(AgentSuite):
 
     # Sessions.
 
-    async def test_an_old_thread_is_told_new_instructions_once(self, bench: Bench) -> None:
+    async def test_an_old_thread_gets_new_instructions_once(self, harness: Harness) -> None:
         old, new = api.Instructions(text="Old words."), api.Instructions(text="New words.")
-        first = await bench.run("MOCK_TEXT", instructions=old)
-        same = await bench.run("MOCK_TEXT", instructions=old, session=resuming(first.result.session.handle))
-        assert bench.told(-1).system.count("Old words.") == 1
-        await bench.run("MOCK_TEXT", instructions=new, session=resuming(same.result.session.handle))
-        assert bench.told(-1).system.count("New words.") == 1
+        first = await harness.run("MOCK_TEXT", instructions=old)
+        same = await harness.run("MOCK_TEXT", instructions=old, session=resuming(first.result.session.handle))
+        assert harness.conversation(-1).system.count("Old words.") == 1
+        await harness.run("MOCK_TEXT", instructions=new, session=resuming(same.result.session.handle))
+        assert harness.conversation(-1).system.count("New words.") == 1
 
-    async def test_a_context_that_is_shortened(self, bench: Bench) -> None:
-        first = await bench.run("MOCK_TEXT")
+    async def test_a_context_that_is_shortened(self, harness: Harness) -> None:
+        first = await harness.run("MOCK_TEXT")
         config = {"extraArgs": ["-c", "model_auto_compact_token_limit=1000"]}
-        seen = await bench.run("MOCK_TEXT again", config=config, session=resuming(first.result.session.handle))
+        seen = await harness.run("MOCK_TEXT again", config=config, session=resuming(first.result.session.handle))
         assert [item.finished for item in seen.of("compaction")] == [False, True]
         assert seen.result.usage.tokens.input == 2 * 400, "one call to shorten it, one to answer"
         assert seen.text == "Hello from the scripted model."
 
-    async def test_an_id_that_is_none_begins_no_thread_in_silence(self, bench: Bench) -> None:
-        handle = pb.SessionHandle(adapter=bench.adapter, native_id="yesterday")
-        seen = await bench.run("MOCK_RECALL", session=resuming(handle))
+    async def test_an_id_that_is_none_begins_no_thread_in_silence(self, harness: Harness) -> None:
+        handle = pb.SessionHandle(adapter=harness.adapter, native_id="yesterday")
+        seen = await harness.run("MOCK_RECALL", session=resuming(handle))
         (started,) = seen.of("started")
         assert started.session_disposition == pb.SESSION_DISPOSITION_RESUME_REFUSED
         assert "shape" in started.session_reason
 
     # What goes wrong.
 
-    async def test_a_service_that_refuses_connections_is_given_up(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", config={"extraArgs": REFUSED})
+    async def test_a_service_that_refuses_connections_ends_the_run(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", config={"extraArgs": REFUSED})
         assert seen.result.failure.kind == pb.FAILURE_KIND_NETWORK
         assert pb.RUN_PHASE_RETRYING in seen.phases
 
-    async def test_no_key(self, bench: Bench) -> None:
+    async def test_no_key(self, harness: Harness) -> None:
         env = {"SCRIPTED_API_KEY": ""}
-        seen = await bench.run("MOCK_TEXT", env=env)
+        seen = await harness.run("MOCK_TEXT", env=env)
         assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
         assert "SCRIPTED_API_KEY" in seen.result.failure.message
-        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        (found,) = await harness.client.detect(harness.adapter, env={**harness.env, **env})
         assert found.auth == api.AUTH_STATE_MISSING
 
-    async def test_a_used_up_plan(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_QUOTA")
+    async def test_a_used_up_plan(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_QUOTA")
         failure = seen.result.failure
         assert (failure.kind, failure.code) == (pb.FAILURE_KIND_QUOTA_EXCEEDED, "codex_usage_limit_exceeded")
         assert "try again at" in failure.message
         assert failure.retry_not_before.ToDatetime(UTC) == datetime(2100, 1, 1, tzinfo=UTC)
         assert [limit.used_percent for usage in seen.of("usage") for limit in usage.rate_limits] == [100]
 
-    async def test_an_answer_that_is_cut_off(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_MAX_TOKENS")
+    async def test_an_answer_that_is_cut_off(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_MAX_TOKENS")
         assert seen.result.outcome == pb.OUTCOME_FAILED
         assert "max_output_tokens" in seen.result.failure.message
 
-    async def test_a_model_that_declines_is_told_as_an_empty_answer(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_REFUSAL")
+    async def test_a_model_that_declines_is_reported_as_an_empty_answer(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_REFUSAL")
         assert (seen.result.outcome, seen.text) == (pb.OUTCOME_SUCCEEDED, "")
         assert "codex_no_answer" in seen.notices
 
-    async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
+    async def test_an_argument_that_it_does_not_know(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
         assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
         assert "--no-such-option" in seen.result.failure.message
 
     # Looking.
 
-    async def test_its_models(self, bench: Bench) -> None:
-        listed = await bench.client.list_models(bench.adapter, env=bench.env)
+    async def test_its_models(self, harness: Harness) -> None:
+        listed = await harness.client.list_models(harness.adapter, env=harness.env)
         assert listed.source == api.MODEL_SOURCE_AGENT
         assert CODE_MODE_MODEL in [model.id for model in listed.models]
 
     @pytest.mark.parametrize("login", [SUBSCRIPTION, API_KEY], ids=["chatgpt", "api_key"])
     async def test_a_stored_login_is_found(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, login: dict[str, Any]
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch, login: dict[str, Any]
     ) -> None:
         """With a subscription, a key that is only the adapter's own is not passed on."""
-        (bench.isolation.config / "config.toml").unlink()
-        (bench.isolation.config / "auth.json").write_text(json.dumps(login))
+        (harness.isolation.config / "config.toml").unlink()
+        (harness.isolation.config / "auth.json").write_text(json.dumps(login))
         monkeypatch.setenv("OPENAI_API_KEY", "sk-fake-of-the-adapter")
-        (found,) = await bench.client.detect(bench.adapter, env=bench.env)
+        (found,) = await harness.client.detect(harness.adapter, env=harness.env)
         assert found.auth == api.AUTH_STATE_OK
         withheld = "api_key_withheld" in [problem.code for problem in found.problems]
         assert (found.auth_method, withheld) == (("chatgpt", True) if "tokens" in login else ("api_key", False))
 
-    async def test_nobody_logged_in(self, bench: Bench) -> None:
-        (bench.isolation.config / "config.toml").unlink()
-        (found,) = await bench.client.detect(bench.adapter, env=bench.env)
+    async def test_runs_at_once_use_a_refresh_token_once(
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The service gives out tokens that are good for one use, as the real one does."""
+        monkeypatch.setenv("XDG_STATE_HOME", str(harness.root / "state"))
+        config = harness.isolation.config / "config.toml"
+        own = config.read_text().replace('env_key = "SCRIPTED_API_KEY"', "requires_openai_auth = true")
+        config.write_text(own)
+        expired = token({"exp": 1_000_000_000, "https://api.openai.com/auth": {"chatgpt_account_id": "a"}})
+        login = {
+            **SUBSCRIPTION,
+            "tokens": {**SUBSCRIPTION["tokens"], "access_token": expired, "refresh_token": "r-0"},
+        }
+        (harness.isolation.config / "auth.json").write_text(json.dumps(login))
+        async with renewing_service() as (url, presented):
+            there = [harness.workspace, harness.make_workspace("second"), harness.make_workspace("third")]
+            requests = [
+                harness.request("MOCK_TEXT", cwd=cwd, env={"CODEX_REFRESH_TOKEN_URL_OVERRIDE": url}) for cwd in there
+            ]
+            runs = await asyncio.gather(*(harness.follow(request) for request in requests))
+        assert [seen.result.outcome for seen in runs] == [pb.OUTCOME_SUCCEEDED] * 3
+        assert presented == ["r-0"]
+
+    async def test_no_login(self, harness: Harness) -> None:
+        (harness.isolation.config / "config.toml").unlink()
+        (found,) = await harness.client.detect(harness.adapter, env=harness.env)
         assert found.auth == api.AUTH_STATE_MISSING
 
-    async def test_its_skills(self, bench: Bench) -> None:
-        for place in (bench.isolation.config / "skills" / "mine", bench.workspace / ".agents" / "skills" / "ours"):
+    async def test_its_skills(self, harness: Harness) -> None:
+        for place in (
+            harness.isolation.config / "skills" / "mine",
+            harness.workspace / ".agents" / "skills" / "ours",
+        ):
             place.mkdir(parents=True)
             (place / "SKILL.md").write_text(f"---\nname: {place.name}\ndescription: Known.\n---\nWords.\n")
-        listed = await bench.client.list_skills(bench.adapter, env=bench.env, cwd=str(bench.workspace))
+        listed = await harness.client.list_skills(harness.adapter, env=harness.env, cwd=str(harness.workspace))
         assert {entry.name for entry in listed.skills} >= {"mine", "ours"}
 
-    def test_it_speaks_what_this_adapter_understands(self, bench: Bench, tmp_path: Path) -> None:
+    def test_it_speaks_what_this_adapter_understands(self, harness: Harness, tmp_path: Path) -> None:
         """By the schema that the installed program writes of itself."""
         command = [str(BIN / "codex"), "app-server", "generate-json-schema", "--out", str(tmp_path / "schema")]
-        subprocess.run(command, env=bench.env, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, env=harness.env, check=True, capture_output=True, timeout=30)
         known = (tmp_path / "schema" / "codex_app_server_protocol.schemas.json").read_text()
         spoken = set(re.findall(r'"([a-z][A-Za-z_/]*)"', known))
         assert set(UNDERSTOOD) <= spoken
 
     @proves("TestEnvironment, quick")
     @pytest.mark.usefixtures("in_sandbox")  # without one, the test warns of that
-    async def test_a_quick_test_spends_nothing_and_changes_nothing(self, bench: Bench) -> None:
-        await super().test_a_quick_test_spends_nothing_and_changes_nothing(bench)
+    async def test_a_quick_test_spends_nothing_and_changes_nothing(self, harness: Harness) -> None:
+        await super().test_a_quick_test_spends_nothing_and_changes_nothing(harness)
 
-    async def test_its_sandbox_is_tried(self, bench: Bench, has_sandbox: bool) -> None:
-        tested = await bench.client.test_environment(bench.adapter, env=bench.env, cwd=str(bench.workspace))
+    async def test_its_sandbox_is_tried(self, harness: Harness, has_sandbox: bool) -> None:
+        tested = await harness.client.test_environment(harness.adapter, env=harness.env, cwd=str(harness.workspace))
         codes = [check.code for check in tested.checks if check.code.startswith("sandbox_")]
         assert codes == (["sandbox_ok"] if has_sandbox else ["sandbox_unavailable"])
 
-    async def test_frames_are_passed_on_if_asked_for(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", include_native=True)
+    async def test_frames_are_passed_on_if_asked_for(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", include_native=True)
         natives = [event.native for event in seen.events if event.HasField("native")]
         assert {native.protocol for native in natives} == {"codex-app-server"}
         assert {"item/agentMessage/delta", "thread/tokenUsage/updated"} <= {native.type for native in natives}
@@ -400,70 +469,70 @@ class TestExec:
 
     recipe = RECIPE
     scenarios = TestCodex.scenarios
-    for_this_agent, stage, bench = AgentSuite.for_this_agent, AgentSuite.stage, AgentSuite.bench
+    for_this_agent, served, harness = AgentSuite.for_this_agent, AgentSuite.served, AgentSuite.harness
     config: ClassVar[dict[str, Any]] = {"transport": "exec"}
 
-    async def test_text_and_thinking(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_THINKING", config=self.config)
+    async def test_text_and_thinking(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_THINKING", config=self.config)
         assert seen.text == seen.result.summary == "A thought-out reply."
         assert "".join(item.whole for item in seen.of("thinking")) == "The user wants a short answer."
         assert seen.result.usage.tokens.reasoning == 7
 
-    async def test_what_the_sandbox_does_not_allow_fails(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_WRITE path=notes.txt", config=self.config)
+    async def test_what_the_sandbox_does_not_allow_fails(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_WRITE path=notes.txt", config=self.config)
         assert seen.of("file_change") == seen.of("input_request") == []
-        seen = await bench.run(
+        seen = await harness.run(
             "MOCK_WRITE path=notes.txt", config=self.config, permissions=ALLOWED, leaves=["notes.txt"]
         )
         (change,) = seen.of("file_change")
-        assert (change.path, change.operation) == (str(bench.workspace / "notes.txt"), pb.FILE_OPERATION_CREATE)
+        assert (change.path, change.operation) == (str(harness.workspace / "notes.txt"), pb.FILE_OPERATION_CREATE)
 
-    async def test_usage_is_of_the_run_alone(self, bench: Bench) -> None:
-        first = await bench.run("MOCK_TEXT word=plover", config=self.config)
+    async def test_usage_is_of_the_run_alone(self, harness: Harness) -> None:
+        first = await harness.run("MOCK_TEXT word=plover", config=self.config)
         handle = first.result.session.handle
-        second = await bench.run("MOCK_RECALL", config=self.config, session=resuming(handle))
+        second = await harness.run("MOCK_RECALL", config=self.config, session=resuming(handle))
         assert "word=plover" in second.text
         assert second.result.session.handle.native_id == handle.native_id
         assert second.result.usage.tokens == first.result.usage.tokens
         del handle.params.fields["codexTokens"]
-        third = await bench.run("MOCK_RECALL", config=self.config, session=resuming(handle))
-        assert not third.result.HasField("usage"), "nobody knows what the runs before took"
+        third = await harness.run("MOCK_RECALL", config=self.config, session=resuming(handle))
+        assert not third.result.HasField("usage"), "what the earlier runs took is unknown"
 
-    async def test_a_thread_is_copied(self, bench: Bench) -> None:
-        handle = (await bench.run("MOCK_TEXT word=plover", config=self.config)).result.session.handle
-        copied = await bench.run("MOCK_RECALL", config=self.config, session=resuming(handle, fork=True))
+    async def test_a_thread_is_copied(self, harness: Harness) -> None:
+        handle = (await harness.run("MOCK_TEXT word=plover", config=self.config)).result.session.handle
+        copied = await harness.run("MOCK_RECALL", config=self.config, session=resuming(handle, fork=True))
         assert "word=plover" in copied.text
         assert copied.result.session.handle.native_id != handle.native_id
 
-    async def test_a_lost_thread_is_begun_anew(self, bench: Bench) -> None:
-        handle = pb.SessionHandle(adapter=bench.adapter, native_id=RECIPE.unknown_session)
-        seen = await bench.run("MOCK_TEXT", config=self.config, session=resuming(handle))
+    async def test_a_lost_thread_is_begun_anew(self, harness: Harness) -> None:
+        handle = pb.SessionHandle(adapter=harness.adapter, native_id=RECIPE.unknown_session)
+        seen = await harness.run("MOCK_TEXT", config=self.config, session=resuming(handle))
         (ended,) = seen.of("attempt_ended")
         assert ended.failure.kind == pb.FAILURE_KIND_SESSION_LOST
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
-    async def test_instructions_and_skills_go_into_the_prompt(self, bench: Bench) -> None:
-        await bench.run("MOCK_TEXT", config=self.config, system_prompt="You are Ada.", skills=[skill()])
-        assert "You are Ada." in bench.told().prompt
-        assert "heliotrope" in bench.told().prompt
+    async def test_instructions_and_skills_go_into_the_prompt(self, harness: Harness) -> None:
+        await harness.run("MOCK_TEXT", config=self.config, system_prompt="You are Ada.", skills=[skill()])
+        assert "You are Ada." in harness.conversation().prompt
+        assert "heliotrope" in harness.conversation().prompt
 
-    async def test_a_failure_after_retries(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_429", config=self.config)
+    async def test_a_failure_after_retries(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_429", config=self.config)
         assert seen.result.failure.kind == pb.FAILURE_KIND_RATE_LIMITED
         assert [state.retry_attempt for state in seen.of("state") if state.phase == pb.RUN_PHASE_RETRYING] == [1]
 
-    async def test_cancel(self, bench: Bench) -> None:
+    async def test_cancel(self, harness: Harness) -> None:
         async def act(stream: Any) -> None:
-            await bench.model.wait_held()
+            await harness.model.wait_held()
             await stream.cancel(grace_s=10)
 
         react = when(lambda event: event.WhichOneof("body") == "session", act)
-        seen = await bench.run("MOCK_STALL", config=self.config, react=react)
+        seen = await harness.run("MOCK_STALL", config=self.config, react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
 
-    async def test_tool_servers_are_refused(self, bench: Bench) -> None:
+    async def test_tool_servers_are_refused(self, harness: Harness) -> None:
         with pytest.raises(DragomanError) as caught:
-            await bench.run("MOCK_TEXT", config=self.config, mcp_servers=[words_server()])
+            await harness.run("MOCK_TEXT", config=self.config, mcp_servers=[words_server()])
         assert caught.value.reason == Reason.INVALID_REQUEST
 
 

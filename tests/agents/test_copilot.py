@@ -2,15 +2,13 @@
 
 import pytest
 from dragoman.adapters.copilot import adapter
-from dragoman.adapters.copilot.adapter import INHERITED
-from dragoman.adapters.copilot.session import TESTED_VERSION
-from dragoman.testkit.families.copilot import COPILOT
 from dragoman.testkit.isolation import log_in
-from dragoman.testkit.scenarios import Scenario, Tool, call, say
+from dragoman.testkit.model_server.script import Scenario, Tool, call, say
+from dragoman.testkit.profiles.copilot import COPILOT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Bench, Failing, Recipe, answering
+from tests.agents.harness import Failing, Harness, Recipe, answering
 from tests.agents.several import FullSuite
 from tests.agents.suite import ALLOWED, ASKED, proves, resuming
 
@@ -23,10 +21,15 @@ RECIPE = Recipe(
     executable="copilot",
     unknown_session="00000000-0000-4000-8000-000000000000",
     skill_tool=True,
+    silent_tool_s=22,
     idle_s=12,  # it is silent for seconds while it starts on a busy machine
     lacks=["usage_when_cancelled"],
-    unset=INHERITED,
+    mcp_tool="words-count",
+    unset=adapter().spec.inherit,
     failures={
+        "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "copilot_invalid_config", 400),
+        "CUT_END": Failing(pb.FAILURE_KIND_NO_RESULT, "copilot_no_result", retries=True),
+        "MAX_TOKENS": Failing(pb.FAILURE_KIND_OUTPUT_LIMIT, "copilot_output_limit"),
         "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "copilot_auth_required", 401, retries=True),
         "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "copilot_rate_limited", 429, retries=True),
         "529": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "copilot_upstream_unavailable", 503, retries=True),
@@ -44,15 +47,9 @@ class TestCopilot(FullSuite):
     """Everything that all agents must stand."""
 
     recipe = RECIPE
-    tested_version = TESTED_VERSION
     nested_prompt = "text"
     interrupted = (0, "aborted")
     scenarios = (
-        Scenario(
-            "TELL",
-            "uses a tool of an MCP server, then reports",
-            (call(Tool("words-tell", {"which": "first"})), say("Told: {tool_result:-1|nothing}")),
-        ),
         Scenario(
             "ASK_COLOUR",
             "asks its user, then reports",
@@ -64,54 +61,54 @@ class TestCopilot(FullSuite):
     )
 
     @proves("300 KB prompt")
-    async def test_a_prompt_of_300_kb(self, bench: Bench) -> None:
+    async def test_a_prompt_of_300_kb(self, harness: Harness) -> None:
         """Copilot puts the time before a prompt, and takes white space from its end."""
         prompt = f"MOCK_ECHO {'Grüße' + chr(0x2028)}" + ("Grüße" + chr(0x2028)) * 34_000 + "end"
-        seen = await bench.run(prompt)
-        assert bench.told().prompt.endswith(f"\n\n{prompt}")
+        seen = await harness.run(prompt)
+        assert harness.conversation().prompt.endswith(f"\n\n{prompt}")
         assert f"tail=[{prompt[-40:]}]" in seen.text
 
-    async def test_the_model_and_its_effort_are_asked_for(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", model="scripted-2", config={"effort": "low"})
-        assert bench.told().model == "scripted-2"
+    async def test_the_model_and_its_effort_are_asked_for(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", model="scripted-2", config={"effort": "low"})
+        assert harness.conversation().model == "scripted-2"
         assert seen.result.model == "scripted-2"
 
-    async def test_the_output_of_a_command_is_told_as_it_comes(self, bench: Bench) -> None:
-        seen = await bench.run('MOCK_SHELL command="echo one; sleep 1; echo two"', permissions=ALLOWED)
+    async def test_the_output_of_a_command_is_emitted_as_it_comes(self, harness: Harness) -> None:
+        seen = await harness.run('MOCK_SHELL command="echo one; sleep 1; echo two"', permissions=ALLOWED)
         assert "".join(output.text for output in seen.of("tool_output")) == "one\ntwo\n"
         assert seen.of("tool_result")[0].content == "one\ntwo"
 
-    async def test_the_workspace_may_be_read_unless_a_rule_denies_it(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_READ path=README.md")
+    async def test_the_workspace_may_be_read_unless_a_rule_denies_it(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_READ path=README.md")
         assert seen.of("tool_result")[0].content.startswith("A workspace.")
         deny = pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, path_glob="*/README.md")
-        seen = await bench.run("MOCK_READ path=README.md", permissions=pb.Permissions(rules=[deny]))
+        seen = await harness.run("MOCK_READ path=README.md", permissions=pb.Permissions(rules=[deny]))
         assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
         assert "permission_denied" in seen.notices
 
-    async def test_a_file_outside_is_asked_about_once(self, bench: Bench) -> None:
-        outside = bench.root / "outside"
+    async def test_a_file_outside_is_asked_about_once(self, harness: Harness) -> None:
+        outside = harness.root / "outside"
         outside.mkdir()
         (outside / "secret.txt").write_text("Something.\n")
         prompt = f"MOCK_READ path=../{outside.name}/secret.txt"
-        seen = await bench.run(prompt)
+        seen = await harness.run(prompt)
         assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
-        seen = await bench.run(prompt, permissions=ASKED, react=answering("allow_once"))
+        seen = await harness.run(prompt, permissions=ASKED, react=answering("allow_once"))
         (asked,) = seen.of("input_request")
         assert asked.subject.tool_kind == pb.TOOL_KIND_READ
         assert "outside" in asked.description
         assert seen.of("tool_result")[0].content.startswith("Something.")
 
-    async def test_a_link_does_not_lead_out_of_the_workspace(self, bench: Bench) -> None:
-        (bench.root / "hidden.txt").write_text("Hidden.\n")
-        (bench.workspace / "link.txt").symlink_to(bench.root / "hidden.txt")
-        seen = await bench.run("MOCK_READ path=link.txt", leaves=["link.txt"])
+    async def test_a_link_does_not_lead_out_of_the_workspace(self, harness: Harness) -> None:
+        (harness.root / "hidden.txt").write_text("Hidden.\n")
+        (harness.workspace / "link.txt").symlink_to(harness.root / "hidden.txt")
+        seen = await harness.run("MOCK_READ path=link.txt", leaves=["link.txt"])
         assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
 
-    async def test_always_holds_for_the_session(self, bench: Bench) -> None:
+    async def test_always_holds_for_the_session(self, harness: Harness) -> None:
         write = "MOCK_WRITE path=a.txt"
-        seen = await bench.run(write, permissions=ASKED, react=answering("allow_always"), leaves=["a.txt"])
-        again = await bench.run(
+        seen = await harness.run(write, permissions=ASKED, react=answering("allow_always"), leaves=["a.txt"])
+        again = await harness.run(
             "MOCK_WRITE path=b.txt",
             session=resuming(seen.result.session.handle),
             permissions=ASKED,
@@ -120,42 +117,42 @@ class TestCopilot(FullSuite):
         )
         assert again.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
 
-    async def test_a_question_is_answered(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_ASK_COLOUR", permissions=ASKED, react=answering("option_2"))
+    async def test_a_question_is_answered(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_ASK_COLOUR", permissions=ASKED, react=answering("option_2"))
         (asked,) = seen.of("input_request")
         assert (asked.kind, asked.title) == (pb.INPUT_KIND_CHOICE, "Which colour?")
         assert seen.text == "Heard: User selected: Blue"
 
-    async def test_where_nobody_is_the_model_is_not_offered_to_ask(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_ASK_COLOUR")
-        assert "ask_user" not in bench.told().tools
+    async def test_unattended_the_model_is_not_offered_to_ask(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_ASK_COLOUR")
+        assert "ask_user" not in harness.conversation().tools
         assert seen.of("input_request") == []
 
-    async def test_an_argument_that_it_does_not_know(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
+    async def test_an_argument_that_it_does_not_know(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", config={"extraArgs": ["--no-such-option"]})
         assert seen.result.outcome == pb.OUTCOME_FAILED
         assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
 
-    async def test_offline_without_a_model_and_without_a_login(self, bench: Bench) -> None:
+    async def test_offline_without_a_model_and_without_a_login(self, harness: Harness) -> None:
         env = {"COPILOT_PROVIDER_BASE_URL": ""}
-        seen = await bench.run("MOCK_TEXT", env={**env, "COPILOT_MODEL": ""})
+        seen = await harness.run("MOCK_TEXT", env={**env, "COPILOT_MODEL": ""})
         assert seen.result.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
         assert "COPILOT_PROVIDER_BASE_URL" in seen.result.failure.message
-        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        (found,) = await harness.client.detect(harness.adapter, env={**harness.env, **env})
         assert found.auth == api.AUTH_STATE_MISSING
-        log_in(bench.isolation)
-        (found,) = await bench.client.detect(bench.adapter, env={**bench.env, **env})
+        log_in(harness.isolation)
+        (found,) = await harness.client.detect(harness.adapter, env={**harness.env, **env})
         assert (found.auth, found.auth_method) == (api.AUTH_STATE_OK, "github")
 
-    async def test_frames_are_passed_on_if_asked_for(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", include_native=True)
+    async def test_frames_are_passed_on_if_asked_for(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", include_native=True)
         natives = [event.native for event in seen.events if event.HasField("native")]
         assert {native.protocol for native in natives} == {"copilot-session-rpc"}
         assert {"session.skills_loaded", "assistant.message_delta"} <= {native.type for native in natives}
 
     async def test_permission_to_do_everything_is_not_inherited(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("COPILOT_ALLOW_ALL", "true")
-        seen = await bench.run("MOCK_WRITE path=notes.txt")
+        seen = await harness.run("MOCK_WRITE path=notes.txt")
         assert seen.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED

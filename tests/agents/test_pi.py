@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import pytest
 from dragoman.adapters.pi import adapter
-from dragoman.testkit.families.pi import PI
+from dragoman.testkit.profiles.pi import PI
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Bench, Failing, Recipe
+from tests.agents.harness import Failing, Harness, Recipe
 from tests.agents.suite import AgentSuite, proves
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
@@ -20,10 +20,14 @@ class TestPi(AgentSuite):
 
     recipe: ClassVar[Recipe] = Recipe(
         make=adapter,
+        billing=pb.BILLING_TYPE_UNSPECIFIED,
         family=PI,
         executable="pi",
         unknown_session="00000000-0000-4000-8000-000000000000",
         failures={
+            "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "pi_error", 400),
+            "CUT_END": Failing(pb.FAILURE_KIND_NETWORK, "pi_error", retries=True),
+            "MAX_TOKENS": Failing(pb.FAILURE_KIND_OUTPUT_LIMIT, "pi_length"),
             "401": Failing(pb.FAILURE_KIND_AUTH_REQUIRED, "pi_error", 401),
             "429": Failing(pb.FAILURE_KIND_RATE_LIMITED, "pi_error", 429, retries=True, first_unseen=True),
             "500": Failing(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "pi_error", 500, retries=True),
@@ -32,23 +36,23 @@ class TestPi(AgentSuite):
         auth=api.AUTH_STATE_UNKNOWN,
         tested=api.TEST_STATUS_PASS,
         lacks=["usage_when_cancelled"],
-        unset=adapter().inherit,
+        unset=adapter().spec.inherit,
     )
 
     @proves("300 KB prompt")
-    async def test_a_prompt_of_300_kb(self, bench: Bench) -> None:
+    async def test_a_prompt_of_300_kb(self, harness: Harness) -> None:
         prompt = "MOCK_ECHO " + "Grüße\u2028" * 34_000 + "."  # pi trims what it reads
-        seen = await bench.run(prompt)
+        seen = await harness.run(prompt)
         assert f"sha256={hashlib.sha256(prompt.encode()).hexdigest()}" in seen.text
 
-    async def test_a_rule_for_a_tool_gives_it_and_no_other(self, bench: Bench) -> None:
+    async def test_a_rule_for_a_tool_gives_it_and_no_other(self, harness: Harness) -> None:
         allow = pb.PermissionRule(decision=pb.PERMISSION_DECISION_ALLOW, tool_name="write")
         rules = pb.Permissions(rules=[allow])
-        seen = await bench.run("MOCK_WRITE path=notes.txt", permissions=rules, leaves=["notes.txt"])
-        assert set(bench.told().tools) == {"read", "grep", "find", "ls", "write"}
+        seen = await harness.run("MOCK_WRITE path=notes.txt", permissions=rules, leaves=["notes.txt"])
+        assert set(harness.conversation().tools) == {"read", "grep", "find", "ls", "write"}
         assert seen.notices == ["tools_withheld"]
 
-    async def test_nothing_is_unparsed(self, bench: Bench) -> None:
-        seen = await bench.run("MOCK_TEXT", permissions=pb.Permissions(auto_approve=True))
+    async def test_nothing_is_unparsed(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", permissions=pb.Permissions(auto_approve=True))
         assert seen.of("log") == []
         assert seen.notices == []

@@ -1,4 +1,4 @@
-"""An MCP server of one tool, ``tell``, over standard input and output: JSON-RPC, a line a message."""
+"""An MCP server of one tool, ``count``, over standard input and output: JSON-RPC, a line a message."""
 
 import json
 import os
@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 TOOL = {
-    "name": "tell",
-    "description": "Tells a word.",
+    "name": "count",
+    "description": "Counts the letters of a word.",
     "inputSchema": {"type": "object", "properties": {"which": {"type": "string"}}},
 }
 

@@ -60,7 +60,7 @@ async def router(
     listen: str, upstream: str, directory: Path, environment: dict[str, str] | None = None
 ) -> AsyncIterator[psutil.Process]:
     """Run a router as a process of its own, in front of the emitter if ``upstream`` is its address."""
-    command = [sys.executable, "-m", "dragoman.cli.main", "serve", "--listen", listen]
+    command = [sys.executable, "-m", "dragoman.cli.main", "serve", "--no-detect", "--listen", listen]
     command += ["--adapter", upstream] if upstream else []
     command += ["--state-dir", str(directory / "state")]
     process = await asyncio.create_subprocess_exec(

@@ -45,7 +45,8 @@ class Emitter:
         for number in range(count):
             if interval:
                 await _until(loop, began + number * interval)
-            text = event_pb2.Text(item_id="t", delta=f"{time.monotonic_ns():020d}{filler}")
+            delta = f"{time.monotonic_ns():020d}{filler}"
+            text = event_pb2.Text(item_id="t", offset=number * len(delta), delta=delta)
             await write_event(context, _event(request.run_id, number + 2, text=text))
         result = event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED)
         await write_event(context, _event(request.run_id, count + 2, result=result))

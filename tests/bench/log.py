@@ -13,10 +13,10 @@ import grpc
 import psutil
 from dragoman.client import Client
 from dragoman.protocol.limits import channel_options
-from dragoman.router._domain.stored import StoredEvents, StoredRun
-from dragoman.router._store.batches import pack
-from dragoman.router._store.sqlite import SqliteDatabase
-from dragoman.router._store.store import Store
+from dragoman.router.model.stored import StoredEvents, StoredRun
+from dragoman.router.storage.batches import pack
+from dragoman.router.storage.sqlite import SqliteDatabase
+from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 
@@ -38,7 +38,7 @@ async def routed(folder: Path, upstream: str, *, logs: bool) -> AsyncIterator[tu
     """Run a router as a process, with its log or as good as without; yields its address and process."""
     listen = f"unix:{folder}/r.sock"
     program = ["-m", "dragoman.cli.main"] if logs else ["-c", _WITHOUT_LOG]
-    arguments = ["serve", "--listen", listen, "--state-dir", str(folder / "state")]
+    arguments = ["serve", "--no-detect", "--listen", listen, "--state-dir", str(folder / "state")]
     arguments += ["--adapter", upstream] if upstream else []
     process = await asyncio.create_subprocess_exec(
         sys.executable, *program, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
@@ -134,7 +134,7 @@ async def _seek(file: Path) -> float:
     taken = []
     for _ in range(LOOKS):
         began = time.monotonic()
-        assert not await store.forget(before=0.0, most_bytes=1 << 50)
+        assert not await store.retention.delete_old(before=0.0, most_bytes=1 << 50)
         taken.append(time.monotonic() - began)
     await store.close()
     return statistics.median(taken)

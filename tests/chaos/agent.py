@@ -197,8 +197,8 @@ class Acp(Agent):
         self._update("agent_message_chunk", content={"type": "text", "text": f"{self.token()} {text}\n"})
 
     def call(self, text: str) -> None:
-        given = {"kind": "execute", "status": "in_progress", "rawInput": {"command": text}}
-        self._update("tool_call", toolCallId="call-1", title="sleep", **given)
+        fields = {"kind": "execute", "status": "in_progress", "rawInput": {"command": text}}
+        self._update("tool_call", toolCallId="call-1", title="sleep", **fields)
 
     def result(self, text: str) -> None:
         content = [{"type": "content", "content": {"type": "text", "text": text}}]

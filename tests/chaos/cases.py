@@ -21,7 +21,7 @@ SHARED: Final = ("router", "sidecar", "sidecar_guard", "router_sidecar", "databa
 COMMITS: Final = ("commit", "claim")
 """The answer to a COMMIT, which is done: of any transaction, or of the one by which a router takes runs over."""
 HOLD: Final = "database_held"
-"""Nothing is cut: somebody else has locked the database, for longer than a router's lease."""
+"""No connection is cut: another client locks the database for longer than a router's lease."""
 REPLICAS: Final = ("owner", "neighbour", "owner_drained")
 """Of two routers: the one that has all runs, the one through which others follow them; the last ends by itself."""
 AT_ONCE: Final = frozenset({HOLD, "claim", *REPLICAS})
@@ -62,12 +62,12 @@ class Case:
     def how_to_repeat(self) -> str:
         return f"make test-chaos SEED={self.seed} CASE={self.name}"
 
-    def dice(self, what: str) -> random.Random:
-        """Return the dice for one decision; the same for the same case, whatever else runs."""
+    def rng(self, what: str) -> random.Random:
+        """Return the random numbers for one decision, which depend on the case alone."""
         return random.Random(f"{self.seed} {self.name} {what}")
 
-    def shared_dice(self, what: str) -> random.Random:
-        """Return the dice for a decision that is made for all cases which one kill hits."""
+    def shared_rng(self, what: str) -> random.Random:
+        """Return the random numbers for a decision about all cases that one kill hits."""
         adapter = "" if self.victim in AT_ONCE else self.adapter
         return random.Random(f"{self.seed} {self.storage} {self.victim} {adapter} {self.number} {what}")
 
@@ -79,7 +79,7 @@ def parse_case(seed: int, name: str) -> Case:
 
 
 def makes_sense(adapter: str, state: str) -> bool:
-    """Tell whether an adapter's run can be in a state: ``process`` cannot ask."""
+    """Return whether an adapter's run can be in a state: ``process`` cannot ask."""
     return not (adapter == "process" and state == "input")
 
 
@@ -107,17 +107,17 @@ def sweep(seed: int, storage: str, number: int) -> list[tuple[str, list[Case]]]:
 
     Victims that a run has for itself are killed three times, as that costs little; what runs share is killed once.
     """
-    made = [Case(seed, *cell, number) for cell in cells(storage)]
+    every_case = [Case(seed, *cell, number) for cell in cells(storage)]
     rounds: list[tuple[str, list[Case]]] = []
     if storage in ALONE:
-        more = [replace(case, number=3 * number + plus) for case in made for plus in range(3)]
+        more = [replace(case, number=3 * number + plus) for case in every_case for plus in range(3)]
         rounds.append(("each", [case for case in more if case.victim in EACH]))
     shared = [one for one in victims(storage) if one not in EACH and not (one in _SLOW and number % 2)]
-    rounds += [(one, [case for case in made if case.victim == one]) for one in shared]
-    dice = random.Random(f"{seed} {storage} {number}")
-    dice.shuffle(rounds)
+    rounds += [(one, [case for case in every_case if case.victim == one]) for one in shared]
+    rng = random.Random(f"{seed} {storage} {number}")
+    rng.shuffle(rounds)
     for _, cases in rounds:
-        dice.shuffle(cases)
+        rng.shuffle(cases)
     return rounds
 
 

@@ -35,7 +35,7 @@ class Commits:
         self._target = Path(host) / _SOCKET
         self._listen = folder / _SOCKET
         self._server: asyncio.Server | None = None
-        self._wanted = 0
+        self._to_drop = 0
         self._with: tuple[bytes, ...] = ()
         self._enough = asyncio.Event()
         self._passing: set[asyncio.Task[None]] = set()
@@ -56,7 +56,7 @@ class Commits:
 
     def drop(self, count: int, *having: bytes) -> None:
         """Lose so many answers from now on: of transactions in which the client sent all of this."""
-        self._wanted, self._with = count, having
+        self._to_drop, self._with = count, having
         self._enough.clear()
 
     async def until_dropped(self) -> None:
@@ -75,13 +75,13 @@ class Commits:
         finally:
             self._passing.discard(task)
 
-    def takes(self, said: bytes) -> bool:
-        """Tell whether this transaction's answer is one of those that get lost, and count it."""
-        if not self._wanted or not all(part in said for part in self._with):
+    def takes(self, received: bytes) -> bool:
+        """Return whether to drop this transaction's answer, and count it."""
+        if not self._to_drop or not all(part in received for part in self._with):
             return False
-        self._wanted -= 1
+        self._to_drop -= 1
         self.dropped += 1
-        if not self._wanted:
+        if not self._to_drop:
             self._enough.set()
         return True
 
@@ -94,7 +94,7 @@ class _Passage:
 
     def __init__(self, commits: Commits, near: _End, far: _End) -> None:
         self._commits, self._near, self._far = commits, near, far
-        self._said = b""
+        self._received = b""
         """What the client has sent in its present transaction."""
 
     async def run(self) -> None:
@@ -111,7 +111,7 @@ class _Passage:
     async def _ask(self) -> None:
         with contextlib.suppress(OSError):
             while data := await self._near[0].read(1 << 16):
-                self._said += data
+                self._received += data
                 self._far[1].write(data)
                 await self._far[1].drain()
 
@@ -121,8 +121,8 @@ class _Passage:
                 head = await self._far[0].readexactly(_HEAD)
                 body = await self._far[0].readexactly(int.from_bytes(head[1:]) - 4)
                 if (head[:1], body) == _COMMITTED:
-                    if self._commits.takes(self._said):
+                    if self._commits.takes(self._received):
                         return
-                    self._said = b""
+                    self._received = b""
                 self._near[1].write(head + body)
                 await self._near[1].drain()

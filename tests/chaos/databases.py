@@ -29,16 +29,16 @@ class Database(Protocol):
     """What this suite does to a database, and reads in it. All of it blocks."""
 
     def hurt(self, lock_s: float) -> None:
-        """Cut all connections, where there are any; else keep everybody else from writing for so many seconds."""
+        """Cut all connections, if there are any; else block other writers for so many seconds."""
 
     def hold(self, lock_s: float) -> None:
-        """Keep everybody else from writing for so many seconds; connections stay."""
+        """Block other writers for so many seconds; connections stay."""
 
     def rows(self, run_id: str) -> Rows:
         """Return what is kept of a run's events, in order."""
 
     def has_end(self, run_id: str) -> bool:
-        """Tell whether it knows how a run ended."""
+        """Return whether it has a run's result."""
 
     def traces(self, secret: bytes) -> list[str]:
         """Return the tables in which this is found; none for a file, which is found among the others."""

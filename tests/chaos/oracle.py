@@ -1,7 +1,7 @@
 """What must hold of a run whatever was killed, judged by what its agent journalled. Pure.
 
-Three witnesses are compared: the agent's journal, the run log as a fresh router tells it, and what each client got.
-Beside them stand the rows of the database, read without a router, and what it noted of who has had the run.
+It compares the agent's journal, the run log as a fresh router replays it, and the events of each client; also the
+rows of the database, read without a router, and the database's notes of the run's owners.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.chaos.cases import HELD, PAIRS, REPLICAS, Case
 from tests.chaos.databases import Rows
 
 _TOKEN: Final = re.compile(r"<\d+:[0-9a-f]{8}>")
-_TELLING: Final = {"text", "tool_call", "tool_result"}
+_REPORTING: Final = {"text", "tool_call", "tool_result"}
 _IN_FLIGHT: Final = 1
 """An agent that is killed may have journalled one output that it could not say any more."""
 
@@ -36,10 +36,10 @@ class Evidence:
     Attributes:
         case: what was done to it.
         journal: what its agent noted; empty if none was ever started.
-        log: the events a fresh router told from the log; ``None`` if it does not know the run.
+        log: the events a fresh router replayed from the log; ``None`` if it does not know the run.
         readers: the events of each client, over all its streams.
         refused: how the call was refused; empty if it was not.
-        secret: what nothing may tell.
+        secret: a text that no event, row or file may contain.
     """
 
     case: Case
@@ -53,9 +53,9 @@ class Evidence:
     moves: list[tuple[str, str]] = field(default_factory=list)
     """From which router to which it went, where the database notes that."""
     ended_first: bool = False
-    """Whether its end was in the log when its router died; no other router has anything to say then."""
+    """Whether its end was in the log when its router died; no other router may change the run then."""
     is_asked_for: bool = False
-    """Whether a caller repeated its request for as long as nothing was told of the run."""
+    """Whether a caller repeated its request as long as it had no event of the run."""
 
 
 def read_notes(path: Path) -> list[dict[str, Any]]:
@@ -67,10 +67,10 @@ def read_notes(path: Path) -> list[dict[str, Any]]:
 
 
 def tokens(events: Iterable[pb.AgentEvent]) -> list[str]:
-    """Return the tokens that events tell, in order; one that an event tells twice (as title and as input) once."""
+    """Return the tokens of events, in order; one that an event has twice (as title and as input) once."""
     found: list[str] = []
     for event in events:
-        if event.WhichOneof("body") in _TELLING:
+        if event.WhichOneof("body") in _REPORTING:
             found += dict.fromkeys(_TOKEN.findall(str(event)))
     return found
 
@@ -94,9 +94,9 @@ def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
     _judge_identity(evidence.log, evidence.readers)
     result = evidence.log[-1].result
     _judge_gap(evidence, evidence.log, result)
-    said = [note["said"] for note in evidence.journal if "said" in note]
+    printed = [note["said"] for note in evidence.journal if "said" in note]
     for who, events in [("the log", evidence.log), *((f"client {n}", e) for n, e in enumerate(evidence.readers))]:
-        _judge_tokens(who, tokens(events), said, result, evidence)
+        _judge_tokens(who, tokens(events), printed, result, evidence)
     _judge_outcome(evidence, result)
     _judge_starts(evidence)
     _judge_rows(evidence.rows, evidence.log)
@@ -120,31 +120,31 @@ def _durable(events: Sequence[pb.AgentEvent]) -> dict[int, bytes]:
 
 
 def _judge_identity(log: Sequence[pb.AgentEvent], readers: Sequence[Sequence[pb.AgentEvent]]) -> None:
-    """No sequence names two events; nobody has what the log has not, but for what its gap covers."""
+    """No sequence names two events; no client has an event that the log does not have, except those of a gap."""
     kept = _durable(log)
     gaps = [event.gap for event in log if event.WhichOneof("body") == "gap"]
     missing = {number for gap in gaps for number in range(gap.from_sequence, gap.to_sequence + 1)}
     everything = dict(kept)
     for number, events in enumerate(readers):
-        told = _durable(events)
+        received = _durable(events)
         if events[-1].result.outcome != log[-1].result.outcome:
             ends = [pb.Outcome.Name(one[-1].result.outcome) for one in (events, log)]
-            raise Problem(f"client {number} was told {ends[0]}, and the log says {ends[1]}")
-        for sequence, data in told.items():
+            raise Problem(f"client {number} got {ends[0]}, but the log has {ends[1]}")
+        for sequence, data in received.items():
             if everything.setdefault(sequence, data) != data:
                 raise Problem(f"client {number}: sequence {sequence} names two events")
-        if beyond := [one for one in told if one not in kept and one not in missing]:
+        if beyond := [one for one in received if one not in kept and one not in missing]:
             raise Problem(f"client {number}: the log does not have {beyond[:5]}")
         own = [event.gap for event in events if event.WhichOneof("body") == "gap"]
         unseen = {one for gap in own for one in range(gap.from_sequence, gap.to_sequence + 1)}
-        if lacking := [one for one in kept if one not in told and one not in unseen]:
+        if lacking := [one for one in kept if one not in received and one not in unseen]:
             raise Problem(f"client {number} lacks {lacking[:5]} of {len(kept)}")
         if own and not gaps:
             raise Problem(f"client {number} has a gap that the log has not: {own}")
 
 
 _LOSES_A_ROUTER: Final = {"router", "router_sidecar", "claim", *REPLICAS}
-"""What takes with it a router, which may have told more than it wrote down."""
+"""Victims that include a router, which may have published more than it stored."""
 
 
 def _judge_gap(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
@@ -154,22 +154,24 @@ def _judge_gap(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Resu
         raise Problem(f"it had ended, and a gap came into it: {bodies[-5:]}")
     is_anothers = evidence.case.victim == "router_sidecar" and not evidence.ended_first
     if is_anothers and evidence.case.state in HELD and "gap" not in bodies:
-        raise Problem(f"LOST by another router, and no gap says what nobody can know: {bodies[-5:]}")
+        raise Problem(f"LOST by another router, and no gap covers what may be missing: {bodies[-5:]}")
     if "gap" in bodies and evidence.case.victim not in _LOSES_A_ROUTER:
         raise Problem(f"its router lived and knew all of it, and yet there is a gap: {bodies[-5:]}")
     if "gap" in bodies and (bodies.index("gap") != len(bodies) - 2 or result.outcome != LOST):
         raise Problem(f"a gap, and then more than LOST: {bodies[-5:]}")
 
 
-def _judge_tokens(who: str, told: list[str], said: list[str], result: pb.Result, evidence: Evidence) -> None:
-    if told != said[: len(told)]:
-        wrong = next(n for n, token in enumerate(told) if said[n : n + 1] != [token])
-        raise Problem(f"{who}: output {wrong + 1} is {told[wrong : wrong + 2]}, said was {said[wrong : wrong + 2]}")
-    untold = len(said) - len(told)
-    if result.outcome == SUCCEEDED and untold:
-        raise Problem(f"{who}: {untold} outputs of a run that succeeded are missing")
-    if evidence.case.victim == "agent" and result.outcome == FAILED and untold > _IN_FLIGHT:
-        raise Problem(f"{who}: {untold} outputs of a killed agent are missing")
+def _judge_tokens(who: str, reported: list[str], printed: list[str], result: pb.Result, evidence: Evidence) -> None:
+    if reported != printed[: len(reported)]:
+        wrong = next(n for n, token in enumerate(reported) if printed[n : n + 1] != [token])
+        raise Problem(
+            f"{who}: output {wrong + 1} is {reported[wrong : wrong + 2]}, printed was {printed[wrong : wrong + 2]}"
+        )
+    missing = len(printed) - len(reported)
+    if result.outcome == SUCCEEDED and missing:
+        raise Problem(f"{who}: {missing} outputs of a run that succeeded are missing")
+    if evidence.case.victim == "agent" and result.outcome == FAILED and missing > _IN_FLIGHT:
+        raise Problem(f"{who}: {missing} outputs of a killed agent are missing")
 
 
 def _judge_starts(evidence: Evidence) -> None:
@@ -182,15 +184,18 @@ def _judge_starts(evidence: Evidence) -> None:
 
 
 def _judge_rows(rows: Rows, log: Sequence[pb.AgentEvent]) -> None:
-    """What is kept is kept once: each row begins where the one before ended, and the log tells no more."""
+    """What is kept is kept once: each row begins where the one before ended, and the log replays no more."""
     expected = 1
     for first, last, _kept in rows:
         if first != expected or last < first:
             raise Problem(f"rows of events overlap, or leave a hole: {rows}")
         expected = last + 1
     kept = {number for first, last, is_kept in rows if is_kept for number in range(first, last + 1)}
-    if (told := set(_durable(log))) != kept:
-        raise Problem(f"the log tells {sorted(told - kept)[:5]}, and keeps {sorted(kept - told)[:5]} untold")
+    if (replayed := set(_durable(log))) != kept:
+        raise Problem(
+            f"the log replays {sorted(replayed - kept)[:5]} that are not stored, and"
+            f" not {sorted(kept - replayed)[:5]}"
+        )
 
 
 def _judge_moves(evidence: Evidence) -> None:

@@ -8,11 +8,11 @@ from dragoman.router.app import RouterConfig, run_router
 
 
 def main() -> None:
-    """Serve until told to end."""
-    given = json.loads(sys.argv[1])
-    given |= {"listen": tuple(given["listen"]), "addresses": tuple(given["addresses"])}
-    given["state_dir"] = Path(given["state_dir"])
-    run_router(RouterConfig(user_manifests=False, log_format="json", **given))
+    """Serve until a signal ends it."""
+    fields = json.loads(sys.argv[1])
+    fields |= {"listen": tuple(fields["listen"]), "addresses": tuple(fields["addresses"])}
+    fields["state_dir"] = Path(fields["state_dir"])
+    run_router(RouterConfig(user_manifests=False, log_format="json", **fields))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from tests.chaos.cases import (
     sweep,
     victims,
 )
-from tests.chaos.world import World
+from tests.chaos.cluster import Cluster
 from tests.router.store.databases import new_postgres, postgres_server
 
 __all__ = ["postgres_server"]
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 SEED = int(os.environ.get("SEED") or random.randrange(10**6))
 KILLS = int(os.environ.get("KILLS") or 100)
 CASE = os.environ.get("CASE", "")
-_MOST_TOLD = 12
+_MAX_PROBLEMS = 12
 KILLS_OF_A_PAIR = 1
 """How many of a hundred; most of its time goes into waiting for a router to see that another one is gone."""
 
@@ -57,13 +57,13 @@ async def test_no_event_is_lost_and_nothing_is_left(
 ) -> None:
     if CASE and CASE.partition("/")[0] != storage:
         pytest.skip("CASE is of another storage")
-    world = World(storage, folder, "" if storage == "sqlite" else new_postgres(request))
+    cluster = Cluster(storage, folder, "" if storage == "sqlite" else new_postgres(request))
     if storage in PAIRS and random.Random(f"{SEED} {storage}").random() < 0.5:
-        world.routers.reverse()
+        cluster.routers.reverse()
     tally = Tally()
     try:
-        await world.open()
-        campaign = Campaign(world, tally)
+        await cluster.open()
+        campaign = Campaign(cluster, tally)
         if CASE:
             case = parse_case(SEED, CASE)
             await campaign.sweep([("each" if case.victim in EACH else case.victim, [case])])
@@ -72,17 +72,19 @@ async def test_no_event_is_lost_and_nothing_is_left(
             while tally.kills.total() < _share(storage):
                 await campaign.sweep(sweep(SEED, storage, number))
                 number += 1
-        if left := await world.close():
+        if left := await cluster.close():
             tally.problems.append(f"left after the router's end: {left}")
-    except Exception as error:  # noqa: BLE001 - told below, with what was found before it
+    except Exception as error:  # noqa: BLE001 - reported below, with what was found before it
         tally.problems.append("the suite could not go on:\n" + "".join(traceback.format_exception(error)))
     finally:
-        await world.end_all()
+        await cluster.end_all()
         with capsys.disabled():
             _report(storage, tally)
     if tally.problems:
-        told = tally.problems[:_MOST_TOLD] + tally.problems[_MOST_TOLD:][-1:]  # the last may be why there are no more
-        pytest.fail(f"{len(tally.problems)} problems, SEED={SEED}:\n" + "\n".join(told), pytrace=False)
+        problems = (
+            tally.problems[:_MAX_PROBLEMS] + tally.problems[_MAX_PROBLEMS:][-1:]
+        )  # the last may be why there are no more
+        pytest.fail(f"{len(tally.problems)} problems, SEED={SEED}:\n" + "\n".join(problems), pytrace=False)
     assert CASE or set(tally.cells) == set(cells(storage)), "a cell was not covered"
 
 
@@ -97,7 +99,7 @@ def _report(storage: str, tally: Tally) -> None:
     print(f"\n{storage}: SEED={SEED}, {tally.kills.total()} kills of {dict(tally.kills)},")
     print(f"  {sum(counts)} runs hit, at least {min(counts, default=0)} in each of {len(tally.cells)} cells")
     if tally.seconds_to_lost:
-        print(f"  LOST was told {max(tally.seconds_to_lost):.2f} s after a sidecar's end at the latest")
+        print(f"  LOST was reported {max(tally.seconds_to_lost):.2f} s after a sidecar's end at the latest")
     print(f"  outcomes: {dict(sorted(tally.outcomes.items()))}")
     print(f"  seconds: {dict(tally.seconds)}")
     hit = {(victim, adapter) for _, victim, adapter, _ in tally.cells}

@@ -10,25 +10,25 @@ from dragoman.v1 import event_pb2 as pb
 from tests.chaos.cases import STORAGES, cells, parse_case, sweep
 from tests.chaos.oracle import Evidence, Problem, judge, tokens
 
-SAID = [f"<{number}:0123456{number}>" for number in range(1, 5)]
+PRINTED = [f"<{number}:0123456{number}>" for number in range(1, 5)]
 SECRET = "chaos-secret"
 
 
 def event(sequence: int, **body: object) -> pb.AgentEvent:
-    made = pb.AgentEvent(sequence=sequence, run_id="r", attempt=1, origin=pb.EVENT_ORIGIN_AGENT)
-    made.MergeFrom(pb.AgentEvent(**body))  # type: ignore[arg-type]  # one body, named by its field
-    return made
+    created = pb.AgentEvent(sequence=sequence, run_id="r", attempt=1, origin=pb.EVENT_ORIGIN_AGENT)
+    created.MergeFrom(pb.AgentEvent(**body))  # type: ignore[arg-type]  # one body, named by its field
+    return created
 
 
-def text(sequence: int, said: str) -> pb.AgentEvent:
-    return event(sequence, text=pb.Text(item_id=f"i-{sequence}", whole=f"{said} hello"))
+def text(sequence: int, printed: str) -> pb.AgentEvent:
+    return event(sequence, text=pb.Text(item_id=f"i-{sequence}", whole=f"{printed} hello"))
 
 
 def good(case: str = "sqlite/client/process/streaming/0") -> Evidence:
     """Return a run that nothing is wrong with."""
-    events = [event(1, started=pb.Started()), *(text(number + 2, said) for number, said in enumerate(SAID))]
+    events = [event(1, started=pb.Started()), *(text(number + 2, printed) for number, printed in enumerate(PRINTED))]
     events.append(event(6, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)))
-    journal: list[dict[str, Any]] = [{"born": 1}, *({"said": said} for said in SAID), {"done": True}]
+    journal: list[dict[str, Any]] = [{"born": 1}, *({"said": printed} for printed in PRINTED), {"done": True}]
     rows = [(1, 3, True), (4, 6, True)]
     return Evidence(parse_case(1, case), journal, events, [copy.deepcopy(events)], secret=SECRET, rows=rows)
 
@@ -79,7 +79,7 @@ def test_a_result_that_a_client_has_is_not_taken_back() -> None:
     evidence = good("sqlite/router_sidecar/process/finishing/0")
     assert evidence.log is not None
     evidence.log = lost(evidence.log, 3)
-    with pytest.raises(Problem, match="was told OUTCOME_SUCCEEDED, and the log says OUTCOME_LOST"):
+    with pytest.raises(Problem, match="got OUTCOME_SUCCEEDED, but the log has OUTCOME_LOST"):
         judge(evidence)
 
 
@@ -93,7 +93,7 @@ def test_a_run_goes_to_another_router_once_and_only_if_its_own_is_gone(victim: s
         judge(evidence)
 
 
-def test_a_run_that_nobody_began_is_lost_only_if_nobody_asked_for_it_again() -> None:
+def test_a_run_without_an_agent_is_lost_only_if_its_request_is_not_repeated() -> None:
     evidence = good("pair/owner/process/before/0")
     failure = pb.Failure(kind=pb.FAILURE_KIND_ADAPTER_LOST, message="gone")
     result = pb.Result(outcome=pb.OUTCOME_LOST, failure=failure)
@@ -121,7 +121,7 @@ def drop_everywhere(evidence: Evidence) -> None:
             one.sequence = sequence
 
 
-def tell_twice(evidence: Evidence) -> None:
+def repeat_an_event(evidence: Evidence) -> None:
     for events in [evidence.log or [], *evidence.readers]:
         events[3].text.whole = events[2].text.whole
 
@@ -138,7 +138,7 @@ def end_twice(evidence: Evidence) -> None:
     evidence.readers[0].append(event(7, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)))
 
 
-def tell_the_secret(evidence: Evidence) -> None:
+def leak_the_secret(evidence: Evidence) -> None:
     for events in [evidence.log or [], *evidence.readers]:
         events[2].text.whole += SECRET
 
@@ -160,7 +160,7 @@ def keep_twice(evidence: Evidence) -> None:
     evidence.rows = [(1, 3, True), (3, 6, True)]
 
 
-def keep_less_than_is_told(evidence: Evidence) -> None:
+def store_less_than_is_replayed(evidence: Evidence) -> None:
     evidence.rows = [(1, 5, True), (6, 6, False)]
 
 
@@ -185,9 +185,9 @@ def refuse(evidence: Evidence) -> None:
 @pytest.mark.parametrize(
     "tamper",
     [
-        *(drop_from_log, drop_everywhere, tell_twice, rename, lose_the_end, end_twice, tell_the_secret),
+        *(drop_from_log, drop_everywhere, repeat_an_event, rename, lose_the_end, end_twice, leak_the_secret),
         *(invent, succeed_too_early, hide_behind_a_gap, forget, refuse),
-        *(keep_twice, keep_less_than_is_told, start_twice, attempt_twice),
+        *(keep_twice, store_less_than_is_replayed, start_twice, attempt_twice),
     ],
 )
 def test_what_is_wrong_is_seen(tamper: Callable[[Evidence], None]) -> None:
@@ -216,9 +216,9 @@ def test_a_killed_agent_may_have_one_output_in_flight() -> None:
         judge(evidence)
 
 
-def test_a_token_that_an_event_tells_twice_counts_once() -> None:
-    call = pb.ToolCall(id="c", name=SAID[0], input_json=f'{{"what": "{SAID[0]}"}}')
-    assert tokens([event(1, tool_call=call), text(2, SAID[1])]) == SAID[:2]
+def test_a_token_that_an_event_has_twice_counts_once() -> None:
+    call = pb.ToolCall(id="c", name=PRINTED[0], input_json=f'{{"what": "{PRINTED[0]}"}}')
+    assert tokens([event(1, tool_call=call), text(2, PRINTED[1])]) == PRINTED[:2]
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.testkit.fake_adapter import FakeAdapter, serving
+from dragoman.testkit.fakes.adapter import FakeAdapter, serving
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -41,7 +41,9 @@ class Done:
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment in which nothing of the user's own decides anything."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("DRAGOMAN_")}
-    return {**kept, "NO_COLOR": "", "TERM": "xterm", **(extra or {})}
+    # Routers here start no adapters by themselves, and the router that this user may have is not found.
+    quiet = {"NO_COLOR": "", "TERM": "xterm", "DRAGOMAN_DETECT": "0", "XDG_RUNTIME_DIR": ""}
+    return {**kept, **quiet, **(extra or {})}
 
 
 async def start(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller, Until
+from dragoman.testkit.fakes.adapter import Action, EventFactory, FakeAdapter, Until
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import Message
@@ -89,11 +89,11 @@ def fake_of(*script: Action) -> FakeAdapter:
 
 
 async def test_a_question_is_asked_and_answered() -> None:
-    tell = Teller()
+    emit = EventFactory()
     answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED)
-    asked = tell.started(), tell.event(input_request=REQUEST)
-    fake = fake_of(*asked, Until("respond"), tell.event(input_resolved=answered), tell.succeeded())
-    async with routed(fake) as env, at_a_terminal("run", "fake", env=env) as terminal:
+    asked = emit.started(), emit.event(input_request=REQUEST)
+    fake = fake_of(*asked, Until("respond"), emit.event(input_resolved=answered), emit.succeeded())
+    async with routed(fake) as env, at_a_terminal("run", "fake", "hi", env=env) as terminal:
         await terminal.see("May I delete it? [1-2] > ")
         assert "  1) Allow\x1b[0m\n" in terminal.screen
         terminal.type("2 too dangerous\n")
@@ -105,29 +105,29 @@ async def test_a_question_is_asked_and_answered() -> None:
     assert sent.responder == "dragoman command line"
 
 
-async def test_a_question_that_somebody_else_answers_gives_way_to_the_next() -> None:
-    tell = Teller()
-    answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED, responder="somebody")
-    asked = tell.started(), tell.event(input_request=REQUEST)
-    then = tell.event(input_resolved=answered), tell.event(input_request=pb.InputRequest(id="q2", title="And how?"))
-    fake = fake_of(*asked, Until("elsewhere"), *then, Until("respond"), tell.succeeded())
-    async with routed(fake) as env, at_a_terminal("run", "fake", env=env) as terminal:
+async def test_a_question_that_another_client_answers_gives_way_to_the_next() -> None:
+    emit = EventFactory()
+    answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED, responder="another client")
+    asked = emit.started(), emit.event(input_request=REQUEST)
+    then = emit.event(input_resolved=answered), emit.event(input_request=pb.InputRequest(id="q2", title="And how?"))
+    fake = fake_of(*asked, Until("elsewhere"), *then, Until("respond"), emit.succeeded())
+    async with routed(fake) as env, at_a_terminal("run", "fake", "hi", env=env) as terminal:
         await terminal.see("[1-2] > ")
         fake.open("elsewhere")
         await terminal.see("And how? [your answer] > ")
         terminal.type("slowly\n")
         assert await terminal.end() == 0
-    assert "answered by somebody" in terminal.screen
+    assert "answered by another client" in terminal.screen
     assert [(sent.request_id, sent.answer.text) for sent in fake.requests("Respond")] == [("q2", "slowly")]
 
 
 async def test_attach_asks_only_what_still_waits_for_an_answer() -> None:
-    tell = Teller()
-    answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED, responder="somebody")
+    emit = EventFactory()
+    answered = pb.InputResolved(id="q1", resolution=pb.INPUT_RESOLUTION_ANSWERED, responder="another client")
     again = pb.InputRequest(id="q2", title="And how?")
-    stored = tell.started(), tell.event(input_request=REQUEST), tell.event(input_resolved=answered)
-    waits = tell.event(input_request=again), tell.ephemeral(replay_done=pb.ReplayDone())
-    fake = fake_of(*stored, *waits, Until("respond"), tell.succeeded())
+    stored = emit.started(), emit.event(input_request=REQUEST), emit.event(input_resolved=answered)
+    waits = emit.event(input_request=again), emit.ephemeral(replay_done=pb.ReplayDone())
+    fake = fake_of(*stored, *waits, Until("respond"), emit.succeeded())
     async with routed(fake) as env, at_a_terminal("attach", "run-1", env=env) as terminal:
         await terminal.see("And how? [your answer] > ")
         terminal.type("slowly\n")
@@ -137,8 +137,8 @@ async def test_attach_asks_only_what_still_waits_for_an_answer() -> None:
 
 
 async def test_attach_asks_nothing_of_a_run_that_is_over() -> None:
-    tell = Teller()
-    fake = fake_of(tell.started(), tell.event(input_request=REQUEST), tell.succeeded())
+    emit = EventFactory()
+    fake = fake_of(emit.started(), emit.event(input_request=REQUEST), emit.succeeded())
     async with routed(fake) as env, at_a_terminal("attach", "run-1", env=env) as terminal:
         assert await terminal.end() == 0
     assert "May I delete it?" in terminal.screen
@@ -146,11 +146,11 @@ async def test_attach_asks_nothing_of_a_run_that_is_over() -> None:
 
 
 async def test_ctrl_c_at_the_terminal_cancels_while_a_question_is_open() -> None:
-    tell = Teller()
+    emit = EventFactory()
     fake = fake_of(
-        tell.started(), tell.event(input_request=REQUEST), Until("cancel"), tell.result(pb.OUTCOME_CANCELLED)
+        emit.started(), emit.event(input_request=REQUEST), Until("cancel"), emit.result(pb.OUTCOME_CANCELLED)
     )
-    async with routed(fake) as env, at_a_terminal("run", "fake", env=env) as terminal:
+    async with routed(fake) as env, at_a_terminal("run", "fake", "hi", env=env) as terminal:
         await terminal.see("[1-2] > ")
         terminal.process.send_signal(2)
         assert await terminal.end() == 130
@@ -168,28 +168,28 @@ class _Slow(FakeAdapter):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "slow", "told"),
+    ("arguments", "slow", "notice"),
     [
-        (["detect"], "Detect", "still looking for agents; one of them takes its time…\n"),
-        (["run", "fake"], "Describe", "waiting for the adapter 'fake' to start…\n"),
+        (["detect"], "Detect", "still detecting agents…\n"),
+        (["run", "fake", "hi"], "Describe", "waiting for the adapter 'fake' to start…\n"),
     ],
 )
-async def test_what_takes_long_is_told(arguments: list[str], slow: str, told: str) -> None:
-    tell = Teller()
-    fake = _Slow([tell.started(), tell.succeeded()], answers={"Describe": DESCRIBED, "Detect": api.DetectResponse()})
+async def test_a_slow_call_is_reported(arguments: list[str], slow: str, notice: str) -> None:
+    emit = EventFactory()
+    fake = _Slow([emit.started(), emit.succeeded()], answers={"Describe": DESCRIBED, "Detect": api.DetectResponse()})
     fake.slow = slow
     async with routed(fake) as env, at_a_terminal(*arguments, env=env) as terminal:
-        await terminal.see(told)
+        await terminal.see(notice)
         fake.open("answer")
         assert await terminal.end() == 0
-    assert terminal.screen.count(told) == 1
+    assert terminal.screen.count(notice) == 1
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-async def test_colours_at_a_terminal_unless_not_wanted(no_color: str, coloured: bool) -> None:
-    tell = Teller()
-    fake = fake_of(tell.started(), tell.text("hello"), tell.succeeded())
-    async with routed(fake) as env, at_a_terminal("run", "fake", env={**env, "NO_COLOR": no_color}) as terminal:
+async def test_colours_at_a_terminal_unless_switched_off(no_color: str, coloured: bool) -> None:
+    emit = EventFactory()
+    fake = fake_of(emit.started(), emit.text("hello"), emit.succeeded())
+    async with routed(fake) as env, at_a_terminal("run", "fake", "hi", env={**env, "NO_COLOR": no_color}) as terminal:
         assert await terminal.end() == 0
     assert ("\x1b[32mhello\x1b[0m" in terminal.screen) is coloured
     assert bool(re.search("\x1b", terminal.screen)) is coloured

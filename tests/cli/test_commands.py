@@ -5,10 +5,11 @@ import os
 import pty
 
 import pytest
-from dragoman.cli._text import columns as count_columns
+from dragoman.cli.commands.inspect import _settings
+from dragoman.cli.display.text import columns as count_columns
 from dragoman.cli.main import main
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Teller, Until
+from dragoman.testkit.fakes.adapter import Action, EventFactory, Fail, FakeAdapter, Until
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -30,7 +31,9 @@ async def test_detect() -> None:
         text = await dragoman("detect", env=env)
         machine = await dragoman("detect", "--refresh", "--json", env=env)
     assert text.code == 0
-    assert text.out == "✓ a v1.0 (auth: ok)\n✗ b (not installed; install it)\n1 of 2 agents available\n"
+    assert (
+        text.out == "✓ a v1.0 (auth: ok)\n✗ b (not installed, or not on PATH; install it)\n1 of 2 agents available\n"
+    )
     parsed = [json_format.Parse(line, api.Detection()) for line in machine.out.splitlines()]
     assert parsed == list(FOUND.detections)
     assert [request.refresh for request in fake.requests("Detect")] == [False, True]
@@ -86,8 +89,8 @@ async def test_describe() -> None:
         text = await dragoman("describe", "fake", env=env)
         machine = await dragoman("describe", "fake", "--json", env=env)
     assert text.out == (
-        "Fake\nnames     fake\nversion   1 (protocol revision 1)\ncan       workspace, permission requests\n"
-        "models    m1 (default)\nsettings  command\n\n# Fake\n␛[2JUse when testing.\n"
+        "Fake\nnames     fake\nversion   1 (protocol revision 1)\nfeatures  workspace, permission requests\n"
+        "models    m1 (default)\nsetting   command (string)\n\n# Fake\n␛[2JUse when testing.\n"
     )
     assert json.loads(machine.out)["configSchemaJson"] == described.config_schema_json
 
@@ -150,13 +153,26 @@ async def test_cancel(outcome: str, proven: bool | None, code: int) -> None:
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-1", "1e300", "1e12"])
 @pytest.mark.parametrize(
-    "command", [["run", "fake", "--timeout"], ["run", "fake", "--queue"], ["cancel", "r", "--grace"]]
+    "command",
+    [
+        *(
+            ["run", "fake", "hi", "--timeout"],
+            ["run", "fake", "hi", "--idle-timeout"],
+            ["run", "fake", "hi", "--tool-timeout"],
+        ),
+        *(["run", "fake", "hi", "--queue"], ["cancel", "r", "--grace"]),
+    ],
 )
 def test_a_time_that_is_none_is_a_wrong_call(
     command: list[str], number: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, number]) == 2
     assert command[-1] in capsys.readouterr().err
+
+
+def test_a_time_with_a_unit_is_answered_with_what_is_expected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "fake", "hi", "--timeout", "3s"]) == 2
+    assert "'3s' is not a valid number of seconds" in capsys.readouterr().err
 
 
 def test_a_sequence_that_cannot_be_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +185,7 @@ async def test_cancelling_what_is_not_known() -> None:
     async with routed(FakeAdapter(answers={"Cancel": error})) as env:
         done = await dragoman("cancel", "run-1", env=env)
     assert (done.code, done.out) == (2, "")
-    assert done.err == ("error: no run 'run-1' here\n  'dragoman runs' lists those that are known\n")
+    assert done.err == ("error: no run 'run-1' here\n  'dragoman runs' lists the runs\n")
 
 
 @pytest.mark.parametrize(
@@ -240,6 +256,57 @@ async def test_runs_fit_a_terminal(columns: int, task: str, shown: str) -> None:
     assert all(count_columns(line) <= columns for line in text.splitlines())
 
 
+async def test_labels_have_a_column_where_a_run_has_some() -> None:
+    runs = [
+        router_pb2.RunSummary(run_id="run-2", adapter="fake", labels={"team": "blue", "a": "b c"}, task_key="T-1"),
+        router_pb2.RunSummary(run_id="run-1", adapter="fake", task_key="T-2"),
+    ]
+    async with routed(FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse(runs=runs)})) as env:
+        done = await dragoman("runs", env=env)
+    first, second = done.out.splitlines()
+    assert first.endswith("  a=b c,team=blue  T-1")
+    assert second.endswith(f"{' ' * len('a=b c,team=blue')}  T-2")
+
+
+async def test_a_list_of_runs_that_is_cut_says_so_at_a_terminal() -> None:
+    runs = [router_pb2.RunSummary(run_id=f"run-{number}", adapter="fake") for number in range(3)]
+    fake = FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse(runs=runs)})
+    near, far = pty.openpty()
+    async with routed(fake) as env:
+        piped = await dragoman("runs", "--limit", "2", env=env)
+        process = await start("runs", "--limit", "2", env={**env, "NO_COLOR": "1"}, stdout=far)
+        os.close(far)
+        await finish(process)
+    text = written_to(near)
+    os.close(near)
+    assert "run-2" not in text
+    assert text.endswith("the newest 2 of more runs; --limit N lists N\n")
+    assert len(piped.out.splitlines()) == 2
+
+
+def test_settings_have_type_default_and_title() -> None:
+    schema = {
+        "required": ["command"],
+        "properties": {
+            "command": {"type": "string", "title": "Program", "description": "A name on PATH."},
+            "graceSec": {
+                "type": ["number", "null"],
+                "default": 15,
+                "description": "Seconds to wait. Then it is killed.",
+            },
+            "output": {"enum": ["text", "jsonl"], "default": "text"},
+            "odd": True,
+        },
+    }
+    assert list(_settings(json.dumps(schema))) == [
+        "command (string, required): Program",
+        "graceSec (number or null, default 15): Seconds to wait",
+        'output (one of text, jsonl, default "text")',
+        "odd (any)",
+    ]
+    assert [*_settings("{"), *_settings("[]"), *_settings('{"properties": 1}')] == []
+
+
 async def test_no_runs_are_nothing_for_programs() -> None:
     async with routed(FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse()})) as env:
         done = await dragoman("runs", env=env)
@@ -253,7 +320,7 @@ async def test_no_runs_are_nothing_for_programs() -> None:
         (pb.InputRequest(id="q", kind=pb.INPUT_KIND_TEXT), "--text ANSWER"),
     ],
 )
-async def test_show_tells_how_other_questions_are_answered(asked: pb.InputRequest, answer: str) -> None:
+async def test_show_says_how_other_questions_are_answered(asked: pb.InputRequest, answer: str) -> None:
     response = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="run-2"), pending_requests=[asked])
     async with routed(FakeAdapter(answers={"GetRun": response})) as env:
         done = await dragoman("show", "run-2", env=env)
@@ -262,9 +329,9 @@ async def test_show_tells_how_other_questions_are_answered(asked: pb.InputReques
 
 @pytest.mark.parametrize("command", ["attach run-1", "cancel run-1", "respond run-1 q --text t"])
 async def test_the_adapter_of_a_run_of_others_is_named(command: str) -> None:
-    tell = Teller()
+    emit = EventFactory()
     answers = {"Cancel": api.CancelResponse(), "Respond": api.RespondResponse(sequence=1)}
-    fake = FakeAdapter([tell.started(), tell.succeeded()], answers=answers)
+    fake = FakeAdapter([emit.started(), emit.succeeded()], answers=answers)
     async with routed(fake) as env:
         await dragoman(*command.split(), "--adapter", "fake", env=env)
     [(_name, request)] = fake.calls
@@ -273,15 +340,15 @@ async def test_the_adapter_of_a_run_of_others_is_named(command: str) -> None:
 
 async def test_runs_are_asked_for_by_agent_task_mark_and_end() -> None:
     fake = FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse()})
-    wanted = ("--agent", "a", "--task", "T-1", "--label", "team=blue", "--outcome", "failed")
+    filters = ("--agent", "a", "--task", "T-1", "--label", "team=blue", "--outcome", "failed")
     async with routed(fake) as env:
-        await dragoman("runs", *wanted, env=env)
+        await dragoman("runs", *filters, env=env)
     asked = fake.requests("ListRuns")[0]
     assert (asked.agent_id, asked.task_key, dict(asked.labels)) == ("a", "T-1", {"team": "blue"})
     assert asked.outcome == pb.OUTCOME_FAILED
 
 
-async def test_show_tells_all_that_is_known_and_how_to_answer() -> None:
+async def test_show_prints_all_that_is_known_and_how_to_answer() -> None:
     run = router_pb2.RunSummary(
         run_id="run-2", adapter="fake", phase=pb.RUN_PHASE_WAITING_FOR_INPUT, task_key="T-1", labels={"team": "blue"}
     )
@@ -294,20 +361,20 @@ async def test_show_tells_all_that_is_known_and_how_to_answer() -> None:
         machine = await dragoman("show", "run-2", "--json", env=env)
     assert text.out == (
         "run-2\nstate     waiting for input\nadapter   fake\nsequence  0\ntask      T-1\nlabels    team=blue\n"
-        "remark    It was cut.\nasks      q1: May I?\n          dragoman respond run-2 q1 --option yes|no\n"
+        "warning   It was cut.\nrequest   q1: May I?\n          dragoman respond run-2 q1 --option yes|no\n"
     )
     assert json.loads(machine.out)["run"]["runId"] == "run-2"
 
 
-async def test_an_unserved_method_is_told_as_that() -> None:
+async def test_an_unserved_method_is_reported_as_such() -> None:
     async with routed(FakeAdapter()) as env:
         done = await dragoman("runs", env=env)
     assert done.code == 1
-    assert done.err.startswith("error: what answers there does not serve this\n")
+    assert done.err.startswith("error: the server does not implement this call\n")
 
 
-async def test_show_tells_of_a_run_that_is_over_what_run_tells_at_its_end() -> None:
-    tell = Teller(run_id="run-2")
+async def test_show_prints_of_an_ended_run_what_run_prints_at_its_end() -> None:
+    emit = EventFactory(run_id="run-2")
     failure = pb.Failure(
         kind=pb.FAILURE_KIND_QUOTA_EXCEEDED,
         message="Used up.",
@@ -316,31 +383,31 @@ async def test_show_tells_of_a_run_that_is_over_what_run_tells_at_its_end() -> N
     )
     usage = pb.Usage(tokens=pb.TokenCounts(input=12, output=3), cost=pb.Cost(amount="0.5", currency="USD"))
     result = pb.Result(outcome=pb.OUTCOME_FAILED, failure=failure, usage=usage, fallback_candidates=["three"])
-    result.model, result.provider, result.tree_confirmed_dead = "m-1", "somebody", False
+    result.model, result.provider, result.tree_confirmed_dead = "m-1", "acme", False
     result.duration.FromSeconds(2)
     run = router_pb2.RunSummary(run_id="run-2", adapter="two", attempt=2, company_id="acme", result=result)
     run.finished_at.FromSeconds(60)
     ended = pb.AttemptEnded(reason="it falls back", next_adapter="two")
     ended.failure.kind = pb.FAILURE_KIND_NETWORK
-    told: list[Action] = [tell.started("one"), tell.event(attempt_ended=ended)]
-    again = tell.started("two")
+    script: list[Action] = [emit.started("one"), emit.event(attempt_ended=ended)]
+    again = emit.started("two")
     again.attempt = 2
-    fake = FakeAdapter([*told, again, Until("never")], answers={"GetRun": router_pb2.GetRunResponse(run=run)})
+    fake = FakeAdapter([*script, again, Until("never")], answers={"GetRun": router_pb2.GetRunResponse(run=run)})
     async with routed(fake) as env:
         done = await dragoman("show", "run-2", env=env)
     assert (done.code, done.err) == (0, "")
     assert done.out == (
         "run-2\nstate     failed\nadapter   two\nended     1970-01-01 00:01:00 UTC\nsequence  0\nattempt   2\n"
-        "company   acme\nmodel     m-1 of somebody\n"
+        "company   acme\nmodel     m-1 of acme\n"
         "✗ network (network)\n… trying again with two: it falls back\n"
         "✗ Used up. (quota exceeded)\n  log in at https://example.com/login\n"
-        "  may work again after 1970-01-02 00:00:00 UTC\n  could take over: three\n"
-        "run-2: its processes are NOT proven gone; look for them\n"
+        "  retry after 1970-01-02 00:00:00 UTC\n  available for fallback: three\n"
+        "run-2: its processes are NOT confirmed dead; check for them\n"
         "failed in 2.0 s · 12 in / 3 out tokens · $0.5000 · run run-2\n"
     )
 
 
-async def test_show_waits_but_a_moment_for_attempts_that_nobody_tells_of() -> None:
+async def test_show_waits_only_briefly_for_attempts_that_are_not_reported() -> None:
     run = router_pb2.RunSummary(run_id="run-2", adapter="two", attempt=2, phase=pb.RUN_PHASE_RUNNING)
     fake = FakeAdapter([Until("never")], answers={"GetRun": router_pb2.GetRunResponse(run=run)})
     async with routed(fake) as env:
@@ -349,7 +416,7 @@ async def test_show_waits_but_a_moment_for_attempts_that_nobody_tells_of() -> No
     assert done.out.endswith("attempt   2\n")
 
 
-async def test_show_does_without_attempts_that_cannot_be_told_any_more() -> None:
+async def test_show_does_without_attempts_that_are_no_longer_retained() -> None:
     run = router_pb2.RunSummary(run_id="run-2", adapter="two", attempt=2, phase=pb.RUN_PHASE_RUNNING)
     gone = Fail(DragomanError(Reason.RUN_NOT_FOUND, "no run 'run-2' here"))
     async with routed(FakeAdapter([gone], answers={"GetRun": router_pb2.GetRunResponse(run=run)})) as env:
@@ -359,12 +426,12 @@ async def test_show_does_without_attempts_that_cannot_be_told_any_more() -> None
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "line"),
     [(pb.Result(exit_code=3), "  exit code 3\n"), (pb.Result(signal="SIGTERM"), "  ended by SIGTERM\n")],
 )
-async def test_show_tells_how_the_agent_ended(result: pb.Result, told: str) -> None:
+async def test_show_says_how_the_agent_ended(result: pb.Result, line: str) -> None:
     result.outcome = pb.OUTCOME_FAILED
     response = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="run-2", result=result))
     async with routed(FakeAdapter(answers={"GetRun": response})) as env:
         done = await dragoman("show", "run-2", env=env)
-    assert told in done.out
+    assert line in done.out

@@ -1,8 +1,8 @@
 """What was detected, in the manner of the first-run output people know."""
 
 import pytest
-from dragoman.cli import _detected
-from dragoman.cli._style import plain
+from dragoman.cli.display import detections
+from dragoman.cli.display.style import plain
 from dragoman.v1 import adapter_pb2 as pb
 
 OK = pb.Detection(
@@ -17,7 +17,7 @@ ABSENT = pb.Detection(adapter="codex", confidence=pb.DETECTION_CONFIDENCE_ABSENT
 
 
 def lines(*found: pb.Detection) -> list[str]:
-    return [plain(line) for line in _detected.lines(found)]
+    return [plain(line) for line in detections.lines(found)]
 
 
 def changed(found: pb.Detection, **fields: object) -> pb.Detection:
@@ -35,8 +35,11 @@ def changed(found: pb.Detection, **fields: object) -> pb.Detection:
             changed(OK, auth_method="api key"),
             "✓ claude_code v2.1.330 (auth: ok, api key, skills dir /u/skills)",
         ),
-        (ABSENT, "✗ codex (not installed)"),
-        (changed(ABSENT, hint="npm install -g codex"), "✗ codex (not installed; npm install -g codex)"),
+        (ABSENT, "✗ codex (not installed, or not on PATH)"),
+        (
+            changed(ABSENT, hint="npm install -g codex"),
+            "✗ codex (not installed, or not on PATH; npm install -g codex)",
+        ),
         (
             changed(OK, auth=pb.AUTH_STATE_MISSING, hint="run `claude auth login`"),
             "✗ claude_code v2.1.330 (installed but not authenticated; run `claude auth login`)",
@@ -88,20 +91,30 @@ def test_problems_come_below_with_what_to_do() -> None:
 
 
 def test_the_count() -> None:
-    assert _detected.counted([OK, ABSENT, changed(OK, auth=pb.AUTH_STATE_EXPIRED)]) == "1 of 3 agents available"
-    assert _detected.counted([OK]) == "1 of 1 agent available"
+    assert detections.counted([OK, ABSENT, changed(OK, auth=pb.AUTH_STATE_EXPIRED)]) == "1 of 3 agents available"
+    assert detections.counted([OK]) == "1 of 1 agent available"
+    assert detections.counted([]) == "no adapters"
+
+
+def test_generic_adapters_come_last_and_are_no_agents() -> None:
+    message = "Process runs the command that config.command names."
+    not_applicable = pb.DETECTION_CONFIDENCE_NOT_APPLICABLE
+    generic = pb.Detection(adapter="process", available=True, confidence=not_applicable, message=message)
+    assert lines(generic, OK)[1] == "✓ process (generic: Process runs the command that config.command names)"
+    assert detections.counted([generic, OK]) == "1 of 1 agent available, and 1 generic adapter"
+    assert detections.counted([generic, generic]) == "2 generic adapters"
 
 
 def test_what_to_type_next() -> None:
-    assert _detected.next_command(OK) == 'dragoman run claude_code "Say hello in one sentence."'
+    assert detections.next_command(OK) == 'dragoman run claude_code "Say hello in one sentence."'
     generic = pb.Detection(adapter="process", confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE)
-    assert _detected.next_command(generic) == "dragoman describe process"
+    assert detections.next_command(generic) == "dragoman describe process"
 
 
-def test_what_to_do_is_told_once() -> None:
+def test_a_hint_is_shown_once() -> None:
     problem = pb.DetectionProblem(message="No credentials.", hint="Log in.")
     found = pb.Detection(adapter="a", available=True, auth=pb.AUTH_STATE_MISSING, hint="Log in.", problems=[problem])
-    assert [plain(line) for line in _detected.lines([found])] == [
+    assert [plain(line) for line in detections.lines([found])] == [
         "✗ a (installed but not authenticated. Log in)",
         "    ! No credentials",
     ]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -33,7 +34,7 @@ def test_help_loads_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
     loaded = done.stderr.split()
-    assert sorted(loaded) == ["dragoman", "dragoman.cli", "dragoman.cli._problem", "dragoman.cli.main"]
+    assert sorted(loaded) == ["dragoman", "dragoman.cli", "dragoman.cli.command_error", "dragoman.cli.main"]
 
 
 @pytest.mark.parametrize(
@@ -42,35 +43,42 @@ def test_help_loads_no_command() -> None:
         (["rnu"], "Did you mean 'run'?"),
         (["zzz"], "'dragoman --help' lists the commands"),
         (["run"], "Missing argument 'ADAPTER'"),
-        (["run", "a", "--confg", "x=1"], "--config"),
-        (["run", "a", "--config", "x"], "is not key=value"),
-        (["run", "a", "--env", "DRAGOMAN_TEST_NOT_SET"], "is not set here"),
-        (["run", "a", "--router", "nowhere"], "is no address"),
-        (["run", "process", "--detach"], "--detach needs a router that stays"),
-        (["run", "process", "--detach", "--router", "unix:/x", "--session", "f"], "--detach does not wait"),
+        (["run", "a"], "Missing PROMPT; '-' reads standard input"),
+        (["run", "a", "--template"], "Missing PROMPT; '-' reads standard input"),
+        (["run", "a", "--config", "promptTemplate="], "Missing PROMPT; '-' reads standard input"),
+        (["run", "a", "hi", "--confg", "x=1"], "--config"),
+        (["run", "a", "hi", "--config", "x"], "is not key=value"),
+        (["run", "a", "hi", "--env", "DRAGOMAN_TEST_NOT_SET"], "is not set here"),
+        (["run", "a", "hi", "--router", "nowhere"], "is no address"),
+        (["run", "process", "hi", "--detach"], "--detach needs a router that keeps running"),
         (["runs", "--outcome", "odd"], "'odd' is not one of"),
-        (["respond", "run-1", "r", "--router", "127.0.0.1:9"], "an answer is --option, --text or --value"),
-        (["respond", "run-1", "r", "--router", "127.0.0.1:9", "--value", "{"], "this is not JSON"),
+        (["respond", "run-1", "r", "--router", "127.0.0.1:9"], "no answer; give --option, --text or --value"),
+        (["respond", "run-1", "r", "--router", "127.0.0.1:9", "--value", "{"], "not valid JSON"),
         (["adapter", "serve", "proces", "--listen", "127.0.0.1:0"], "did you mean process?"),
         (["adapter", "serve", "json:nothing", "--listen", "127.0.0.1:0"], "has no 'nothing'"),
-        (["adapter", "serve", "no.such.module:x", "--listen", "127.0.0.1:0"], "there is no module"),
+        (["adapter", "serve", "no.such.module:x", "--listen", "127.0.0.1:0"], "module 'no' not found"),
         (["adapter", "serve", "process", "--listen", "0.0.0.0:0"], "without TLS"),
         (["serve", "--listen", "0.0.0.0:0"], "without TLS"),
         (["serve", "--manifest", "no-such-file"], "does not exist"),
     ],
 )
-def test_a_wrong_call_is_told_and_exits_with_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_call_is_reported_and_exits_with_2(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.delenv("DRAGOMAN_ROUTER", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
 
 
-def test_a_wrong_call_is_told_to_programs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "a", "--json", "--config", "x"]) == 2
+def test_a_wrong_call_is_reported_to_programs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "a", "hi", "--json", "--config", "x"]) == 2
     error = json.loads(capsys.readouterr().err)["error"]
     assert error["reason"] == "USAGE"
     assert "is not key=value" in error["message"]

@@ -8,21 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from dragoman.cli._router import _tidy
-from dragoman.testkit.fake_adapter import FakeAdapter, Teller
+from dragoman.cli.connection.embedded_router import _tidy
+from dragoman.cli.display.screen import Screen
+from dragoman.testkit.fakes.adapter import EventFactory, FakeAdapter
 from dragoman.v1 import adapter_pb2 as api
-from dragoman.v1 import router_pb2
+from dragoman.v1 import event_pb2, router_pb2
 
-from tests.cli.program import DESCRIBED, Done, dragoman, environment, finish, routed
+from tests.cli.program import DESCRIBED, Done, dragoman, environment, finish, routed, start
 
 LISTED = router_pb2.ListAdaptersResponse(adapters=[router_pb2.AdapterEntry(adapter="fake")])
-SERVE = ["serve", "--listen", "127.0.0.1:0"]
+SERVE = ["serve", "--listen", "127.0.0.1:0", "--insecure-tcp-without-token"]
 
 
 def fake_of() -> FakeAdapter:
-    tell = Teller()
-    answers = {"Describe": DESCRIBED, "ListAdapters": LISTED, "Detect": api.DetectResponse()}
-    return FakeAdapter([tell.started(), tell.text("hello"), tell.succeeded()], answers=answers)
+    emit = EventFactory()
+    # As a real adapter answers at any time: the script behind the default Cancel ends with its reader.
+    cancelled = api.CancelResponse(outcome=event_pb2.OUTCOME_SUCCEEDED)
+    answers = {"Describe": DESCRIBED, "ListAdapters": LISTED, "Detect": api.DetectResponse(), "Cancel": cancelled}
+    return FakeAdapter([emit.started(), emit.text("hello"), emit.succeeded()], answers=answers)
 
 
 async def shell(script: str, *arguments: str, env: Mapping[str, str], cwd: Path | None = None) -> Done:
@@ -38,34 +41,31 @@ async def shell(script: str, *arguments: str, env: Mapping[str, str], cwd: Path 
     return await finish(process)
 
 
-@pytest.mark.parametrize("arguments", [["run", "process"], ["detect"], ["adapters"], SERVE])
-async def test_a_state_directory_that_cannot_be_made(arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["run", "process", "hi"], ["detect"], ["adapters"], SERVE])
+async def test_a_state_directory_that_cannot_be_created(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     state = tmp_path / "file" / "state"
     done = await dragoman(*arguments, env={"XDG_STATE_HOME": str(state)})
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"error: cannot make the directory {state}")
+    assert done.err.startswith(f"error: cannot create the directory {state}")
     assert "Not a directory" in done.err
     assert "--state-dir" in done.err
     assert "XDG_STATE_HOME" in done.err
     assert done.err.count("\n") == 2
 
 
-async def test_a_given_state_directory_that_cannot_be_made_is_told_to_programs(tmp_path: Path) -> None:
+async def test_a_state_dir_option_that_cannot_be_created_is_reported_to_programs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = await dragoman(*SERVE, "--state-dir", str(tmp_path / "file" / "state"))
     assert done.code == 2
-    assert f"cannot make the directory {tmp_path / 'file' / 'state'}" in done.err
+    assert f"cannot create the directory {tmp_path / 'file' / 'state'}" in done.err
 
 
-async def test_the_tour_tells_it_too(tmp_path: Path) -> None:
+async def test_the_demo_reports_it_too(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    env = environment({"XDG_STATE_HOME": str(tmp_path / "file" / "state"), "AGENT": "", "PROMPT": ""})
-    pipe = asyncio.subprocess.PIPE
-    program = (sys.executable, "-m", "dragoman.cli.tour")
-    done = await finish(await asyncio.create_subprocess_exec(*program, stdout=pipe, stderr=pipe, env=env))
+    done = await dragoman("demo", env={"XDG_STATE_HOME": str(tmp_path / "file" / "state")})
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: cannot make the directory ")
+    assert done.err.startswith("error: cannot create the directory ")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_a_current_directory_that_is_gone(arguments: list[str], tmp_path: 
     async with routed(fake_of()) as env:
         done = await shell('rmdir "$PWD" && exec "$@"', *arguments, env=env, cwd=gone)
     assert done.code == 2
-    assert "the current directory is gone" in done.err
+    assert "the current directory does not exist any more" in done.err
     assert "Traceback" not in done.err
 
 
@@ -86,12 +86,14 @@ async def test_an_absolute_directory_needs_no_current_one(tmp_path: Path) -> Non
     gone = tmp_path / "gone"
     gone.mkdir()
     async with routed(fake_of()) as env:
-        done = await shell('rmdir "$PWD" && exec "$@"', "run", "fake", "--cwd", "/", env=env, cwd=gone)
+        done = await shell('rmdir "$PWD" && exec "$@"', "run", "fake", "hi", "--cwd", "/", env=env, cwd=gone)
     assert (done.code, done.err) == (0, "")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("arguments", [["run", "fake", "hi"], ["run", "fake", "--json"], ["adapters"], ["detect"]])
+@pytest.mark.parametrize(
+    "arguments", [["run", "fake", "hi"], ["run", "fake", "hi", "--json"], ["adapters"], ["detect"]]
+)
 async def test_a_stream_that_is_closed_is_done_without(closed: str, arguments: list[str]) -> None:
     async with routed(fake_of()) as env:
         done = await shell(f'exec "$@" {closed}', *arguments, env=env)
@@ -105,10 +107,51 @@ async def test_a_stream_that_is_closed_is_done_without(closed: str, arguments: l
     [["adapters"], ["adapters", "--json"], ["describe", "fake", "--json"], ["detect"], ["--help"], ["--version"]],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-async def test_a_disk_that_is_full_is_told(arguments: list[str], unbuffered: str) -> None:
+async def test_a_full_disk_is_reported(arguments: list[str], unbuffered: str) -> None:
     async with routed(fake_of()) as env:
         done = await shell('exec "$@" >/dev/full', *arguments, env={**env, "PYTHONUNBUFFERED": unbuffered})
     assert (done.code, done.err) == (1, "error: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["adapters"], ["--help"], ["run", "fake", "hi"], ["run", "fake", "hi", "--json"]]
+)
+async def test_a_terminal_that_is_gone_is_reported(arguments: list[str]) -> None:
+    terminal, ours = os.openpty()
+    os.close(terminal)  # from now on writing gives EIO
+    try:
+        async with routed(fake_of()) as env:
+            process = await start(*arguments, env=env, stdout=ours)
+            done = await finish(process)
+    finally:
+        os.close(ours)
+    assert (done.code, done.err.splitlines()[-1]) == (1, "error: cannot write the output: Input/output error")
+    assert "Traceback" not in done.err
+
+
+async def test_events_that_could_not_be_written_are_reported_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, ours = os.openpty()
+    os.close(terminal)
+    emit = EventFactory()
+    with os.fdopen(ours, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        async with Screen(as_json=True) as screen:
+            await screen.show(emit.text("hello"))  # on its way, and not written yet
+            with pytest.raises(OSError, match="Input/output error"):
+                await screen.finish(event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED), "run-1")
+
+
+async def test_nothing_that_waits_at_exit_keeps_the_program() -> None:
+    program = (
+        "import atexit, sys, threading; from dragoman.cli.main import script;"
+        "atexit.register(threading.Event().wait); sys.argv = ['dragoman', '--version']; script()"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), stdout=asyncio.subprocess.PIPE, env=environment({})
+    )
+    async with asyncio.timeout(20):
+        done = await finish(process)
+    assert (done.code, done.out.split(",")[0]) == (0, "dragoman")
 
 
 def test_what_a_killed_program_left_of_its_router_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writing without making anybody wait for whoever reads."""
+"""Output is written without making a run wait for its reader."""
 
 import asyncio
 import io
@@ -8,7 +8,7 @@ from io import BufferedReader
 from typing import TextIO
 
 import pytest
-from dragoman.cli._output import Output
+from dragoman.cli.display.output import Output
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def test_a_write_that_takes_only_a_part_goes_on(
 ) -> None:
     reading, writing = pipe
     write = os.write
-    monkeypatch.setattr("dragoman.cli._output.os.write", lambda descriptor, data: write(descriptor, data[:3]))
+    monkeypatch.setattr("dragoman.cli.display.output.os.write", lambda descriptor, data: write(descriptor, data[:3]))
     output = Output(writing)
     await output.write("a longer text")
     await output.flush()

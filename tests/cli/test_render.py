@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from dragoman.cli._render import Renderer
-from dragoman.cli._style import Segment, Style, coloured, plain
-from dragoman.testkit.fake_adapter import Teller
+from dragoman.cli.display.renderer import Renderer
+from dragoman.cli.display.style import Segment, Style, coloured, plain
+from dragoman.testkit.fakes.adapter import EventFactory
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import Message
@@ -23,7 +23,7 @@ def shown(*events: pb.AgentEvent, debug: bool = False) -> str:
 
 
 def body(**fields: Message) -> pb.AgentEvent:
-    return Teller("run-1").event(**fields)
+    return EventFactory("run-1").event(**fields)
 
 
 def text(delta: str, offset: int = 0, item: str = "i") -> pb.AgentEvent:
@@ -63,7 +63,7 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
                 session_reason="other directory",
             )
         ),
-        "▶ a\n  a new session: other directory\n",
+        "▶ a\n  new session: other directory\n",
         Style.SYSTEM,
     ),
     (
@@ -78,6 +78,12 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
             )
         ),
         "… retrying, try 2 of 10, in 1.0 s: overloaded\n",
+        Style.SYSTEM,
+    ),
+    (
+        "a slow start",
+        body(state=pb.State(phase=pb.RUN_PHASE_STARTING, reason="waiting for its gateway (5 s)")),
+        "… starting: waiting for its gateway (5 s)\n",
         Style.SYSTEM,
     ),
     (
@@ -131,7 +137,7 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
     (
         "file change",
         body(file_change=pb.FileChange(operation=pb.FILE_OPERATION_RENAME, old_path="/a", path="/b", diff="-x")),
-        "  ± rename /a → /b\n",
+        "  ± rename /a → /b\n  │ -x\n",
         Style.TOOL,
     ),
     (
@@ -157,7 +163,7 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
     (
         "compaction",
         body(compaction=pb.Compaction(tokens_before=180_000, finished=True)),
-        "… context shortened from 180,000 to ? tokens\n",
+        "… context compacted from 180,000 to ? tokens\n",
         Style.SYSTEM,
     ),
     (
@@ -224,7 +230,7 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
             )
         ),
         "✗ not logged in (auth required)\n  401\n  log in at https://login.example\n"
-        "  may work again after 1970-01-01 00:00:00 UTC\n  exit code 1\n",
+        "  retry after 1970-01-01 00:00:00 UTC\n  exit code 1\n",
         Style.ERROR,
     ),
     (
@@ -243,6 +249,23 @@ def test_what_each_event_looks_like(event: pb.AgentEvent, text: str, style: Styl
     assert first.style is style
 
 
+def test_what_is_known_of_the_session_is_shown_once() -> None:
+    renderer = Renderer()
+
+    def shown(native_id: str, model: str = "", title: str = "") -> str:
+        session = pb.Session(native_id=native_id, model=model, title=title)
+        return "".join(segment.text for segment in renderer.render(body(session=session)))
+
+    assert shown("s-1") == "  session s-1\n"
+    assert shown("s-1") == ""
+    assert shown("s-1", "sonnet") == "  model sonnet\n"
+    assert shown("s-1", "sonnet", "a title") == ""
+    assert shown("s-2", "sonnet") == "  session s-2\n"
+    again = body(session=pb.Session(native_id="s-1"))
+    again.attempt = 9
+    assert "".join(segment.text for segment in renderer.render(again)) == "  session s-1\n"
+
+
 QUIET = [
     body(state=pb.State(phase=pb.RUN_PHASE_STARTING)),
     body(state=pb.State(phase=pb.RUN_PHASE_RUNNING, pid=7)),
@@ -257,6 +280,11 @@ QUIET = [
 @pytest.mark.parametrize("event", QUIET)
 def test_what_only_debugging_needs_is_not_shown(event: pb.AgentEvent) -> None:
     assert shown(event) == ""
+
+
+def test_debug_shows_the_command_line_once() -> None:
+    started = pb.Started(adapter="a", command="/bin/cat", argv=["/bin/cat", "-n"])
+    assert '  /bin/cat "-n"\n' in shown(body(started=started), debug=True)
 
 
 def test_debug_shows_it_in_grey() -> None:
@@ -364,7 +392,18 @@ def test_lines_of_a_plain_command_are_its_answer_and_those_of_an_agent_are_count
     assert renderer.hidden_lines == 2
 
 
-def test_nested_agents_are_told_apart() -> None:
+def test_joined_lines_are_shown_and_counted_each() -> None:
+    joined = body(log=pb.Log(stream=pb.OUTPUT_STREAM_STDERR, text="one\n\nth\x1bree"))
+    assert shown(body(started=pb.Started(adapter="process")), joined) == (
+        "▶ process\nstderr │ one\nstderr │ \nstderr │ th␛ree\n"
+    )
+    renderer = Renderer()
+    renderer.render(body(started=pb.Started(adapter="claude_code", capabilities=AGENT)))
+    assert not renderer.render(joined)
+    assert renderer.hidden_lines == 3
+
+
+def test_nested_agents_are_distinguished() -> None:
     event = text("hello\nyou")
     event.lineage.subagent_id = "sub-1"
     assert shown(event) == "[sub-1] hello\n[sub-1] you\n"

@@ -1,4 +1,4 @@
-"""``dragoman sessions``, and how ``dragoman run`` says which conversation it goes on with."""
+"""``dragoman sessions``, and how ``dragoman run`` names the session that it resumes."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.testkit.fake_adapter import Action, FakeAdapter, Teller
+from dragoman.testkit.fakes.adapter import Action, EventFactory, FakeAdapter
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -101,9 +101,9 @@ async def test_json_lines_for_programs() -> None:
     async with routed(fake) as env:
         piped = await dragoman("sessions", *options, env=env)
         asked = await dragoman("sessions", "--json", env=env)
-    parsed = [json_format.Parse(line, router_pb2.StoredSession()) for line in piped.out.splitlines()]
+    parsed = [json_format.Parse(line, router_pb2.StoredSession()) for line in asked.out.splitlines()]
     assert parsed == [ONE, TWO]
-    assert asked.out == piped.out
+    assert [line.split()[0] for line in piped.out.splitlines()] == ["issue-1", "issue-1"], "without a head, as runs"
     sent = json_format.MessageToDict(fake.requests("ListSessions")[0])
     assert sent == {"pageSize": 7, "adapter": "fake", "agentId": "a", "companyId": "c", "taskKey": "t"}
 
@@ -113,9 +113,9 @@ async def test_show() -> None:
         text = await dragoman("sessions", "show", "issue-1", env=env)
         machine = await dragoman("sessions", "show", "issue-1", "--json", env=env)
     assert text.out == (
-        "s-1\ntask      issue-1\nagent     ada\ncompany   c\nadapter   fake 1.2\nworks in  /srv/␛[2J\n"
-        "begun     1970-01-01 00:01:00 UTC\nused      1970-01-01 01:00:00 UTC\nruns      12, last run-9\n"
-        "tokens    12,345 in, not from a cache\nsummary   Did it. All of it.\n"
+        "s-1\ntask      issue-1\nagent     ada\ncompany   c\nadapter   fake 1.2\ndirectory /srv/␛[2J\n"
+        "created   1970-01-01 00:01:00 UTC\nused      1970-01-01 01:00:00 UTC\nruns      12, last run-9\n"
+        "tokens    12,345 in, not cached\nsummary   Did it. All of it.\n"
     )
     assert json.loads(machine.out)["handle"]["nativeId"] == "s-1"
 
@@ -144,7 +144,7 @@ async def test_delete() -> None:
     fake = fake_of(ONE)
     async with routed(fake) as env:
         done = await dragoman("sessions", "delete", "issue-1", "--adapter", "fake", env=env)
-    assert (done.code, done.out) == (0, "forgotten: task issue-1, adapter fake, agent ada, company c\n")
+    assert (done.code, done.out) == (0, "deleted: task issue-1, adapter fake, agent ada, company c\n")
     (sent,) = fake.requests("DeleteSession")
     assert (sent.key, sent.adapter) == (ONE.key, "fake")
 
@@ -169,7 +169,7 @@ async def test_delete_leaves_none_of_very_many() -> None:
     assert [sent.page_token for sent in fake.requests("ListSessions")] == ["", "more"]
 
 
-async def test_what_is_given_as_empty_must_be_empty() -> None:
+async def test_an_empty_key_matches_only_empty_ones() -> None:
     fake = fake_of(ONE, TWO)
     async with routed(fake) as env:
         shown = await dragoman("sessions", "show", "issue-1", "--agent", "", env=env)
@@ -177,16 +177,16 @@ async def test_what_is_given_as_empty_must_be_empty() -> None:
         deleted = await dragoman("sessions", "delete", "issue-1", "--agent", "", env=env)
         unclear = await dragoman("sessions", "show", "--adapter", "fake", "--agent", "ada", env=env)
     assert shown.out.startswith("s-2\n")
-    assert [json.loads(line)["adapter"] for line in listed.out.splitlines()] == ["other"]
-    assert deleted.out == "forgotten: task issue-1, adapter other\n"
-    assert "say which by TASK and --company ('' for none): task issue-1, adapter fake" in unclear.err
+    assert [line.split()[1] for line in listed.out.splitlines()] == ["other"]
+    assert deleted.out == "deleted: task issue-1, adapter other\n"
+    assert "select one by TASK and --company ('' for none): task issue-1, adapter fake" in unclear.err
 
 
 async def test_options_that_would_not_count_are_refused() -> None:
     async with routed(fake_of(ONE)) as env:
         done = await dragoman("sessions", "--adapter", "fake", "show", "issue-1", env=env)
     assert done.code == 2
-    assert "options go behind 'show'" in done.err
+    assert "options go after 'show'" in done.err
 
 
 async def test_a_router_whose_log_fails() -> None:
@@ -210,8 +210,8 @@ async def test_a_router_whose_log_fails() -> None:
 async def test_a_run_says_which_conversation_it_goes_on_with(
     tmp_path: Path, options: list[str], sent: dict[str, object]
 ) -> None:
-    tell = Teller()
-    script: list[Action] = [tell.started("fake"), tell.succeeded()]
+    emit = EventFactory()
+    script: list[Action] = [emit.started("fake"), emit.succeeded()]
     fake = FakeAdapter(script, answers={"Describe": DESCRIBED})
     async with routed(fake) as env:
         done = await dragoman("run", "fake", "hi", *options, env=env, cwd=tmp_path)
@@ -224,12 +224,11 @@ async def test_a_run_says_which_conversation_it_goes_on_with(
     "options",
     [
         ["--resume", "r", "--fresh"],
-        ["--session", "file", "--resume", "r"],
         ["--fork"],
         ["--task", "t", "--fresh", "--fork"],
     ],
 )
-async def test_wishes_that_exclude_one_another(tmp_path: Path, options: list[str]) -> None:
+async def test_options_that_exclude_one_another(tmp_path: Path, options: list[str]) -> None:
     fake = FakeAdapter(answers={"Describe": DESCRIBED})
     async with routed(fake) as env:
         done = await dragoman("run", "fake", "hi", *options, env=env, cwd=tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.testkit.fake_adapter import Action, FakeAdapter, Silence, Teller, Until, serving
+from dragoman.testkit.fakes.adapter import Action, EventFactory, FakeAdapter, Silence, Until, serving
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -26,16 +26,16 @@ def fake_of(*script: Action) -> FakeAdapter:
 
 
 async def test_once_cancels_and_says_that_everything_is_gone() -> None:
-    tell = Teller()
-    begun = tell.started(), tell.text("work")
-    fake = fake_of(*begun, Until("cancel"), tell.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=True))
+    emit = EventFactory()
+    begun = emit.started(), emit.text("work")
+    fake = fake_of(*begun, Until("cancel"), emit.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=True))
     async with routed(fake) as env:
-        process = await start("run", "fake", "--run-id", "r1", env=env)
+        process = await start("run", "fake", "hi", "--run-id", "r1", env=env)
         await fake.gate("called Execute").wait()
         process.send_signal(signal.SIGINT)
         done = await finish(process)
     assert done.code == 130
-    assert done.err == "cancelling r1; Ctrl-C again kills it\nr1: every process of the run is proven gone\n"
+    assert done.err == "cancelling r1; Ctrl-C again kills it\nr1: all processes of the run are confirmed dead\n"
     assert done.last_line.startswith("cancelled in ")
     [request] = fake.requests("Cancel")
     assert request.run_id == "r1"
@@ -44,70 +44,70 @@ async def test_once_cancels_and_says_that_everything_is_gone() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_other_requests_to_end_cancel_too(number: signal.Signals) -> None:
-    tell = Teller()
-    fake = fake_of(tell.started(), Until("cancel"), tell.result(pb.OUTCOME_CANCELLED))
+    emit = EventFactory()
+    fake = fake_of(emit.started(), Until("cancel"), emit.result(pb.OUTCOME_CANCELLED))
     async with routed(fake) as env:
-        process = await start("run", "fake", env=env)
+        process = await start("run", "fake", "hi", env=env)
         await fake.gate("called Execute").wait()
         process.send_signal(number)
         assert (await finish(process)).code == 130
 
 
 async def test_twice_kills_and_says_what_is_not_proven() -> None:
-    tell = Teller()
-    started = tell.started()
-    fake = fake_of(started, Until("kill"), tell.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=False))
+    emit = EventFactory()
+    started = emit.started()
+    fake = fake_of(started, Until("kill"), emit.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=False))
     async with routed(fake) as env:
-        process = await start("run", "fake", "--run-id", "r1", env=env)
+        process = await start("run", "fake", "hi", "--run-id", "r1", env=env)
         for gate in ("called Execute", "cancel"):
             await fake.gate(gate).wait()
             process.send_signal(signal.SIGINT)
         done = await finish(process)
     assert done.code == 130
     assert done.err == (
-        "cancelling r1; Ctrl-C again kills it\nkilling r1; Ctrl-C again leaves it\n"
-        "r1: its processes are NOT proven gone; look for them\n"
+        "cancelling r1; Ctrl-C again kills it\nkilling r1; Ctrl-C again detaches\n"
+        "r1: its processes are NOT confirmed dead; check for them\n"
     )
     assert fake.requests("Cancel")[1].grace.ToNanoseconds() == 0
     assert fake.requests("Cancel")[1].HasField("grace")
 
 
 @pytest.mark.parametrize("script", [[Silence(), Until("never")], [Until("never")]], ids=["unanswered", "accepted"])
-async def test_once_leaves_where_nobody_answers_any_more(script: list[Action], tmp_path: Path) -> None:
+async def test_one_interrupt_leaves_where_no_server_answers(script: list[Action], tmp_path: Path) -> None:
     fake = fake_of(*script)
     address = f"unix:{tmp_path}/r.sock"
     async with serving(fake, address):
-        process = await start("run", "fake", "--run-id", "r1", env={"DRAGOMAN_ROUTER": address})
+        process = await start("run", "fake", "hi", "--run-id", "r1", env={"DRAGOMAN_ROUTER": address})
         await fake.gate("called Execute").wait()
     assert process.stderr is not None
-    assert await process.stderr.readline() == b"the stream broke; looking for r1 again\xe2\x80\xa6\n"
+    assert await process.stderr.readline() == b"the stream broke; reconnecting to r1\xe2\x80\xa6\n"
     process.send_signal(signal.SIGINT)
     done = await asyncio.wait_for(finish(process), 30)
     assert done.code == 130
     assert done.err == (
         "cancelling r1; Ctrl-C again kills it\n"
-        "nobody answers; if it runs, it is cancelled in about a minute, unless somebody follows it\n"
-        "left r1; it was not seen to end\n"
+        "the server is unreachable; if the run is live it is cancelled in about a minute, unless a client attaches\n"
+        "detached from r1 before its end\n"
     )
 
 
 async def test_three_times_leaves() -> None:
-    fake = fake_of(Teller().started(), Until("never"))
+    fake = fake_of(EventFactory().started(), Until("never"))
     async with routed(fake) as env:
-        process = await start("run", "fake", "--run-id", "r1", env=env)
+        process = await start("run", "fake", "hi", "--run-id", "r1", env=env)
         for gate in ("called Execute", "cancel", "kill"):
             await fake.gate(gate).wait()
             process.send_signal(signal.SIGINT)
         done = await finish(process)
     assert done.code == 130
-    assert done.err.endswith("left r1; it was not seen to end\n")
+    assert done.err.endswith("detached from r1 before its end\n")
 
 
 async def test_a_run_that_ends_well_while_it_is_cancelled_has_succeeded() -> None:
-    tell = Teller()
-    fake = fake_of(tell.started(), Until("cancel"), tell.succeeded(tree_confirmed_dead=True))
+    emit = EventFactory()
+    fake = fake_of(emit.started(), Until("cancel"), emit.succeeded(tree_confirmed_dead=True))
     async with routed(fake) as env:
-        process = await start("run", "fake", env=env)
+        process = await start("run", "fake", "hi", env=env)
         await fake.gate("called Execute").wait()
         process.send_signal(signal.SIGINT)
         done = await finish(process)
@@ -119,7 +119,7 @@ async def test_before_the_run_is_accepted_there_is_nothing_to_cancel() -> None:
     unknown = DragomanError(Reason.RUN_NOT_FOUND, "no such run")
     fake = FakeAdapter([Silence(), Until("never")], answers={"Describe": DESCRIBED, "Cancel": unknown})
     async with routed(fake) as env:
-        process = await start("run", "fake", env=env)
+        process = await start("run", "fake", "hi", env=env)
         await fake.gate("called Execute").wait()
         process.send_signal(signal.SIGINT)
         done = await finish(process)
@@ -136,7 +136,7 @@ async def test_before_anything_was_asked_for_it_just_ends(thread: str) -> None:
 
     hanging = Hanging()
     async with routed(hanging) as env:
-        process = await start("run", "fake", env=env)
+        process = await start("run", "fake", "hi", env=env)
         await hanging.gate("called Describe").wait()
         if thread == "any":
             process.send_signal(signal.SIGINT)
@@ -149,7 +149,7 @@ async def test_before_anything_was_asked_for_it_just_ends(thread: str) -> None:
 
 
 async def test_attach_only_leaves() -> None:
-    fake = FakeAdapter([Teller().started(), Until("never")])
+    fake = FakeAdapter([EventFactory().started(), Until("never")])
     async with routed(fake) as env:
         process = await start("attach", "run-1", env=env)
         assert process.stdout is not None
@@ -157,27 +157,27 @@ async def test_attach_only_leaves() -> None:
         process.send_signal(signal.SIGINT)
         done = await finish(process)
     assert done.code == 130
-    assert done.err == "left run-1; it was not seen to end\n"
+    assert done.err == "detached from run-1 before its end\n"
     assert "Cancel" not in fake.names
 
 
-async def test_the_reason_why_cancelling_failed_is_told() -> None:
-    tell = Teller()
+async def test_the_reason_why_cancelling_failed_is_shown() -> None:
+    emit = EventFactory()
     error = DragomanError(Reason.INTERNAL, "internal error")
     script: list[Action] = [
-        tell.started(),
-        Until("told"),
-        tell.succeeded(),
-    ]  # once it is over, nobody minds
+        emit.started(),
+        Until("shown"),
+        emit.succeeded(),
+    ]  # once the run has ended, this does no harm
     fake = FakeAdapter(script, answers={"Describe": DESCRIBED, "Cancel": error})
     async with routed(fake) as env:
-        process = await start("run", "fake", env=env)
+        process = await start("run", "fake", "hi", env=env)
         await fake.gate("called Execute").wait()
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         while await process.stderr.readline() != b"error: internal error\n":
             assert not process.stderr.at_eof()
-        fake.open("told")
+        fake.open("shown")
         assert (await finish(process)).code == 0
 
 
@@ -186,7 +186,7 @@ async def piped(env: dict[str, str], *arguments: str) -> AsyncIterator[tuple[asy
     """Run with standard output in a pipe; yields the program and the end that is to be read."""
     ours, theirs = os.pipe()
     try:
-        process = await start(*(arguments or ("run", "fake")), env=env, stdout=theirs)
+        process = await start(*(arguments or ("run", "fake", "hi")), env=env, stdout=theirs)
     finally:
         os.close(theirs)
     yield process, ours
@@ -205,8 +205,8 @@ def unread(pipe: int) -> int:
 
 
 async def test_a_reader_that_goes_away_cancels_the_run() -> None:
-    tell = Teller()
-    script: list[Action] = [tell.started(), *(tell.text("x" * 1000 + "\n") for _ in range(200)), Until("never")]
+    emit = EventFactory()
+    script: list[Action] = [emit.started(), *(emit.text("x" * 1000 + "\n") for _ in range(200)), Until("never")]
     cancelled = api.CancelResponse(outcome=pb.OUTCOME_CANCELLED)
     fake = FakeAdapter(script, answers={"Describe": DESCRIBED, "Cancel": cancelled})
     async with routed(fake) as env, piped(env) as (process, ours):
@@ -217,9 +217,9 @@ async def test_a_reader_that_goes_away_cancels_the_run() -> None:
     assert len(fake.requests("Cancel")) == 1
 
 
-async def test_a_reader_that_goes_away_leaves_the_run_of_somebody_else_alone() -> None:
-    tell = Teller()
-    script: list[Action] = [tell.started(), *(tell.text("x" * 1000 + "\n") for _ in range(200)), Until("never")]
+async def test_a_reader_that_goes_away_leaves_the_run_of_another_client_alone() -> None:
+    emit = EventFactory()
+    script: list[Action] = [emit.started(), *(emit.text("x" * 1000 + "\n") for _ in range(200)), Until("never")]
     fake = FakeAdapter(script, answers={"Cancel": api.CancelResponse(outcome=pb.OUTCOME_CANCELLED)})
     async with routed(fake) as env, piped(env, "attach", "run-1") as (process, ours):
         await fake.gate("called Attach").wait()
@@ -230,10 +230,10 @@ async def test_a_reader_that_goes_away_leaves_the_run_of_somebody_else_alone() -
 
 
 async def test_a_reader_that_stops_does_not_keep_ctrl_c_from_working() -> None:
-    tell = Teller()
-    fake = fake_of(tell.started(), *(tell.text("x" * 100_000 + "\n") for _ in range(20)), Until("never"))
-    async with routed(fake) as env, piped(env) as (process, ours):  # nobody reads, as with `less` at its first page
-        while unread(ours) < _FULL:  # noqa: ASYNC110 - a pipe does not tell when it is full
+    emit = EventFactory()
+    fake = fake_of(emit.started(), *(emit.text("x" * 100_000 + "\n") for _ in range(20)), Until("never"))
+    async with routed(fake) as env, piped(env) as (process, ours):  # no one reads, as with `less` at its first page
+        while unread(ours) < _FULL:  # noqa: ASYNC110 - a pipe has no event for being full
             await asyncio.sleep(0.01)
         for gate in ("cancel", "kill"):
             process.send_signal(signal.SIGINT)
@@ -243,10 +243,10 @@ async def test_a_reader_that_stops_does_not_keep_ctrl_c_from_working() -> None:
 
 
 async def test_json_lines_come_at_once() -> None:
-    tell = Teller()
-    fake = fake_of(tell.started(), Until("read"), tell.succeeded())
+    emit = EventFactory()
+    fake = fake_of(emit.started(), Until("read"), emit.succeeded())
     async with routed(fake) as env:
-        process = await start("run", "fake", "--json", env=env)
+        process = await start("run", "fake", "hi", "--json", env=env)
         assert process.stdout is not None
         first = json.loads(await process.stdout.readline())
         assert "started" in first

@@ -1,7 +1,7 @@
 """The last line of a run and its exit code."""
 
 import pytest
-from dragoman.cli._summary import exit_code, last_line, processes
+from dragoman.cli.display.summary import exit_code, last_line, processes
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
@@ -26,7 +26,7 @@ def test_absent_is_not_zero_and_zero_is_zero() -> None:
     assert "unknown in / 0 out tokens · $0.00" in last_line(result, "r")
 
 
-def test_cached_tokens_are_told_apart() -> None:
+def test_cached_tokens_are_shown_apart() -> None:
     tokens = pb.TokenCounts(input=10, output=2, cache_read=3000, cache_write=400)
     assert "10 in + 3,400 cached / 2 out tokens" in last_line(pb.Result(usage=pb.Usage(tokens=tokens)), "r")
 
@@ -68,10 +68,10 @@ def test_an_outcome_of_a_later_revision_is_no_success() -> None:
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        (pb.Result(tree_confirmed_dead=True), "every process of the run is proven gone"),
-        (pb.Result(tree_confirmed_dead=False), "its processes are NOT proven gone; look for them"),
-        (pb.Result(), "its adapter tells of no process"),
-        (pb.Result(outcome=pb.OUTCOME_LOST), "nobody can tell whether its processes are gone; look for them"),
+        (pb.Result(tree_confirmed_dead=True), "all processes of the run are confirmed dead"),
+        (pb.Result(tree_confirmed_dead=False), "its processes are NOT confirmed dead; check for them"),
+        (pb.Result(), "its adapter reports no processes"),
+        (pb.Result(outcome=pb.OUTCOME_LOST), "its processes may still run; check for them"),
     ],
 )
 def test_processes(result: pb.Result, text: str) -> None:

@@ -1,7 +1,7 @@
 """Text for people: neutral, short, readable numbers."""
 
 import pytest
-from dragoman.cli import _text
+from dragoman.cli.display import text as texts
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 from hypothesis import given
@@ -22,26 +22,26 @@ from hypothesis import strategies as st
         ("👩\u200d💻", "👩\u200d💻"),
     ],
 )
-def test_what_steers_a_terminal_is_made_visible(text: str, neutral: str) -> None:
-    assert _text.neutral(text) == neutral
+def test_terminal_controls_become_visible(text: str, neutral: str) -> None:
+    assert texts.sanitize(text) == neutral
 
 
 @given(st.text())
 def test_nothing_but_newlines_and_tabs_steers(text: str) -> None:
-    codes = {ord(character) for character in _text.neutral(text)} - {9, 10}
+    codes = {ord(character) for character in texts.sanitize(text)} - {9, 10}
     assert not [code for code in codes if code < 0x20 or 0x7F <= code < 0xA0]
 
 
 @given(st.lists(st.text()))
 def test_pieces_are_as_neutral_as_the_whole(pieces: list[str]) -> None:
     """A sequence that is cut in two must not come together again on the screen."""
-    assert "\x1b" not in "".join(map(_text.neutral, pieces))
+    assert "\x1b" not in "".join(map(texts.sanitize, pieces))
 
 
 def test_one_line() -> None:
-    assert _text.one_line("  a\n\n b\tc \x1b ") == "a b c ␛"
-    assert _text.one_line("x" * 50, 10) == "xxxxxxxxx…"
-    assert len(_text.one_line("long " * 10_000_000, 20)) == 20
+    assert texts.one_line("  a\n\n b\tc \x1b ") == "a b c ␛"
+    assert texts.one_line("x" * 50, 10) == "xxxxxxxxx…"
+    assert len(texts.one_line("long " * 10_000_000, 20)) == 20
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,23 @@ def test_one_line() -> None:
     ],
 )
 def test_durations(value: float, text: str) -> None:
-    assert _text.seconds(value) == text
-    assert _text.span(duration_pb2.Duration(nanos=340_000_000)) == "340 ms"
+    assert texts.seconds(value) == text
+    assert texts.span(duration_pb2.Duration(nanos=340_000_000)) == "340 ms"
 
 
 @pytest.mark.parametrize(
     ("text", "columns"), [("", 0), ("ada", 3), ("エージェント", 12), ("e\u0301", 1), ("👩‍🔬", 4), ("é…", 2)]
 )
 def test_columns_of_a_terminal(text: str, columns: int) -> None:
-    assert _text.columns(text) == columns
-    assert _text.fit(text, columns) == text
+    assert texts.columns(text) == columns
+    assert texts.fit(text, columns) == text
 
 
 @given(st.text(alphabet="aエe\u0301", max_size=12), st.integers(2, 12))
 def test_what_is_cut_fits(text: str, room: int) -> None:
-    shown = _text.fit(text, room)
-    assert _text.columns(shown) <= room
-    assert shown == text or (text.startswith(shown[:-1]) and _text.columns(shown) >= room - 1)
+    shown = texts.fit(text, room)
+    assert texts.columns(shown) <= room
+    assert shown == text or (text.startswith(shown[:-1]) and texts.columns(shown) >= room - 1)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_what_is_cut_fits(text: str, room: int) -> None:
     ],
 )
 def test_money(amount: str, text: str) -> None:
-    assert _text.money(pb.Cost(amount=amount, currency="USD")) == text
+    assert texts.money(pb.Cost(amount=amount, currency="USD")) == text
 
 
 def test_money_in_other_currencies_and_computed() -> None:
-    assert _text.money(pb.Cost(amount="1", currency="EUR")) == "1.00 EUR"
-    assert _text.money(pb.Cost(amount="1", currency="USD", basis=pb.COST_BASIS_COMPUTED)) == "~$1.00"
+    assert texts.money(pb.Cost(amount="1", currency="EUR")) == "1.00 EUR"
+    assert texts.money(pb.Cost(amount="1", currency="USD", basis=pb.COST_BASIS_COMPUTED)) == "~$1.00"
 
 
 def test_words_for_enums_of_this_and_later_revisions() -> None:
-    assert _text.word(pb.Outcome.DESCRIPTOR, pb.OUTCOME_TIMED_OUT, "OUTCOME_") == "timed out"
-    assert _text.word(pb.Outcome.DESCRIPTOR, 99, "OUTCOME_") == "kind 99"
+    assert texts.enum_label(pb.Outcome.DESCRIPTOR, pb.OUTCOME_TIMED_OUT, "OUTCOME_") == "timed out"
+    assert texts.enum_label(pb.Outcome.DESCRIPTOR, 99, "OUTCOME_") == "kind 99"

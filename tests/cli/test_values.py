@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 import pytest
-from dragoman.cli import _values
+from dragoman.cli import values
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from dragoman.cli import _values
     ],
 )
 def test_settings(pairs: list[str], settings: dict[str, Any]) -> None:
-    assert _values.config(pairs) == settings
+    assert values.config(pairs) == settings
 
 
 @pytest.mark.parametrize(
@@ -31,35 +31,35 @@ def test_settings(pairs: list[str], settings: dict[str, Any]) -> None:
         (["a"], "is not key=value"),
         (["=1"], "is not key=value"),
         (["a..b=1"], "is not key=value"),
-        (["a=1", "a=2"], "given twice"),
+        (["a=1", "a=2"], "set twice"),
         (["a=1", "a.b=2"], "already has a value"),
     ],
 )
 def test_wrong_settings(pairs: list[str], message: str) -> None:
     with pytest.raises(click.BadParameter, match=message):
-        _values.config(pairs)
+        values.config(pairs)
 
 
 def test_what_must_be_text_is_text() -> None:
     schema = '{"properties": {"command": {"type": "string"}, "n": {"type": "integer"}, "odd": true}}'
-    assert _values.config(["command=false", "n=5", "odd=1"], schema) == {"command": "false", "n": 5, "odd": 1}
-    assert _values.config(['command="quoted"'], schema) == {"command": "quoted"}
+    assert values.config(["command=false", "n=5", "odd=1"], schema) == {"command": "false", "n": 5, "odd": 1}
+    assert values.config(['command="quoted"'], schema) == {"command": "quoted"}
 
 
 @pytest.mark.parametrize("schema", ["", "no json", "[]", "{}", '{"properties": 1}'])
 def test_a_schema_that_says_nothing_changes_nothing(schema: str) -> None:
-    assert _values.config(["command=false"], schema) == {"command": False}
+    assert values.config(["command=false"], schema) == {"command": False}
 
 
 def test_variables() -> None:
-    assert _values.variables(["A=1", "B", "C="], {"B": "from here"}) == {"A": "1", "B": "from here", "C": ""}
+    assert values.variables(["A=1", "B", "C="], {"B": "from here"}) == {"A": "1", "B": "from here", "C": ""}
     with pytest.raises(click.BadParameter, match="NOPE is not set here"):
-        _values.variables(["NOPE"], {})
+        values.variables(["NOPE"], {})
     with pytest.raises(click.BadParameter, match="is not NAME=value"):
-        _values.variables(["=1"], {})
+        values.variables(["=1"], {})
 
 
 def test_labels() -> None:
-    assert _values.labels(["a=1", "b="]) == {"a": "1", "b": ""}
+    assert values.labels(["a=1", "b="]) == {"a": "1", "b": ""}
     with pytest.raises(click.BadParameter, match="is not key=value"):
-        _values.labels(["a"])
+        values.labels(["a"])

@@ -7,11 +7,12 @@ import dragoman.client
 import grpc
 import pytest
 from dragoman.client import Client, DragomanError, FieldViolation, Reason
-from dragoman.testkit.fake_adapter import FakeAdapter, Teller, Until, serving
+from dragoman.protocol.server import Context, DragomanServer, service_handler
+from dragoman.testkit.fakes.adapter import EventFactory, FakeAdapter, Until, serving
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
-from google.protobuf import json_format
+from google.protobuf import duration_pb2, json_format
 from google.protobuf.message import Message
 
 
@@ -62,9 +63,9 @@ async def test_test_environment() -> None:
     fake = FakeAdapter(answers={"TestEnvironment": answer})
     async with client_of(fake) as client:
         assert await client.test_environment("process") == answer
-        await client.test_environment(
-            "a", live=True, cwd="/x", config={"k": 1}, env={"E": "1"}, model="m", company_id="c", live_timeout_s=5
-        )
+        more = api.TestEnvironmentRequest(model="m", company_id="c", timeout=duration_pb2.Duration(seconds=5))
+        await client.test_environment("a", live=True, cwd="/x", config={"k": 1}, env={"E": "1"}, request=more)
+        await client.test_environment("a", live=True)
     assert sent(fake) == [
         ("TestEnvironment", {"adapter": "process", "mode": "TEST_MODE_QUICK"}),
         (
@@ -80,12 +81,13 @@ async def test_test_environment() -> None:
                 "timeout": "5s",
             },
         ),
+        ("TestEnvironment", {"adapter": "a", "mode": "TEST_MODE_LIVE", "timeout": "60s"}),
     ]
 
 
 async def test_cancel_and_respond_from_any_connection() -> None:
-    tell = Teller()
-    fake = FakeAdapter([tell.started(), Until("kill"), tell.result(pb.OUTCOME_CANCELLED)])
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), Until("kill"), emit.result(pb.OUTCOME_CANCELLED)])
     async with client_of(fake) as client:
         async with client.attach("run-1", adapter="a", hold=True) as run:
             response = await client.cancel("run-1", grace_s=0, reason="why", adapter="a")
@@ -116,6 +118,37 @@ async def test_models_and_skills() -> None:
         ("ListSkills", {"adapter": "a", "workspace": {"cwd": "/x"}, "env": {"E": "1"}}),
         ("SyncSkills", {"adapter": "a", "skills": [{"name": "s", "directory": "/s"}], "env": {"E": "1"}}),
     ]
+
+
+class Asked:
+    """Answers one method of each service, to callers with its token."""
+
+    async def Describe(self, _request: api.DescribeRequest, _context: Context) -> api.DescribeResponse:  # noqa: N802
+        return api.DescribeResponse(adapter="a")
+
+    async def ListAdapters(  # noqa: N802 - the contract's name
+        self, _request: router_pb2.ListAdaptersRequest, _context: Context
+    ) -> router_pb2.ListAdaptersResponse:
+        return router_pb2.ListAdaptersResponse(router_pid=7)
+
+    async def drain(self, grace_s: float) -> None:
+        """Nothing is to be ended."""
+
+
+async def test_the_clients_token_goes_with_the_calls_of_both_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, theirs = Asked(), "t" * 40
+    files = {"AdapterService": api.DESCRIPTOR, "RouterService": router_pb2.DESCRIPTOR}
+    services = [file.services_by_name[name] for name, file in files.items()]
+    monkeypatch.setenv("DRAGOMAN_TOKEN", theirs)
+    server = DragomanServer({one: service_handler(one, asked) for one in services}, ["127.0.0.1:0"])
+    monkeypatch.setenv("DRAGOMAN_TOKEN", "another-one-of-this-machine-which-is-not-asked")
+    await server.start()
+    try:
+        async with Client(server.addresses[0], token=theirs) as client:
+            assert (await client.describe("a")).adapter == "a"
+            assert (await client.list_adapters()).router_pid == 7
+    finally:
+        await server.stop([asked], 0)
 
 
 class Paged(FakeAdapter):
@@ -191,8 +224,8 @@ async def test_one_session_by_its_key() -> None:
     async with client_of(fake) as client:
         assert await client.get_session(key, "x") == one
         assert await client.delete_session(key, "x")
-    said = {"key": {"agentId": "a", "taskKey": "t"}, "adapter": "x"}
-    assert sent(fake) == [("GetSession", said), ("DeleteSession", said)]
+    document = {"key": {"agentId": "a", "taskKey": "t"}, "adapter": "x"}
+    assert sent(fake) == [("GetSession", document), ("DeleteSession", document)]
 
 
 async def test_get_run() -> None:

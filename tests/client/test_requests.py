@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from dragoman.client import DragomanError, execute_request, to_struct
+from dragoman.client._requests import duration
 from google.protobuf import json_format
 
 
@@ -28,7 +29,7 @@ def test_what_has_no_exact_form_is_refused_with_its_path(values: dict[str, Any],
     assert [violation.path for violation in caught.value.violations] == [path]
 
 
-def test_what_is_not_given_is_not_set() -> None:
+def test_absent_arguments_are_not_set() -> None:
     request = execute_request("process")
     assert [field.name for field, _value in request.ListFields()] == ["adapter"]
 
@@ -41,9 +42,6 @@ def test_everything_arrives_in_its_field() -> None:
         model="m",
         config={"command": "true"},
         env={"A": "1"},
-        timeout_s=1.5,
-        labels={"l": "2"},
-        run_id="run-1",
     )
     assert json_format.MessageToDict(request) == {
         "adapter": "process",
@@ -52,21 +50,18 @@ def test_everything_arrives_in_its_field() -> None:
         "model": "m",
         "config": {"command": "true"},
         "env": {"A": "1"},
-        "limits": {"wall": "1.500s"},
-        "labels": {"l": "2"},
-        "runId": "run-1",
     }
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -float("inf"), 1e300, 3.2e11])
 def test_a_time_that_is_none_is_refused_with_its_path(seconds: float) -> None:
     with pytest.raises(DragomanError) as caught:
-        execute_request("process", timeout_s=seconds)
-    assert [violation.path for violation in caught.value.violations] == ["limits.wall"]
+        duration(seconds, "grace")
+    assert [violation.path for violation in caught.value.violations] == ["grace"]
 
 
 def test_a_time_keeps_its_fraction() -> None:
-    assert execute_request("process", timeout_s=4.35).limits.wall.ToNanoseconds() == 4_350_000_000
+    assert duration(4.35, "grace").ToNanoseconds() == 4_350_000_000
 
 
 def test_an_empty_prompt_is_a_prompt() -> None:

@@ -64,7 +64,7 @@ class RouterProgram:
 async def router(tmp_path: Path) -> AsyncIterator[RouterProgram]:
     router = RouterProgram(tmp_path)
     await router.start()
-    await router.proxy.mend()
+    await router.proxy.restore()
     yield router
     await router.end(signal.SIGTERM)
     await router.proxy.cut()
@@ -80,7 +80,7 @@ def _request(command: str, folder: Path) -> api.ExecuteRequest:
 
 async def _until_it_began(folder: Path) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not (folder / "journal").exists():  # noqa: ASYNC110 - a file tells nobody
+        while not (folder / "journal").exists():  # noqa: ASYNC110 - a file has no event for it
             await asyncio.sleep(0.01)
 
 
@@ -89,7 +89,7 @@ async def test_the_run_is_there_once_and_whole(is_received: bool, router: Router
     os.mkfifo(tmp_path / "gate")
     request = _request(AGENT, tmp_path)
     async with Client(router.address) as client:
-        await client._link.look()  # connected, and nothing was asked yet
+        await client._channel.wait_until_connected()  # connected, and nothing was asked yet
         router.proxy.deaf = True
         if not is_received:
             router.signal(signal.SIGSTOP)
@@ -97,7 +97,7 @@ async def test_the_run_is_there_once_and_whole(is_received: bool, router: Router
         if is_received:
             await _until_it_began(tmp_path)
         else:
-            await asyncio.wait([reading], timeout=0.2)  # it lies in the socket, where nobody can see it
+            await asyncio.wait([reading], timeout=0.2)  # it lies in the socket, unread
         await router.end(signal.SIGKILL)
         router.proxy.deaf = False
         await router.start()
@@ -129,7 +129,7 @@ async def test_a_run_that_waited_for_a_place_is_begun_by_the_next_router(
         await router.start()
         with (tmp_path / "gate").open("w") as gate:
             gate.write("go\n")
-        for events, said in ((await first, "went"), (await asyncio.wait_for(reading, PATIENCE_S), "second")):
-            assert [event.log.text for event in events if event.HasField("log")] == [said]
+        for events, text in ((await first, "went"), (await asyncio.wait_for(reading, PATIENCE_S), "second")):
+            assert [event.log.text for event in events if event.HasField("log")] == [text]
             assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
     assert (tmp_path / "journal").read_text() == "began\n"

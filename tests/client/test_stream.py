@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 from dragoman.client import Client, DragomanError, Reason, RunStream, execute_request
-from dragoman.client._follow import Patience
+from dragoman.client._reconnect import ReconnectPolicy
 from dragoman.protocol.order import OrderChecker
-from dragoman.testkit.fake_adapter import Action, Fail, FakeAdapter, Silence, Teller, Until, serving
+from dragoman.testkit.fakes.adapter import Action, EventFactory, Fail, FakeAdapter, Silence, Until, serving
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -33,8 +33,8 @@ async def collect(run: RunStream) -> list[pb.AgentEvent]:
 
 
 async def test_a_run_from_start_to_result() -> None:
-    tell = Teller()
-    fake = FakeAdapter([tell.started(), tell.text("hello"), tell.succeeded(summary="hello")])
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), emit.text("hello"), emit.succeeded(summary="hello")])
     async with client_of(fake) as client:
         run = client.execute(execute_request("fake", "hi"))
         events = await collect(run)
@@ -47,7 +47,7 @@ async def test_a_run_from_start_to_result() -> None:
 
 async def test_the_request_goes_out_with_an_id_and_thirty_seconds_for_orphans() -> None:
     request = execute_request("fake", "hi")
-    fake = FakeAdapter([Teller().succeeded()])
+    fake = FakeAdapter([EventFactory().succeeded()])
     async with client_of(fake) as client:
         run = client.execute(request)
         await run.wait()
@@ -59,9 +59,10 @@ async def test_the_request_goes_out_with_an_id_and_thirty_seconds_for_orphans() 
 
 @pytest.mark.parametrize("seconds", [0, 7])
 async def test_what_the_caller_says_about_orphans_holds(seconds: int) -> None:
-    request = execute_request("fake", run_id="mine")
+    request = execute_request("fake")
+    request.run_id = "mine"
     request.orphan_after.FromSeconds(seconds)
-    fake = FakeAdapter([Teller().succeeded()])
+    fake = FakeAdapter([EventFactory().succeeded()])
     async with client_of(fake) as client:
         await client.execute(request).wait()
     sent = fake.requests("Execute")[0]
@@ -70,19 +71,19 @@ async def test_what_the_caller_says_about_orphans_holds(seconds: int) -> None:
 
 
 async def test_batches_come_unrolled() -> None:
-    tell = Teller()
-    started = tell.started()
-    batch = tell.batch(tell.text("a"), tell.text("b"))
-    async with client_of(FakeAdapter([started, batch, tell.succeeded()])) as client:
+    emit = EventFactory()
+    started = emit.started()
+    batch = emit.batch(emit.text("a"), emit.text("b"))
+    async with client_of(FakeAdapter([started, batch, emit.succeeded()])) as client:
         events = await collect(client.execute(execute_request("fake")))
     assert kinds(events) == ["started", "text", "text", "result"]
 
 
 async def test_unknown_bodies_are_handed_on() -> None:
-    tell = Teller()
-    started, later = tell.started(), tell.event()
+    emit = EventFactory()
+    started, later = emit.started(), emit.event()
     async with client_of(
-        FakeAdapter([started, later.SerializeToString() + b"\xfa\x05\x00", tell.succeeded()])
+        FakeAdapter([started, later.SerializeToString() + b"\xfa\x05\x00", emit.succeeded()])
     ) as client:
         events = await collect(client.execute(execute_request("fake")))
     assert [event.sequence for event in events] == [1, 2, 3]
@@ -101,10 +102,10 @@ async def test_unknown_bodies_are_handed_on() -> None:
     ],
 )
 async def test_a_broken_stream_is_followed_from_its_last_sequence(breaking: list[Action]) -> None:
-    tell = Teller()
+    emit = EventFactory()
     fake = FakeAdapter(
-        [tell.started(), tell.text("a"), *breaking],
-        [tell.text("b"), tell.ephemeral(replay_done=pb.ReplayDone()), tell.succeeded()],
+        [emit.started(), emit.text("a"), *breaking],
+        [emit.text("b"), emit.ephemeral(replay_done=pb.ReplayDone()), emit.succeeded()],
     )
     async with client_of(fake) as client:
         run = client.execute(execute_request("fake"))
@@ -114,33 +115,30 @@ async def test_a_broken_stream_is_followed_from_its_last_sequence(breaking: list
     assert attach == api.AttachRequest(run_id=run.run_id, after_sequence=2, hold=True, adapter="fake")
 
 
-@pytest.mark.parametrize("greeting", [[], [Silence()], [Teller().ephemeral(replay_done=pb.ReplayDone())]])
-async def test_who_comes_back_behind_the_result_is_told_how_the_run_ended_and_nothing_twice(
-    greeting: list[Action],
-) -> None:
-    tell = Teller("r1")
-    told = [tell.started(), tell.succeeded(summary="done")]
-    fake = FakeAdapter(greeting, told[1:])
+async def test_a_reader_that_reconnects_at_the_result_gets_the_result_and_nothing_twice() -> None:
+    emit = EventFactory("r1")
+    script = [emit.started(), emit.succeeded(summary="done")]
+    fake = FakeAdapter(script[1:])
     async with client_of(fake) as client:
         run = client.attach("r1", after_sequence=2)
-        assert [kind for kind in kinds(await collect(run)) if kind != "replay_done"] == []
-    assert run.result == told[1].result
-    assert [request.after_sequence for request in fake.requests("Attach")] == [2, 1]
+        assert await collect(run) == []
+    assert run.result == script[1].result
+    assert [request.after_sequence for request in fake.requests("Attach")] == [2]
 
 
 async def test_a_live_run_whose_streams_end_with_nothing_new_is_followed() -> None:
-    tell = Teller("r1")
-    told = [tell.started(), tell.text("a"), tell.succeeded()]
-    fake = FakeAdapter([], told[1:2], [], [], told[2:])
+    emit = EventFactory("r1")
+    script = [emit.started(), emit.text("a"), emit.succeeded()]
+    fake = FakeAdapter([], [], [], script[2:])
     async with client_of(fake) as client:
         assert kinds(await collect(client.attach("r1", after_sequence=2))) == ["result"]
-    assert [request.after_sequence for request in fake.requests("Attach")] == [2, 1, 2, 1, 2]
+    assert [request.after_sequence for request in fake.requests("Attach")] == [2, 2, 2, 2]
 
 
 async def test_a_sequence_never_comes_twice() -> None:
-    tell = Teller()
-    first = [tell.started(), tell.text("a"), tell.text("b")]
-    fake = FakeAdapter([*first, Fail(SLOW)], [*first, first[2], tell.succeeded()])
+    emit = EventFactory()
+    first = [emit.started(), emit.text("a"), emit.text("b")]
+    fake = FakeAdapter([*first, Fail(SLOW)], [*first, first[2], emit.succeeded()])
     async with client_of(fake) as client:
         events = await collect(client.execute(execute_request("fake")))
     checker = OrderChecker()
@@ -148,12 +146,12 @@ async def test_a_sequence_never_comes_twice() -> None:
     checker.finish()
 
 
-async def test_a_gap_is_told_and_moves_the_cursor() -> None:
-    tell = Teller()
-    first = [tell.started(), tell.text("a")]
-    tell.sequence = 9
-    gap = tell.ephemeral(gap=pb.Gap(from_sequence=2, to_sequence=9, reason=pb.GAP_REASON_EVICTED))
-    fake = FakeAdapter([*first, Fail(SLOW)], [gap, Fail(SLOW)], [gap, tell.succeeded()])
+async def test_a_gap_is_passed_on_and_moves_the_cursor() -> None:
+    emit = EventFactory()
+    first = [emit.started(), emit.text("a")]
+    emit.sequence = 9
+    gap = emit.ephemeral(gap=pb.Gap(from_sequence=2, to_sequence=9, reason=pb.GAP_REASON_EVICTED))
+    fake = FakeAdapter([*first, Fail(SLOW)], [gap, Fail(SLOW)], [gap, emit.succeeded()])
     async with client_of(fake) as client:
         events = await collect(client.execute(execute_request("fake")))
     assert kinds(events) == ["started", "text", "gap", "result"]
@@ -162,23 +160,23 @@ async def test_a_gap_is_told_and_moves_the_cursor() -> None:
 
 
 async def test_repeated_requests_are_not_asked_twice() -> None:
-    tell = Teller()
-    asks = tell.started(), tell.event(input_request=pb.InputRequest(id="r1"))
-    copy = tell.ephemeral(input_request=pb.InputRequest(id="r1"))
-    other = tell.ephemeral(input_request=pb.InputRequest(id="r2"))
-    done = tell.ephemeral(replay_done=pb.ReplayDone())
-    fake = FakeAdapter([*asks, Fail(SLOW)], [copy, other, done, tell.succeeded()])
+    emit = EventFactory()
+    asks = emit.started(), emit.event(input_request=pb.InputRequest(id="r1"))
+    copy = emit.ephemeral(input_request=pb.InputRequest(id="r1"))
+    other = emit.ephemeral(input_request=pb.InputRequest(id="r2"))
+    done = emit.ephemeral(replay_done=pb.ReplayDone())
+    fake = FakeAdapter([*asks, Fail(SLOW)], [copy, other, done, emit.succeeded()])
     async with client_of(fake) as client:
         events = await collect(client.execute(execute_request("fake")))
     assert [event.input_request.id for event in events if event.HasField("input_request")] == ["r1", "r2"]
-    assert "replay_done" not in kinds(events), "nobody asked for a replay"
+    assert "replay_done" not in kinds(events), "no replay was requested"
 
 
-async def test_attach_tells_when_the_replay_is_done_once() -> None:
-    tell = Teller()
-    started = tell.started()
-    done = tell.ephemeral(replay_done=pb.ReplayDone(last_sequence=1))
-    fake = FakeAdapter([started, Fail(DRAINING)], [done, Fail(DRAINING)], [done, tell.succeeded()])
+async def test_attach_passes_replay_done_on_once() -> None:
+    emit = EventFactory()
+    started = emit.started()
+    done = emit.ephemeral(replay_done=pb.ReplayDone(last_sequence=1))
+    fake = FakeAdapter([started, Fail(DRAINING)], [done, Fail(DRAINING)], [done, emit.succeeded()])
     async with client_of(fake) as client:
         run = client.attach("run-1", after_sequence=0)
         events = await collect(run)
@@ -188,8 +186,8 @@ async def test_attach_tells_when_the_replay_is_done_once() -> None:
 
 
 async def test_a_lost_server_is_found_again() -> None:
-    tell = Teller()
-    fake = FakeAdapter([tell.started(), Until("never")], [tell.succeeded()])
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), Until("never")], [emit.succeeded()])
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{folder}/fake.sock"
         async with Client(address) as client:
@@ -202,11 +200,11 @@ async def test_a_lost_server_is_found_again() -> None:
 
 
 async def test_execute_is_sent_again_only_while_the_run_is_not_accepted_and_with_the_same_id() -> None:
-    tell = Teller()
+    emit = EventFactory()
     fake = FakeAdapter(
         [Silence(), Fail.bare(grpc.StatusCode.UNAVAILABLE)],
-        [Silence(), tell.started(), Fail.bare(grpc.StatusCode.UNAVAILABLE)],
-        [tell.succeeded()],
+        [Silence(), emit.started(), Fail.bare(grpc.StatusCode.UNAVAILABLE)],
+        [emit.succeeded()],
         answers={"Describe": api.DescribeResponse()},
     )
     async with client_of(fake) as client:
@@ -218,13 +216,13 @@ async def test_execute_is_sent_again_only_while_the_run_is_not_accepted_and_with
 
 
 async def test_an_adapter_that_accepted_a_run_is_never_asked_again_even_before_its_first_event() -> None:
-    fake = FakeAdapter([Fail.bare(grpc.StatusCode.UNAVAILABLE)], [Teller().succeeded()])
+    fake = FakeAdapter([Fail.bare(grpc.StatusCode.UNAVAILABLE)], [EventFactory().succeeded()])
     async with client_of(fake) as client:
         await client.execute(execute_request("fake")).wait()
     assert fake.names == ["Execute", "GetRun", "Attach"]
 
 
-async def test_nobody_there_is_told_at_once() -> None:
+async def test_an_absent_server_is_reported_at_once() -> None:
     async with Client("127.0.0.1:1") as client:
         run = client.execute(execute_request("fake"))
         with pytest.raises(DragomanError) as caught:
@@ -245,7 +243,7 @@ async def test_a_refusal_is_raised_where_the_stream_is_entered(reason: Reason) -
 
 async def test_a_forgotten_run_is_not_followed_for_long() -> None:
     gone = Fail(DragomanError(Reason.RUN_NOT_FOUND, "gone"))
-    fake = FakeAdapter([Teller().started(), Fail(SLOW)], [Silence(), gone])
+    fake = FakeAdapter([EventFactory().started(), Fail(SLOW)], [Silence(), gone])
     async with client_of(fake) as client:
         with pytest.raises(DragomanError) as caught:
             await client.execute(execute_request("fake")).wait()
@@ -253,27 +251,27 @@ async def test_a_forgotten_run_is_not_followed_for_long() -> None:
 
 
 async def test_gives_up_after_the_limit_and_says_what_broke() -> None:
-    fake = FakeAdapter([Teller().started(), Fail(SLOW)], *[[Fail(DRAINING)]] * 200)
+    fake = FakeAdapter([EventFactory().started(), Fail(SLOW)], *[[Fail(DRAINING)]] * 200)
     async with client_of(fake, reattach_s=0.2) as client:
-        run = client.execute(execute_request("fake", run_id="run-7"))
+        run = client.execute(api.ExecuteRequest(adapter="fake", run_id="run-7"))
         with pytest.raises(DragomanError) as caught:
             await run.wait()
     assert caught.value.reason is Reason.DRAINING
-    assert "run-7 broke and could not be followed for 0.2 s: going down" in str(caught.value)
+    assert "run-7 broke, and reconnecting failed for 0.2 s: going down" in str(caught.value)
 
 
 @pytest.mark.parametrize("end", [[Fail(SLOW)], []], ids=["slow consumer", "ok"])
-async def test_a_stream_that_only_repeats_its_greeting_is_given_up(end: list[Action]) -> None:
-    greeting: list[Action] = [Teller().ephemeral(replay_done=pb.ReplayDone()), *end]
-    fake = FakeAdapter([Teller().started(), *end], *[greeting] * 500)
+async def test_a_stream_that_only_repeats_its_greeting_is_abandoned(end: list[Action]) -> None:
+    greeting: list[Action] = [EventFactory().ephemeral(replay_done=pb.ReplayDone()), *end]
+    fake = FakeAdapter([EventFactory().started(), *end], *[greeting] * 500)
     async with client_of(fake, reattach_s=0.2) as client:
-        with pytest.raises(DragomanError, match=r"could not be followed for 0\.2 s"):
+        with pytest.raises(DragomanError, match=r"reconnecting failed for 0\.2 s"):
             await client.execute(execute_request("fake")).wait()
 
 
 async def test_the_server_may_end_its_call_after_the_result() -> None:
-    tell = Teller()
-    fake = FakeAdapter([tell.started(), tell.succeeded(), Until("tidied up")])
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), emit.succeeded(), Until("tidied up")])
     async with client_of(fake) as client:
         async for event in client.execute(execute_request("fake")):
             if event.HasField("result"):
@@ -282,8 +280,8 @@ async def test_the_server_may_end_its_call_after_the_result() -> None:
 
 
 async def test_leaving_early_ends_the_stream_and_not_the_run() -> None:
-    tell = Teller()
-    fake = FakeAdapter([tell.started(), tell.text("a"), Until("never")])
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), emit.text("a"), Until("never")])
     async with client_of(fake) as client:
         async with client.execute(execute_request("fake")) as run:
             async for _event in run:
@@ -296,8 +294,8 @@ async def test_leaving_early_ends_the_stream_and_not_the_run() -> None:
 
 
 async def test_a_cancelled_read_loses_nothing() -> None:
-    tell = Teller()
-    fake = FakeAdapter([tell.started(), Until("never")], [tell.text("a"), tell.succeeded()])
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), Until("never")], [emit.text("a"), emit.succeeded()])
     async with client_of(fake) as client:
         run = client.execute(execute_request("fake"))
         await anext(run)
@@ -311,7 +309,7 @@ async def test_a_cancelled_read_loses_nothing() -> None:
 
 
 async def test_closing_the_stream_ends_a_read_that_waits() -> None:
-    fake = FakeAdapter([Teller().started(), Until("never")])
+    fake = FakeAdapter([EventFactory().started(), Until("never")])
     async with client_of(fake) as client:
         run = client.execute(execute_request("fake"))
         await anext(run)
@@ -322,7 +320,7 @@ async def test_closing_the_stream_ends_a_read_that_waits() -> None:
 
 
 async def test_closing_the_client_ends_a_read_with_an_error_and_not_with_a_cancellation() -> None:
-    fake = FakeAdapter([Teller().started(), Until("never")])
+    fake = FakeAdapter([EventFactory().started(), Until("never")])
     async with client_of(fake) as client:
         run = client.execute(execute_request("fake"))
         await anext(run)
@@ -336,8 +334,8 @@ async def test_closing_the_client_ends_a_read_with_an_error_and_not_with_a_cance
 
 
 async def test_cancel_asks_for_the_run_and_its_events_go_on() -> None:
-    tell = Teller()
-    cancelled = tell.started(), Until("cancel"), tell.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=True)
+    emit = EventFactory()
+    cancelled = emit.started(), Until("cancel"), emit.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=True)
     fake = FakeAdapter(cancelled)
     async with client_of(fake) as client, client.execute(execute_request("fake")) as run:
         cancelling = asyncio.ensure_future(run.cancel(grace_s=2.5, reason="enough"))
@@ -351,8 +349,8 @@ async def test_cancel_asks_for_the_run_and_its_events_go_on() -> None:
 
 
 async def test_respond_names_the_run_and_the_request() -> None:
-    tell = Teller()
-    fake = FakeAdapter([tell.started(), Until("respond"), tell.succeeded()])
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), Until("respond"), emit.succeeded()])
     async with client_of(fake) as client, client.execute(execute_request("fake")) as run:
         await run.respond("r1", pb.InputAnswer(option_ids=["allow"]), responder="me")
         await run.wait()
@@ -361,15 +359,15 @@ async def test_respond_names_the_run_and_the_request() -> None:
     assert list(sent.answer.option_ids) == ["allow"]
 
 
-async def test_a_quiet_run_whose_streams_are_cut_again_and_again_is_not_given_up() -> None:
-    tell = Teller()
-    beat = tell.ephemeral(heartbeat=pb.Heartbeat())
+async def test_a_quiet_run_whose_streams_are_cut_again_and_again_is_not_abandoned() -> None:
+    emit = EventFactory()
+    beat = emit.ephemeral(heartbeat=pb.Heartbeat())
     cut = Fail.bare(grpc.StatusCode.UNAVAILABLE)
-    fake = FakeAdapter([tell.started(), cut], [beat, cut], [beat, cut], [tell.succeeded()])
+    fake = FakeAdapter([emit.started(), cut], [beat, cut], [beat, cut], [emit.succeeded()])
     time = 0.0
     async with client_of(fake) as client:
         run = client.execute(execute_request("fake"))
-        run._patience = Patience(5, lambda: time)
+        run._calls._policy = ReconnectPolicy(5, lambda: time)
         async for _event in run:
             time += 4  # never 5 without a sign of life
     assert fake.names == ["Execute", "Attach", "Attach", "Attach"]

@@ -20,7 +20,7 @@ from dragoman.v1 import adapter_pb2_grpc
 
 COMMANDS = {
     "sidecar": ["adapter", "serve", "process", "--log-format", "json"],
-    "router": ["serve", "--log-format", "json"],
+    "router": ["serve", "--no-detect", "--log-format", "json"],
 }
 _DEADLINE_S = 20.0
 
@@ -41,6 +41,7 @@ def server_log(tmp_path_factory: pytest.TempPathFactory, server_kind: str) -> Pa
 def grpc_addr(server_kind: str, server_log: Path) -> Iterator[str]:
     """The address of a real server in a process of its own."""
     command = [sys.executable, "-m", "dragoman.cli.main", *COMMANDS[server_kind], "--listen", "127.0.0.1:0"]
+    command += ["--insecure-tcp-without-token"]
     if server_kind == "router":
         command += ["--state-dir", str(server_log.parent)]
     with server_log.open("wb") as log:

@@ -145,6 +145,8 @@ def test_attach(grpc_stub: Stub, request_of: Callable[..., api.ExecuteRequest]) 
         attach = api.AttachRequest(run_id=run_id, adapter="process", after_sequence=after)
         replayed = read(grpc_stub.Attach(attach, timeout=DEADLINE_S), after)
         assert [event for event in replayed if event.sequence] == events[after:]
+    at_end = api.AttachRequest(run_id=run_id, adapter="process", after_sequence=last)
+    assert read(grpc_stub.Attach(at_end, timeout=DEADLINE_S), last) == events[-1:]
     ahead = api.AttachRequest(run_id=run_id, adapter="process", after_sequence=last + 1)
     error = refusal(lambda: list(grpc_stub.Attach(ahead, timeout=DEADLINE_S)))
     assert error.reason is Reason.SEQUENCE_AHEAD

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.guard.guarded import Guarded, Housed
+from tests.guard.guarded import Guarded, GuardedAdapter
 from tests.hostile import Hunt, hunting
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def run(hunt: Hunt) -> Iterator[Callable[..., Guarded]]:
 
 
 @pytest.fixture
-def house(hunt: Hunt) -> Iterator[Callable[..., Housed]]:
+def start_adapter(hunt: Hunt) -> Iterator[Callable[..., GuardedAdapter]]:
     """Starts commands under an adapter's guard, all with the same files."""
-    started: list[Housed] = []
+    started: list[GuardedAdapter] = []
     with tempfile.TemporaryDirectory() as folder:
 
-        def start(argv: tuple[str, ...], **options: Any) -> Housed:
-            started.append(Housed(argv, hunt.env, Path(folder), **options))
+        def start(argv: tuple[str, ...], **options: Any) -> GuardedAdapter:
+            started.append(GuardedAdapter(argv, hunt.env, Path(folder), **options))
             return started[-1]
 
         yield start
-        for housed in started:
-            housed.close()
+        for adapter in started:
+            adapter.close()

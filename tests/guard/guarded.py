@@ -10,7 +10,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
-from dragoman.guard.launch import adapter_guard, run_guard
+from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command, run_guard
 
 from tests.hostile import DEADLINE_S
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Line:
+class ControlConnection:
     """One connection to a guard."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -34,14 +34,14 @@ class Line:
         assert isinstance(event, dict)
         return event
 
-    def order(self, **command: object) -> None:
+    def send(self, **command: object) -> None:
         self.connection.sendall(json.dumps(command).encode() + b"\n")
 
     def is_silent(self, seconds: float) -> bool:
         """Whether the guard says nothing for so long."""
         return not select.select([self.connection], [], [], seconds)[0]
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         self._reader.close()
         self.connection.close()
 
@@ -53,20 +53,19 @@ class Guarded:
         self, argv: tuple[str, ...], env: dict[str, str], *, linger: float = 5.0, extra: tuple[str, ...] = ()
     ) -> None:
         ours, theirs = socket.socketpair()
-        command = run_guard(argv, control_fd=theirs.fileno(), linger_s=linger)
-        cut = command.index("--")
-        with theirs:
+        arguments = run_guard(argv, control_fd=theirs.fileno(), linger_s=linger)
+        with theirs, guard_command([*extra, *arguments]) as (command, arguments_fd):
             self.process = subprocess.Popen(
-                [*command[:cut], *extra, *command[cut:]],
+                command,
                 env=env,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), arguments_fd],
                 start_new_session=True,
             )
-        self.line = Line(ours)
+        self.line = ControlConnection(ours)
         self.event = self.line.event
-        self.order = self.line.order
+        self.send = self.line.send
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.stdin = self.process.stdin
@@ -84,56 +83,58 @@ class Guarded:
         return event
 
     def close(self) -> None:
-        self.line.hang_up()
+        self.line.close()
         self.stdin.close()
         self.stdout.close()
         self.process.wait(DEADLINE_S)
 
 
-class Housed:
+class GuardedAdapter:
     """A command under a guard with a control socket, an instance file and a log."""
 
     def __init__(self, argv: tuple[str, ...], env: dict[str, str], folder: Path, **options: Any) -> None:
         self.instance = folder / "one.json"
         self.control = folder / "one.sock"
         self.log = folder / "one.log"
-        self.process = subprocess.Popen(
-            adapter_guard(
-                argv,
-                instance=self.instance,
-                instance_id="i-1",
-                control=options.pop("control", self.control),
-                log=self.log,
-                listen="unix:/nowhere",
-                **options,
-            ),
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
+        guard_options = AdapterOptions(
+            instance=self.instance,
+            instance_id="i-1",
+            control=options.pop("control", self.control),
+            log=self.log,
+            listen="unix:/nowhere",
+            **options,
         )
+        with guard_command(adapter_guard(argv, guard_options)) as (command, arguments_fd):
+            self.process = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[arguments_fd],
+                start_new_session=True,
+            )
         # Both end when the adapter runs, or cannot.
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        self.said = self.process.stdout.read()
-        self.complaint = self.process.stderr.read().decode()
-        self._lines: list[Line] = []
+        self.stdout_text = self.process.stdout.read()
+        self.stderr_text = self.process.stderr.read().decode()
+        self._lines: list[ControlConnection] = []
 
     def first(self) -> dict[str, Any]:
-        """Return what the guard told its launcher."""
-        event = json.loads(self.said)
+        """Return the event that the guard reported to its launcher."""
+        event = json.loads(self.stdout_text)
         assert isinstance(event, dict)
         return event
 
-    def claim(self) -> Line:
+    def connect(self) -> ControlConnection:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(str(self.control))
         except OSError:
             connection.close()
             raise
-        self._lines.append(Line(connection))
+        self._lines.append(ControlConnection(connection))
         return self._lines[-1]
 
     def await_log(self, text: str) -> None:
@@ -142,13 +143,20 @@ class Housed:
         while text not in self.log.read_text():
             assert time.monotonic() < give_up_at, self.log.read_text()
 
+    def await_integers(self, count: int) -> list[int]:
+        """Wait until the log holds this many numbers between blanks, such as pids; return them."""
+        give_up_at = time.monotonic() + DEADLINE_S
+        while len(found := [int(word) for word in self.log.read_text().split() if word.isdigit()]) < count:
+            assert time.monotonic() < give_up_at, self.log.read_text()
+        return found
+
     def wait(self) -> int:
         """Return the guard's exit code, once it has ended."""
         return self.process.wait(DEADLINE_S)
 
     def close(self) -> None:
         for line in self._lines:
-            line.hang_up()
+            line.close()
         self.process.send_signal(signal.SIGTERM)
         self.wait()
         assert self.process.stdout is not None

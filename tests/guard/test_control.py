@@ -27,15 +27,16 @@ def test_every_event_is_one_line_of_json(message: dict[str, object]) -> None:
 @pytest.mark.parametrize("to", ["leader", "group", "tree"])
 def test_a_signal_and_its_target(to: str) -> None:
     command = decode_command(b'{"signal":"SIGINT","to":"%s"}' % to.encode())
-    assert (command.signum, command.to) == (signal.SIGINT, to)
+    assert (command.kind, command.signum, command.to) == ("signal", signal.SIGINT, to)
 
 
-def test_the_leader_is_meant_unless_said_otherwise() -> None:
+def test_the_leader_is_meant_by_default() -> None:
     assert decode_command(b'{"signal":"SIGTERM"}').to == "leader"
 
 
-def test_a_kill_has_no_signal() -> None:
-    assert decode_command(b'{"kill":true}').signum is None
+@pytest.mark.parametrize("kind", ["kill", "sweep"])
+def test_an_order_without_a_signal(kind: str) -> None:
+    assert decode_command(b'{"%s":true}' % kind.encode()).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,8 @@ def test_a_kill_has_no_signal() -> None:
         b"{}",
         b'{"kill":false}',
         b'{"kill":1}',
+        b'{"sweep":false}',
+        b'{"sweep":true,"kill":true}',
         b'{"kill":true,"signal":"SIGINT"}',
         b'{"signal":"SIGINT","from":"x"}',
         b'{"signal":"INT"}',
@@ -103,7 +106,7 @@ def test_a_peer_that_never_ends_its_line_is_gone(ends: tuple[Channel, socket.soc
         babble()
 
 
-def test_a_peer_that_does_not_read_holds_nobody_up(ends: tuple[Channel, socket.socket]) -> None:
+def test_a_peer_that_does_not_read_blocks_no_other(ends: tuple[Channel, socket.socket]) -> None:
     channel, _ = ends
     sent = [channel.send({"event": "x" * 10_000}) for _ in range(100)]
     assert sent[0]

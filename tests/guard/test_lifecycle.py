@@ -54,7 +54,7 @@ def test_a_leader_killed_is_no_reason_to_linger(life: Lifecycle) -> None:
 
 
 def test_an_abandoned_adapter_is_asked_to_stop(life: Lifecycle) -> None:
-    life.abandon(100, 60)
+    life.start_orphan_timer(100, 60)
     assert life.timeout(100) == 60
     assert not life.tick(159)
     assert life.tick(160)
@@ -63,25 +63,25 @@ def test_an_abandoned_adapter_is_asked_to_stop(life: Lifecycle) -> None:
 
 
 def test_a_claimed_adapter_is_not(life: Lifecycle) -> None:
-    life.abandon(100, 60)
-    life.claim()
+    life.start_orphan_timer(100, 60)
+    life.stop_orphan_timer()
     assert life.timeout(100) is None
     assert not life.tick(1e9)
-    life.abandon(2e9, 60)
+    life.start_orphan_timer(2e9, 60)
     assert life.timeout(2e9) == 60
 
 
 def test_a_claim_does_not_call_back_what_was_asked(life: Lifecycle) -> None:
-    life.abandon(100, 0)
+    life.start_orphan_timer(100, 0)
     assert life.tick(100)
-    life.claim()
+    life.stop_orphan_timer()
     life.tick(110)
     assert is_in(life, Phase.KILLING)
 
 
 def test_abandoned_while_stopping_the_nearer_deadline_counts(life: Lifecycle) -> None:
     life.stop(100)
-    life.abandon(100, 3)
+    life.start_orphan_timer(100, 3)
     assert life.timeout(100) == 3
     assert not life.tick(103)
     assert life.timeout(103) == 7

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from dragoman.guard.launch import run_guard
 from dragoman.guard.processes import read
 
-from tests.hostile import DEADLINE_S, Hunt, hostile, is_alive
+from tests.guard.guarded import ControlConnection
+from tests.hostile import DEADLINE_S, Hunt, await_end, hostile, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +35,7 @@ GLIBCS_OWN = 3 << 31
 NO_SUBREAPER = {"extra": ("--no-subreaper",)}
 
 
-def test_it_tells_the_life_of_its_command(run: Run) -> None:
+def test_it_reports_the_life_of_its_command(run: Run) -> None:
     guarded = run(("sh", "-c", "read line; echo $$; exit 3"))
     spawned = guarded.event()
     row = read(spawned["pid"])
@@ -58,7 +62,7 @@ def test_it_mirrors_a_death_by_signal(run: Run) -> None:
     ("command", "errno_name", "code"),
     [("missing", "ENOENT", 127), ("./missing", "ENOENT", 127), ("plain", "EACCES", 126), ("garbled", "ENOEXEC", 126)],
 )
-def test_a_failed_start_is_told(run: Run, tmp_path: Path, command: str, errno_name: str, code: int) -> None:
+def test_a_failed_start_is_reported(run: Run, tmp_path: Path, command: str, errno_name: str, code: int) -> None:
     (tmp_path / "plain").write_text("#!/bin/sh\n")
     (tmp_path / "garbled").write_bytes(b"\x7fnot a program")
     (tmp_path / "garbled").chmod(0o755)
@@ -112,7 +116,7 @@ def check_that_sigint_reaches_the_command_only(run: Run) -> None:
     os.kill(guarded.process.pid, signal.SIGHUP)
     guarded.read_pid()
     assert guarded.line.is_silent(0.05)
-    guarded.order(signal="SIGINT")
+    guarded.send(signal="SIGINT")
     assert guarded.event()["signal"] == signal.SIGINT
     guarded.gone()
 
@@ -147,9 +151,9 @@ def test_what_the_command_leaves_is_ended(run: Run) -> None:
     assert gone["killed"] == [sleeper]
 
 
-@pytest.mark.parametrize("words", [(), ("wiped",), ("deaf",), ("wiped", "deaf")])
-def test_daemons_are_ended(hunt: Hunt, run: Run, words: tuple[str, ...]) -> None:
-    guarded = run(hostile("daemonizes", *words), linger=0.1)
+@pytest.mark.parametrize("arguments", [(), ("wiped",), ("deaf",), ("wiped", "deaf")])
+def test_daemons_are_ended(hunt: Hunt, run: Run, arguments: tuple[str, ...]) -> None:
+    guarded = run(hostile("daemonizes", *arguments), linger=0.1)
     daemon = guarded.read_pid()
     hunt.also.append(daemon)
     guarded.stdin.close()
@@ -171,12 +175,12 @@ def test_what_is_left_gets_its_linger(run: Run) -> None:
     assert guarded.stdout.read() == b"cleaned\n"
 
 
-@pytest.mark.parametrize("words", [("stay",), ("stay", "wiped"), ("stay", "deaf", "wiped")])
-def test_a_kill_reaches_daemons(hunt: Hunt, run: Run, words: tuple[str, ...]) -> None:
-    guarded = run(hostile("daemonizes", *words))
+@pytest.mark.parametrize("arguments", [("stay",), ("stay", "wiped"), ("stay", "deaf", "wiped")])
+def test_a_kill_reaches_daemons(hunt: Hunt, run: Run, arguments: tuple[str, ...]) -> None:
+    guarded = run(hostile("daemonizes", *arguments))
     daemon = guarded.read_pid()
     hunt.also.append(daemon)
-    guarded.order(kill=True)
+    guarded.send(kill=True)
     leader = guarded.event()["pid"]
     assert guarded.event() == {"event": "exited", "code": None, "signal": signal.SIGKILL}
     gone = guarded.gone()
@@ -187,17 +191,17 @@ def test_a_kill_reaches_daemons(hunt: Hunt, run: Run, words: tuple[str, ...]) ->
 def test_the_deaf_are_killed(run: Run) -> None:
     guarded = run(hostile("lives", "deaf"))
     guarded.read_pid()
-    guarded.order(signal="SIGTERM")
-    guarded.order(signal="SIGINT", to="tree")
+    guarded.send(signal="SIGTERM")
+    guarded.send(signal="SIGINT", to="tree")
     guarded.event()
     assert guarded.line.is_silent(0.05)
-    guarded.order(kill=True)
+    guarded.send(kill=True)
     assert guarded.event()["signal"] == signal.SIGKILL
     assert guarded.gone()["confirmed"]
 
 
 def await_stop(pid: int) -> None:
-    """Wait for a process to be stopped; its parent would be told, but we are not its parent."""
+    """Wait for a process to be stopped; only its parent is notified, which this process is not."""
     while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
         os.sched_yield()
 
@@ -205,14 +209,14 @@ def await_stop(pid: int) -> None:
 def test_the_stopped_are_killed(run: Run) -> None:
     guarded = run(hostile("stops_itself"))
     await_stop(guarded.read_pid())
-    guarded.order(kill=True)
+    guarded.send(kill=True)
     assert guarded.gone()["confirmed"]
 
 
 def test_the_stopped_are_woken_for_a_signal(run: Run) -> None:
     guarded = run(hostile("stops_itself"))
     await_stop(guarded.read_pid())
-    guarded.order(signal="SIGTERM")
+    guarded.send(signal="SIGTERM")
     guarded.event()
     assert guarded.event()["signal"] == signal.SIGTERM
     guarded.gone()
@@ -226,34 +230,34 @@ def test_the_stopped_that_are_left_are_woken_to_end(run: Run) -> None:
     assert guarded.gone()["confirmed"]
 
 
-@pytest.mark.parametrize("words", [(), ("sessions",)])
-def test_a_comet_is_caught(run: Run, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("sessions",)])
+def test_a_comet_is_caught(run: Run, arguments: tuple[str, ...]) -> None:
     """It forks and exits in a circle: no pid of it lives for a millisecond."""
-    guarded = run(hostile("comet", *words), linger=1000)
+    guarded = run(hostile("respawner", *arguments), linger=1000)
     assert guarded.stdout.readline() == b"flying\n"
-    guarded.order(kill=True)
+    guarded.send(kill=True)
     assert guarded.gone()["confirmed"]
 
 
 def test_what_breeds_while_it_is_killed_is_killed(run: Run) -> None:
-    guarded = run(hostile("breeds", "10"))
+    guarded = run(hostile("forkers", "10"))
     guarded.read_pid()
-    guarded.order(kill=True)
+    guarded.send(kill=True)
     assert guarded.gone()["confirmed"]
 
 
-@pytest.mark.parametrize("words", [("stay",), ("stay", "deaf", "wiped")])
-def test_a_closed_channel_kills_everything(hunt: Hunt, run: Run, words: tuple[str, ...]) -> None:
-    guarded = run(hostile("daemonizes", *words))
+@pytest.mark.parametrize("arguments", [("stay",), ("stay", "deaf", "wiped")])
+def test_a_closed_channel_kills_everything(hunt: Hunt, run: Run, arguments: tuple[str, ...]) -> None:
+    guarded = run(hostile("daemonizes", *arguments))
     hunt.also.append(guarded.read_pid())
-    guarded.line.hang_up()
+    guarded.line.close()
     guarded.process.wait(DEADLINE_S)
     assert guarded.process.returncode == 128 + signal.SIGKILL
     assert hunt.left() == []
 
 
 @pytest.mark.parametrize("ending", ["natural", "owner dead"])
-def test_the_private_directory_goes_with_the_command_whoever_is_left(run: Run, tmp_path: Path, ending: str) -> None:
+def test_the_private_directory_is_removed_at_the_end(run: Run, tmp_path: Path, ending: str) -> None:
     private = tmp_path / "private"
     (private / "deep").mkdir(parents=True)
     (private / "deep" / "secret").write_text("x")
@@ -264,7 +268,7 @@ def test_the_private_directory_goes_with_the_command_whoever_is_left(run: Run, t
         guarded.stdin.close()
         assert guarded.gone()["confirmed"]
     else:
-        guarded.line.hang_up()
+        guarded.line.close()
         guarded.process.wait(DEADLINE_S)
     assert not private.exists()
 
@@ -285,6 +289,36 @@ def test_the_grace_of_a_terminated_guard_is_bounded(run: Run) -> None:
     assert guarded.process.returncode == 128 + signal.SIGKILL
 
 
+POWERLESS = """
+import os, sys
+from dragoman.guard import guard, processes, tree
+tree.KILL_BOUND_S = 0.1
+processes.send = lambda process, signum: False
+os.killpg = lambda group, signum: None
+sys.exit(guard.main(sys.argv[1:]))
+"""
+
+
+def test_what_cannot_be_killed_is_reported(hunt: Hunt) -> None:
+    """As with processes of another user, or stuck in the kernel: the guard gives up, and says who is left."""
+    ours, theirs = socket.socketpair()
+    arguments = run_guard(hostile("lives"), control_fd=theirs.fileno())
+    command = (sys.executable, "-c", POWERLESS, *arguments)
+    with theirs, ours:
+        process = subprocess.Popen(command, env=hunt.env, stdout=subprocess.PIPE, pass_fds=[theirs.fileno()])
+
+        theirs.close()
+        line = ControlConnection(ours)
+        child = line.event()["pid"]
+        line.send(kill=True)
+        assert line.event() == {"event": "gone", "confirmed": False, "killed": [], "survivors": [child]}
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGKILL
+        assert process.stdout is not None
+        process.stdout.close()
+        os.kill(child, signal.SIGKILL)
+        await_end(child)
+
+
 # -- orders
 
 
@@ -298,11 +332,11 @@ def test_signals_go_where_they_are_sent(run: Run) -> None:
     ready = {guarded.stdout.readline() for _ in range(3)}
     assert ready == {b"group-ready\n", b"tree-ready\n", b"leader-ready\n"}
     for to, reached in (("leader", {b"leader\n"}), ("group", {b"leader\n", b"group\n"})):
-        guarded.order(signal="SIGUSR1", to=to)
+        guarded.send(signal="SIGUSR1", to=to)
         assert {guarded.stdout.readline() for _ in reached} == reached
-    guarded.order(signal="SIGUSR1", to="leader")
+    guarded.send(signal="SIGUSR1", to="leader")
     assert guarded.stdout.readline() == b"leader\n", "and nothing else had been waiting"
-    guarded.order(kill=True)
+    guarded.send(kill=True)
     guarded.gone()
 
 
@@ -329,9 +363,9 @@ def test_without_a_subreaper_the_session_is_swept(run: Run) -> None:
     assert not is_alive(sleeper)
 
 
-@pytest.mark.parametrize("words", [(), ("deaf",)])
-def test_without_a_subreaper_the_marker_finds_daemons(hunt: Hunt, run: Run, words: tuple[str, ...]) -> None:
-    guarded = run(hostile("daemonizes", *words), linger=0.1, **NO_SUBREAPER)
+@pytest.mark.parametrize("arguments", [(), ("deaf",)])
+def test_without_a_subreaper_the_marker_finds_daemons(hunt: Hunt, run: Run, arguments: tuple[str, ...]) -> None:
+    guarded = run(hostile("daemonizes", *arguments), linger=0.1, **NO_SUBREAPER)
     daemon = guarded.read_pid()
     guarded.stdin.close()
     gone = guarded.gone()
@@ -377,7 +411,7 @@ def test_as_a_first_process_it_says_why_it_cannot_start(hunt: Hunt) -> None:
 def test_a_wrong_command_line_is_explained(hunt: Hunt) -> None:
     done = subprocess.run(guard_of("x", options=("--control=c",)), env=hunt.env, capture_output=True, check=False)
     assert done.returncode == 2
-    assert b"given together" in done.stderr
+    assert b"require each other" in done.stderr
 
 
 def can_unshare() -> bool:

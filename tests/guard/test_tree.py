@@ -22,3 +22,16 @@ def test_parents_are_killed_before_their_children(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "killpg", lambda _group, _signal: None)
     tree._kill_round()
     assert killed == [10, 11, 12, 30]
+
+
+def test_a_stranger_with_the_pid_of_one_that_was_seen_is_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpid()
+    child, orphan, stranger = (
+        Process(50, ppid, 50, 50, "S", started) for ppid, started in ((own, 7), (1, 7), (1, 9))
+    )
+    tables = iter([{50: child}, {50: orphan}, {50: stranger}])
+    monkeypatch.setattr(processes, "snapshot", lambda: next(tables))
+    tree = Tree(is_subreaper=False, marker=b"")
+    tree.watch()
+    assert tree.members() == [orphan]
+    assert tree.members() == []

@@ -60,7 +60,7 @@ class Hunt:
         return carriers(f"{MARKER}={self.marker}".encode()) + [pid for pid in self.also if is_alive(pid)]
 
     def clean_up(self) -> None:
-        """Kill what a failed test has left, so that it harms nobody else.
+        """Kill what a failed test has left, so that it affects no other test.
 
         What forks faster than it is killed here ends by itself: every hostile script has its time.
         """

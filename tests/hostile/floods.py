@@ -1,4 +1,4 @@
-"""Writes as many bytes as told to stdout and to stderr at once, then exits with 0."""
+"""Writes the given number of bytes to stdout and to stderr at once, then exits with 0."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Lives until killed, or a minute: ignores every signal that can be ignored, if told `deaf`."""
+"""Lives until killed, or a minute: with the argument `deaf` ignores every signal that can be ignored."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
-"""Owns a guarded child until it is killed: prints the pids of guard and child.
+"""Owns a guarded child until it is killed: prints the pids of guard and child, and how the child ended.
 
-Arguments: the command to run.
+Arguments: the command to run; `--and` separates several, which run at the same time.
 """
 
 import asyncio
@@ -8,7 +8,8 @@ import os
 import sys
 
 import psutil
-from dragoman.sdk._child import Child, ChildSpec
+from dragoman.guard.tree import MARKER
+from dragoman.sdk._process.child import Child, ChildSpec
 
 
 class Printer:
@@ -33,8 +34,15 @@ class Printer:
 
 
 async def own() -> None:
-    child = await Child.start(ChildSpec(tuple(sys.argv[1:]), "/", dict(os.environ)), Printer())
-    await child.wait()
+    words = "\0".join(sys.argv[1:]).split("\0--and\0")
+    await asyncio.gather(*(run(command.split("\0"), number) for number, command in enumerate(words)))
+
+
+async def run(argv: list[str], number: int) -> None:
+    # Each has a marker of its own: what is done about one run must meet neither the other nor ourselves.
+    environment = {**os.environ, MARKER: f"{os.environ.get(MARKER)}-{number}"}
+    child = await Child.start(ChildSpec(tuple(argv), "/", environment), Printer())
+    print(await child.wait(), flush=True)
 
 
 asyncio.run(own())

@@ -50,22 +50,22 @@ def runs(draw: st.DrawFn, most_attempts: int = 3) -> list[pb.AgentEvent]:
     for attempt in range(1, attempts + 1):
         kinds = draw(st.lists(st.sampled_from([*PLAIN_KINDS, "text", "text", "ask"]), max_size=8))
         open_requests: list[str] = []
-        made: list[pb.AgentEvent] = [body("started")]
+        attempt_events: list[pb.AgentEvent] = [body("started")]
         for kind in kinds:
             if kind == "ask":
                 asked += 1
                 request = body("input_request")
                 request.input_request.id = f"request-{asked}"
                 open_requests.append(request.input_request.id)
-                made.append(request)
+                attempt_events.append(request)
             else:
-                made.append(body(kind))
+                attempt_events.append(body(kind))
             answered = draw(st.booleans())
             if open_requests and answered:
-                made.append(_resolved(open_requests.pop()))
-        made.extend(_resolved(request_id) for request_id in open_requests)
-        made.append(body("attempt_ended" if attempt < attempts else "result"))
-        for event in made:
+                attempt_events.append(_resolved(open_requests.pop()))
+        attempt_events.extend(_resolved(request_id) for request_id in open_requests)
+        attempt_events.append(body("attempt_ended" if attempt < attempts else "result"))
+        for event in attempt_events:
             event.attempt = attempt
             events.append(event)
     for sequence, event in enumerate(events, 1):
@@ -93,7 +93,7 @@ def batched(events: list[pb.AgentEvent], sizes: list[int]) -> list[pb.AgentEvent
     out: list[pb.AgentEvent] = []
     waiting: list[pb.AgentEvent] = []
     size = iter(sizes)
-    wanted = next(size, 1)
+    batch_size = next(size, 1)
 
     def flush() -> None:
         if waiting:
@@ -106,8 +106,8 @@ def batched(events: list[pb.AgentEvent], sizes: list[int]) -> list[pb.AgentEvent
             out.append(event)
             continue
         waiting.append(event)
-        if len(waiting) >= wanted:
+        if len(waiting) >= batch_size:
             flush()
-            wanted = next(size, 1)
+            batch_size = next(size, 1)
     flush()
     return out

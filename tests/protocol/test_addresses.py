@@ -9,11 +9,11 @@ from dragoman.protocol.addresses import (
     Address,
     AddressError,
     check_listen,
-    hold_socket_path,
     parse_address,
     private_files,
     why_not_bound,
 )
+from dragoman.protocol.private import hold_socket_path
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_socket_path_has_one_holder(tmp_path: Path) -> None:
         assert stat.S_IMODE(Path(f"{path}.lock").stat().st_mode) == 0o600
 
 
-def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_an_absent_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match="No such file"), hold_socket_path(str(tmp_path / "none/a.sock")):
         raise AssertionError("held nothing")
 

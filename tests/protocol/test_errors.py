@@ -30,7 +30,7 @@ Abort = Callable[[grpc.ServicerContext], None]
 
 
 class Peer:
-    """A real server whose one method fails as it is told."""
+    """A real server whose one method fails as the test asks."""
 
     def __init__(self) -> None:
         self.fail: Abort = lambda context: None
@@ -153,7 +153,7 @@ async def test_an_error_of_any_size_arrives_with_its_reason(peer: Peer) -> None:
         assert arrived.retry_after_s == 2
 
 
-def test_many_small_violations_are_all_told(peer: Peer) -> None:
+def test_many_small_violations_are_all_reported(peer: Peer) -> None:
     violations = [FieldViolation(f"config.key{number}", "unknown key") for number in range(50)]
     assert len(peer.error(aborting(invalid_fields(violations))).violations) == 50
 
@@ -163,7 +163,7 @@ def test_many_small_violations_are_all_told(peer: Peer) -> None:
     metadata=st.dictionaries(st.text(max_size=300), st.text(max_size=1000), max_size=20),
     violations=st.lists(st.builds(FieldViolation, st.text(max_size=500), st.text(max_size=900)), max_size=20),
 )
-def test_no_text_makes_trailers_too_large_or_keeps_an_error_from_being_told(
+def test_no_text_makes_trailers_too_large_or_suppresses_an_error(
     message: str, metadata: dict[str, str], violations: list[FieldViolation]
 ) -> None:
     status = to_status(DragomanError(Reason.INTERNAL, message, metadata, violations))
@@ -173,7 +173,7 @@ def test_no_text_makes_trailers_too_large_or_keeps_an_error_from_being_told(
     assert percent_encoded + len(value) * 4 / 3 <= MAX_TRAILER_BYTES + 4
 
 
-def test_a_lone_surrogate_in_a_name_is_told_as_a_question_mark(peer: Peer) -> None:
+def test_a_lone_surrogate_in_a_name_becomes_a_question_mark(peer: Peer) -> None:
     error = DragomanError(Reason.INVALID_REQUEST, "no directory \udce4", {"path": "\udce4"})
     arrived = peer.error(aborting(error))
     assert (arrived.message, arrived.metadata) == ("no directory ?", {"path": "?"})
@@ -233,14 +233,14 @@ async def test_a_peers_details_are_taken_as_far_as_they_make_sense(
         assert arrived.message == "text"
 
 
-def test_what_a_peer_said_is_passed_on_with_details_nobody_here_knows(peer: Peer) -> None:
+def test_a_peers_error_is_passed_on_with_details_unknown_here(peer: Peer) -> None:
     help_detail, later = any_pb2.Any(), any_pb2.Any()
     help_detail.Pack(error_details_pb2.Help(links=[error_details_pb2.Help.Link(url="https://example.invalid")]))
     later.Pack(error_details_pb2.ErrorInfo(reason="OF_A_LATER_REVISION", domain=DOMAIN))
     status = status_pb2.Status(code=9, message="not now", details=[help_detail, later])
 
-    said = peer.error(lambda context: context.abort_with_status(rpc_status.to_status(status)))
-    heard = peer.error(lambda context: context.abort_with_status(to_status(said)))
+    received = peer.error(lambda context: context.abort_with_status(rpc_status.to_status(status)))
+    heard = peer.error(lambda context: context.abort_with_status(to_status(received)))
 
     assert heard.code is grpc.StatusCode.FAILED_PRECONDITION
     assert heard.message == "not now"

@@ -15,7 +15,7 @@ def commented() -> dict[str, str]:
     text = PROTO.read_text(encoding="utf-8")
     body = text[text.index("enum FailureKind {") :]
     body = body[: body.index("\n}")]
-    return {name: said for said, name in re.findall(r"// [^\n]*\[([^\]]+)\]\.\n  (FAILURE_KIND_\w+)", body)}
+    return {name: retryable for retryable, name in re.findall(r"// [^\n]*\[([^\]]+)\]\.\n  (FAILURE_KIND_\w+)", body)}
 
 
 def test_every_kind_says_whether_trying_again_may_help() -> None:
@@ -24,6 +24,6 @@ def test_every_kind_says_whether_trying_again_may_help() -> None:
 
 @pytest.mark.parametrize("name", pb.FailureKind.keys())
 def test_retryability_is_what_the_comment_says(name: str) -> None:
-    said = commented().get(name, "no")
-    assert said in {"yes", "no", "yes, fresh", "after retry_not_before"}
-    assert is_retryable(pb.FailureKind.Value(name)) is (said != "no")
+    retryable = commented().get(name, "no")
+    assert retryable in {"yes", "no", "yes, with a fresh session", "after retry_not_before"}
+    assert is_retryable(pb.FailureKind.Value(name)) is (retryable != "no")

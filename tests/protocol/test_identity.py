@@ -52,7 +52,7 @@ KNOWN = ["claude_code", "process", "codex", "copilot", "cursor_agent", "gemini"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "first"),
+    ("name", "first"),
     [
         ("claude", "claude_code"),
         ("claude-code", "claude_code"),
@@ -64,8 +64,8 @@ KNOWN = ["claude_code", "process", "codex", "copilot", "cursor_agent", "gemini"]
         ("proces", "process"),
     ],
 )
-def test_near_names_come_best_first(wanted: str, first: str) -> None:
-    assert near_names(wanted, KNOWN)[0] == first
+def test_near_names_come_best_first(name: str, first: str) -> None:
+    assert near_names(name, KNOWN)[0] == first
 
 
 def test_far_names_are_none() -> None:
@@ -75,8 +75,8 @@ def test_far_names_are_none() -> None:
 
 
 @given(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=10))
-def test_near_names_are_known_few_and_different(wanted: str, known: list[str]) -> None:
-    found = near_names(wanted, known)
+def test_near_names_are_known_few_and_different(name: str, known: list[str]) -> None:
+    found = near_names(name, known)
     assert set(found) <= set(known)
     assert len(found) == len(set(found)) <= 3
 
@@ -86,17 +86,17 @@ def test_near_names_are_known_few_and_different(wanted: str, known: list[str]) -
 
 def request(order: list[int] | None = None) -> pb.ExecuteRequest:
     """Return a request with content everywhere, its maps filled in an order."""
-    made = pb.ExecuteRequest(run_id="run-1", adapter="process", prompt="hello", auth_token="secret-a")
-    made.workspace.cwd = "/somewhere"
-    made.relay.first_sequence = 3
-    made.batching.SetInParent()
-    made.orphan_after.FromSeconds(30)
-    made.labels["a"] = "b"
+    execute_request = pb.ExecuteRequest(run_id="run-1", adapter="process", prompt="hello", auth_token="secret-a")
+    execute_request.workspace.cwd = "/somewhere"
+    execute_request.relay.first_sequence = 3
+    execute_request.batching.SetInParent()
+    execute_request.orphan_after.FromSeconds(30)
+    execute_request.labels["a"] = "b"
     for number in order or range(20):
-        made.env[f"KEY_{number}"] = str(number)
-        made.config[f"key{number}"] = number
-        made.config.get_or_create_struct("deep")[f"key{number}"] = "x"
-    return made
+        execute_request.env[f"KEY_{number}"] = str(number)
+        execute_request.config[f"key{number}"] = number
+        execute_request.config.get_or_create_struct("deep")[f"key{number}"] = "x"
+    return execute_request
 
 
 def test_the_order_of_maps_does_not_matter() -> None:
@@ -145,11 +145,11 @@ def test_unknown_fields_of_a_later_revision_count_too() -> None:
     assert digests.digest(later) != digests.digest(request())
 
 
-def test_digests_tell_nothing_to_another_process() -> None:
+def test_digests_mean_nothing_to_another_process() -> None:
     assert RequestDigests().digest(request()) != RequestDigests().digest(request())
 
 
 def test_digesting_leaves_the_request_alone() -> None:
-    made = request()
-    RequestDigests().digest(made)
-    assert made == request()
+    execute_request = request()
+    RequestDigests().digest(execute_request)
+    assert execute_request == request()

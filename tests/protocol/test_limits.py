@@ -83,9 +83,9 @@ def method(channel: grpc.aio.Channel) -> "grpc.aio.UnaryUnaryMultiCallable[bytes
 @pytest.mark.parametrize("size", [0, limits.MAX_REQUEST_BYTES])
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 async def test_the_largest_request_passes(kind: str, size: int, tmp_path: Path) -> None:
-    wanted = "127.0.0.1:0" if kind == "tcp" else f"unix:{tmp_path}/s"
+    listen = "127.0.0.1:0" if kind == "tcp" else f"unix:{tmp_path}/s"
     async with (
-        echo(wanted) as address,
+        echo(listen) as address,
         grpc.aio.insecure_channel(address, options=channel_options(address, local=True)) as channel,
     ):
         reply = await method(channel)(b"x" * size, timeout=20)

@@ -1,4 +1,4 @@
-"""Logs: what they say, and that nobody's call fails for them."""
+"""Logs: what they say, and that no call fails for them."""
 
 import io
 import json

@@ -22,13 +22,13 @@ class Row:
     def __init__(self, line: str) -> None:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         assert len(cells) == 3, line
-        self.seed, self.place, self.remark = cells
+        self.field, self.place, self.remark = cells
         self.is_refused = self.place.startswith("refused: because ")
         self.paths = [] if self.is_refused else self.place.split(", ")
 
 
 ROWS = [
-    Row(line) for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith(("| Seed |", "| --- |"))
+    Row(line) for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith(("| Field |", "| --- |"))
 ]
 
 
@@ -75,7 +75,7 @@ def after(field: FieldDescriptor) -> "Descriptor | EnumDescriptor | None":
     return field.message_type or field.enum_type
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.seed)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.field)
 def test_every_path_exists_or_the_row_says_why_there_is_none(row: Row) -> None:
     if row.is_refused:
         assert len(row.place.split()) >= 5
@@ -121,7 +121,7 @@ def named(form: str, names: str) -> list[str]:
     return [form.replace("*", name) for name in names.split()]
 
 
-SEEDS = [
+FIELDS = [
     *named(
         "AdapterExecutionContext.*",
         "runId agent.id agent.companyId agent.name agent.adapterType agent.adapterConfig runtime.sessionId "
@@ -199,7 +199,7 @@ SEEDS = [
         )
     ),
 ]
-"""Every field of the five seeds' interfaces, under the names they have there."""
+"""Every field of Paperclip's and Open Design's interfaces, under the names they have there."""
 
 LATER = [
     *named(
@@ -265,23 +265,23 @@ LATER = [
     ),
     *named("later TranscriptEntry.runtime_request.*", "permission input approval pending resolved expired"),
 ]
-"""What the later interface has beyond the seeds' one."""
+"""What Paperclip's later interface has beyond the first one."""
 
 
-def test_every_field_of_the_seeds_has_its_row() -> None:
-    assert sorted(set(SEEDS) - {row.seed for row in ROWS}) == []
-    assert sorted(set(LATER) - {row.seed for row in ROWS}) == []
+def test_every_field_has_its_row() -> None:
+    assert sorted(set(FIELDS) - {row.field for row in ROWS}) == []
+    assert sorted(set(LATER) - {row.field for row in ROWS}) == []
 
 
 def test_no_field_has_two_rows_and_no_row_is_empty() -> None:
-    names = [row.seed for row in ROWS]
+    names = [row.field for row in ROWS]
     assert sorted({name for name in names if names.count(name) > 1}) == []
-    assert all(row.seed and row.place for row in ROWS)
+    assert all(row.field and row.place for row in ROWS)
 
 
 def test_what_is_refused_stays_the_exception() -> None:
-    seeds = {row.seed for row in ROWS if row.is_refused and not row.seed.startswith("later ")}
-    assert seeds == {
+    refused = {row.field for row in ROWS if row.is_refused and not row.field.startswith("later ")}
+    assert refused == {
         "AdapterInvocationMeta.context",
         "AdapterInvocationMeta.prompt",
         "CLIAdapterModule.formatStdoutEvent.debug",

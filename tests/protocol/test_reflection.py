@@ -37,7 +37,7 @@ async def _ask(
 
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
-async def test_it_lists_itself_and_what_it_was_told(channel: grpc.aio.Channel, service: str) -> None:
+async def test_it_lists_itself_and_the_services_of_its_server(channel: grpc.aio.Channel, service: str) -> None:
     answer = await _ask(channel, service, reflection_pb2.ServerReflectionRequest(list_services=""))
     listed = [item.name for item in answer.list_services_response.service]
     assert listed == sorted(["dragoman.v1.AdapterService", *REFLECTION_SERVICES])
@@ -61,7 +61,7 @@ async def test_every_symbol_it_lists_is_found(channel: grpc.aio.Channel, symbol:
     assert [name for name in names if name.endswith(file)]
 
 
-async def test_a_symbol_that_is_not_there_is_said_to_be_missing(channel: grpc.aio.Channel) -> None:
+async def test_an_unknown_symbol_is_not_found(channel: grpc.aio.Channel) -> None:
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="dragoman.v1.Nothing.Here")
     answer = await _ask(channel, REFLECTION_SERVICES[0], request)
     assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]

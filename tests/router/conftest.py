@@ -3,8 +3,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dragoman.router._domain.run_states import Step, after
-from dragoman.router._rpc.run import Run
+from dragoman.router.runs.inputs import Input
+from dragoman.router.runs.machine import RunMachine
+from dragoman.router.runs.state import ImpossibleInputError
 
 from tests.router.store.databases import postgres_server
 
@@ -12,17 +13,19 @@ __all__ = ["postgres_server"]
 
 
 @pytest.fixture(autouse=True)
-def no_impossible_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Fail a test in whose routers a run went from one state to another that the table does not know."""
+def no_impossible_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Fail a test in whose routers a run got an input that cannot happen in its state."""
     found: list[str] = []
-    step = Run.step
+    send = RunMachine.send
 
-    def watched(run: Run, taken: Step) -> None:
-        if after(run.state, taken) is None:
-            found.append(f"{run.run_id}: {taken.name} in {run.state.value}")
-        step(run, taken)
+    def watched(run: RunMachine, event: Input) -> None:
+        try:
+            send(run, event)
+        except ImpossibleInputError as error:
+            found.append(str(error))
+            raise
 
-    monkeypatch.setattr(Run, "step", watched)
+    monkeypatch.setattr(RunMachine, "send", watched)
     yield found
     assert found == []
 

@@ -68,19 +68,30 @@ class Caller:
         return Stream(self.adapter.Attach(pb.AttachRequest(run_id=run_id, after_sequence=after, **fields)))
 
     async def entry(self, type_: str) -> router_pb2.AdapterEntry:
-        """Return what ``ListAdapters`` tells of one adapter."""
+        """Return what ``ListAdapters`` reports of one adapter."""
         listed = await self.router.ListAdapters(router_pb2.ListAdaptersRequest(), timeout=PATIENCE_S)
         return next(entry for entry in listed.adapters if entry.adapter == type_)
 
     async def until(self, type_: str, state: router_pb2.AdapterState.ValueType) -> router_pb2.AdapterEntry:
         """Wait until an adapter is in this state."""
         watch = self.router.WatchAdapters(router_pb2.WatchAdaptersRequest(), timeout=PATIENCE_S)
-        async for told in watch:
-            for entry in told.adapters:
+        async for response in watch:
+            for entry in response.adapters:
                 if entry.adapter == type_ and entry.state == state:
                     watch.cancel()
                     return entry
         raise AssertionError(f"{type_} never came into state {state}")
+
+    async def until_known(self, run_id: str) -> None:
+        """Wait until the router has heard of a run, whether or not it is accepted."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self.run(run_id)
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.01)  # there is no event for it
+                else:
+                    return
 
     async def run(self, run_id: str) -> router_pb2.GetRunResponse:
         """Return what the router knows of a run."""
@@ -190,7 +201,7 @@ async def gone(pid: int) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; one that only waits to be reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -219,7 +230,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def mend(self) -> None:
+    async def restore(self) -> None:
         """Take connections."""
         self._server = await asyncio.start_unix_server(self._serve, str(self._listen))
 

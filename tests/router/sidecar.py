@@ -1,6 +1,6 @@
 """A small adapter of our own: a program for manifests, and a class for tests that serve it themselves.
 
-What a run does is its prompt, a JSON list of steps, done in order::
+What a run does is its prompt, or its template as it is, a JSON list of steps, done in order::
 
     ["hello"]              a text event
     {"gate": "g"}          wait until Respond names the request "g" (or `Sidecar.open`)
@@ -14,7 +14,7 @@ What a run does is its prompt, a JSON list of steps, done in order::
     {"set": "id"}          have the result say that this session is to be stored
     {"clear": true}        have the result say that the session is to be forgotten
     {"lost": true}         end the attempt, as its session is gone, and begin another
-    {"used": n}            have the result tell of so many input tokens
+    {"used": n}            have the result report so many input tokens
     {"says": "text"}       have the result end with these words
     "(silent)"             only as the first: accept the run and send nothing, until it is cancelled
 
@@ -23,9 +23,10 @@ What a run does is its prompt, a JSON list of steps, done in order::
     {"until": n}           have the failure say that it may be tried again at this second of the epoch
     {"login": "url"}       have the failure say where to log in
     {"words": "text"}      have the failure end with these words
+    {"retried": true}      have the failure say that the agent has tried again itself
     {"tool": "id"}         a tool_call
     {"running": true}      the state RUNNING
-    {"deaf": "g"}          when told to end, open this gate and wait until the run ends by itself
+    {"deaf": "g"}          on Cancel, open this gate and wait until the run ends by itself
 
 Instead of steps the prompt may be ``{"TYPE": [STEPS, ...]}``: what each adapter does, try after try.
 A run without a result waits for Cancel. What a process does wrong at its start is said by variables, see `main`.
@@ -44,7 +45,7 @@ from typing import Any
 
 import grpc
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.fanout import Fanout, SequenceAheadError
+from dragoman.protocol.event_buffer import EventBuffer, SequenceAheadError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY, new_instance_id
 from dragoman.protocol.server import Context, DragomanServer, service_handler, stream_events
 from dragoman.v1 import adapter_pb2 as pb
@@ -59,13 +60,14 @@ class _Run:
     def __init__(self, request: pb.ExecuteRequest, instance_id: str, steps: list[Any]) -> None:
         self.request = request
         self.first = request.relay.first_sequence or 1
-        self.fanout = Fanout(request.run_id, first_sequence=self.first)
+        self.fanout = EventBuffer(request.run_id, first_sequence=self.first)
         self.sequence = self.first - 1
         self.steps = steps
         self.finished = asyncio.Event()
         self.outcome = event_pb2.OUTCOME_UNSPECIFIED
         self.instance_id = instance_id
         self.pending: dict[str, bytes] = {}
+        self.lengths: dict[str, int] = {}
         self.failure: DragomanError | None = None
         self.cut_with: DragomanError | None = None
         self.streams_end = asyncio.Event()
@@ -76,6 +78,11 @@ class _Run:
 
     def emit(self, **body: Any) -> None:
         self.sequence += 1
+        if "started" in body:
+            self.lengths.clear()
+        if (text := body.get("text")) is not None:
+            text.offset = self.lengths.get(text.item_id, 0)
+            self.lengths[text.item_id] = text.offset + len(text.delta.encode())
         event = event_pb2.AgentEvent(
             sequence=self.sequence,
             run_id=self.request.run_id,
@@ -91,6 +98,8 @@ class _Run:
                 self.emit(started=event_pb2.Started(instance_id=self.instance_id))
             self.outcome = outcome
             self.result.outcome = outcome
+            if outcome in {event_pb2.OUTCOME_FAILED, event_pb2.OUTCOME_TIMED_OUT, event_pb2.OUTCOME_LOST}:
+                self.result.failure.SetInParent()
             self.emit(result=self.result)
             self.stop()
 
@@ -144,6 +153,8 @@ class _Run:
             self.result.failure.login_url = value
         elif kind == "words":
             self.result.failure.message = value
+        elif kind == "retried":
+            self.result.failure.agent_retried = value
         elif kind == "failed":
             self.result.failure.kind = event_pb2.FailureKind.Value(f"FAILURE_KIND_{value}")
             self.result.failure.message = self.result.failure.message or value
@@ -278,17 +289,19 @@ class Sidecar:
         self._note("Respond", request)
         run = self._find(request.run_id)
         if run.pending.pop(request.request_id, None) is not None:
-            run.emit(input_resolved=event_pb2.InputResolved(id=request.request_id))
+            resolved = event_pb2.InputResolved(id=request.request_id, answer=request.answer)
+            resolved.resolution = event_pb2.INPUT_RESOLUTION_ANSWERED
+            run.emit(input_resolved=resolved)
         self.open(request.request_id)
         return pb.RespondResponse(sequence=run.sequence)
 
     def _steps(self, request: pb.ExecuteRequest) -> list[Any]:
-        told = json.loads(request.prompt or "[]")
-        if isinstance(told, list):
-            return told
+        script = json.loads(request.prompt or request.prompt_template or "[]")
+        if isinstance(script, list):
+            return script
         number = self._tries.get(request.run_id, 0)
         self._tries[request.run_id] = number + 1
-        steps: list[Any] = told[self.type][number]
+        steps: list[Any] = script[self.type][number]
         return steps
 
     def _note(self, name: str, request: Any) -> None:
@@ -354,7 +367,7 @@ class Sidecar:
             os._exit(value)
         elif kind in {"set", "clear", "lost", "used", "says"}:
             run.say(self.type, kind, value)
-        elif kind in {"tool", "running", "failed", "took", "until", "login", "words", "deaf", "stop"}:
+        elif kind in {"tool", "running", "failed", "took", "until", "login", "words", "retried", "deaf", "stop"}:
             run.work(kind, value)
         elif kind == "end":
             run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))
@@ -369,7 +382,7 @@ class Sidecar:
 @contextlib.asynccontextmanager
 async def serving(sidecar: Sidecar, address: str) -> AsyncIterator[DragomanServer]:
     """Serve a sidecar in this process; leaving the block ends it without a word, as a crash would."""
-    server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [address])
+    server = DragomanServer({SERVICE: service_handler(SERVICE, sidecar)}, [address], insecure_tcp_without_token=True)
     await server.start()
     await server.set_serving()
     try:

@@ -11,7 +11,6 @@ import pytest
 import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import Reason
-from dragoman.router._rpc.core import Core
 from dragoman.router.app import Router
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -29,7 +28,7 @@ def address(folder: Path, name: str) -> str:
     return f"unix:{folder}/{name}.sock"
 
 
-async def test_an_unknown_adapter_is_told_with_near_names(folder: Path) -> None:
+async def test_an_unknown_adapter_is_reported_with_near_names(folder: Path) -> None:
     async with (
         serving(Sidecar("claude_code", aliases=["claude_local"]), address(folder, "a")),
         routing(config(folder, addresses=(address(folder, "a"),))) as (_, caller),
@@ -54,10 +53,13 @@ async def test_no_adapter_is_an_error_that_lists_them(folder: Path) -> None:
         assert "fake" in error.message
 
 
-async def test_an_alias_is_learnt_by_asking_adapters_that_never_ran(folder: Path) -> None:
+async def test_an_undeclared_alias_is_known_once_its_adapter_was_started(folder: Path) -> None:
     named = manifest(folder, "fake", env={"SIDECAR_ALIASES": "other-name"})
     async with routing(config(folder, manifests=(named,))) as (_, caller):
-        assert (await caller.entry("fake")).state == router_pb2.ADAPTER_STATE_IDLE
+        error = await caller.execute("other-name").error()
+        assert error.reason is Reason.ADAPTER_NOT_FOUND
+        assert (await caller.entry("fake")).state == router_pb2.ADAPTER_STATE_IDLE, "no adapter is started for a name"
+        await caller.adapter.Describe(pb.DescribeRequest(adapter="fake"), timeout=PATIENCE_S)
         events = await caller.execute("other-name", {"end": "SUCCEEDED"}).rest()
         assert kinds(events) == ["started", "result"]
         assert list((await caller.entry("fake")).description.aliases) == ["other-name"]
@@ -75,25 +77,14 @@ async def test_what_is_kept_is_listed_by_an_alias_of_an_adapter_that_was_not_sta
         assert [session.handle.native_id for session in sessions.sessions] == ["s1"]
 
 
-async def test_nobody_is_started_to_list_what_is_kept_of_an_adapter_that_is_gone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learn, asked = Core.learn, []
-
-    async def noted(core: Core) -> None:
-        asked.append(core)
-        await learn(core)
-
-    monkeypatch.setattr(Core, "learn", noted)
+async def test_no_adapter_is_started_to_list_what_is_stored_of_one_that_is_gone(folder: Path) -> None:
     async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_, caller):
         await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()
     async with routing(config(folder, manifests=(manifest(folder, "other"),))) as (_, caller):
         runs = await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="fake"))
         assert [run.run_id for run in runs.runs] == ["r"]
-        assert not asked
-        for name in ("typo", "another"):
-            assert not (await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter=name))).runs
-        assert len(asked) == 1, "'typo' may have been an alias; now they are known"
+        assert not (await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="typo"))).runs
+        assert (await caller.entry("other")).state == router_pb2.ADAPTER_STATE_IDLE
 
 
 async def test_a_name_belongs_to_the_first_and_the_second_is_refused_visibly(folder: Path) -> None:
@@ -105,14 +96,14 @@ async def test_a_name_belongs_to_the_first_and_the_second_is_refused_visibly(fol
         await caller.until("one", READY)
         async with serving(Sidecar("two", aliases=["shared"]), second):
             refused = await caller.until(second, REFUSED)
-            assert "'shared' belongs to the adapter 'one'" in refused.reason
+            assert "'shared' is already used by adapter 'one'" in refused.reason
             events = await caller.execute("shared", {"end": "SUCCEEDED"}).rest()
             assert events[0].started.adapter == "one"
             error = await caller.execute("two").error()
             assert error.reason is Reason.ADAPTER_NOT_FOUND
 
 
-async def test_bad_manifests_are_told_and_harm_no_other(folder: Path) -> None:
+async def test_bad_manifests_are_reported_and_harm_no_other(folder: Path) -> None:
     (folder / "broken.toml").write_text("type = ")
     (folder / "odd.json").write_text('{"type": "odd", "command": ["x"], "colour": "red"}')
     (folder / "nameless.json").write_text('{"type": "No Name", "command": ["x"]}')
@@ -122,11 +113,11 @@ async def test_bad_manifests_are_told_and_harm_no_other(folder: Path) -> None:
     async with routing(config(folder, manifests=(folder,))) as (_, caller):
         listed = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest())
         refused = {entry.adapter: entry.reason for entry in listed.adapters if entry.state == REFUSED}
-        assert refused["broken"] == "manifest broken.toml: is not TOML"
-        assert "'colour' is no key" in refused["odd"]
+        assert refused["broken"] == "manifest broken.toml: is not valid TOML"
+        assert "unknown key 'colour'" in refused["odd"]
         assert "type must be" in refused["nameless"]
         assert "command must be" in refused["nothing"]
-        assert refused["fake"] == "the name 'fake' belongs to the adapter 'fake' (manifest fake.json)"
+        assert refused["fake"] == "the name 'fake' is already used by adapter 'fake' (manifest fake.json)"
         assert listed.router_pid
         assert listed.router_version
         events = await caller.execute("fake", {"end": "SUCCEEDED"}).rest()
@@ -134,27 +125,27 @@ async def test_bad_manifests_are_told_and_harm_no_other(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [
-        ({"SIDECAR_REVISION": "0"}, "Describe left `revision` empty"),
-        ({"SIDECAR_TYPE": "impostor"}, "was configured as 'fake' and calls itself 'impostor'"),
+        ({"SIDECAR_REVISION": "0"}, "its DescribeResponse has no `revision`"),
+        ({"SIDECAR_TYPE": "impostor"}, "is configured as 'fake', but its DescribeResponse says 'impostor'"),
     ],
 )
 async def test_an_adapter_that_cannot_be_used_is_refused_with_the_reason(
-    folder: Path, env: dict[str, str], told: str
+    folder: Path, env: dict[str, str], message: str
 ) -> None:
     async with routing(config(folder, manifests=(manifest(folder, "fake", env=env),))) as (_, caller):
         for _ in range(2):
             error = await caller.execute("fake").error()
             assert error.reason is Reason.ADAPTER_REFUSED
-            assert told in error.message
+            assert message in error.message
         entry = await caller.entry("fake")
         assert entry.state == REFUSED
-        assert told in entry.reason
+        assert message in entry.reason
         assert not entry.HasField("pid")
 
 
-async def test_a_bound_of_an_adapter_that_nobody_knows_is_told(folder: Path) -> None:
+async def test_a_bound_of_an_unknown_adapter_is_reported(folder: Path) -> None:
     at, limits = address(folder, "a"), {"fake": 1, "far-name": 2, "fakee": 3, "zzz": 4}
     with structlog.testing.capture_logs() as logs:
         async with (
@@ -166,8 +157,10 @@ async def test_a_bound_of_an_adapter_that_nobody_knows_is_told(folder: Path) -> 
         ):
             await caller.until("far", READY)
             await caller.entry("fake")
-    told = {line["adapter"]: line["did_you_mean"] for line in logs if line["event"] == "max_runs bounds nothing"}
-    assert told == {"fakee": ["fake"], "zzz": []}
+    near_names = {
+        line["adapter"]: line["did_you_mean"] for line in logs if line["event"] == "max_runs matches no adapter"
+    }
+    assert near_names == {"fakee": ["fake"], "zzz": []}
 
 
 async def test_an_address_of_another_machine_is_refused(folder: Path) -> None:
@@ -193,7 +186,7 @@ async def test_two_processes_behind_one_name_are_refused(folder: Path) -> None:
         there = f"127.0.0.1:{balancer.sockets[0].getsockname()[1]}"
         async with routing(config(folder, addresses=(there,))) as (_, caller):
             refused = await caller.until(there, REFUSED)
-            assert "two processes answer" in refused.reason
+            assert "Two processes answer" in refused.reason
         balancer.close()
 
 
@@ -203,17 +196,17 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def test_nobody_at_an_address_is_unavailable_and_harms_nobody(folder: Path) -> None:
+async def test_an_address_without_an_adapter_is_unavailable_and_harms_no_other(folder: Path) -> None:
     async with (
         serving(Sidecar(), address(folder, "a")),
-        routing(config(folder, addresses=(address(folder, "nobody"), address(folder, "a")))) as (_, caller),
+        routing(config(folder, addresses=(address(folder, "absent"), address(folder, "a")))) as (_, caller),
     ):
-        entry = await caller.until(address(folder, "nobody"), UNAVAILABLE)
-        assert "does not answer" in entry.reason
+        entry = await caller.until(address(folder, "absent"), UNAVAILABLE)
+        assert "is unreachable" in entry.reason
         await caller.until("fake", READY)  # it has its name only from then on
         assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
         # And it is taken up when it comes.
-        async with serving(Sidecar("late"), address(folder, "nobody")):
+        async with serving(Sidecar("late"), address(folder, "absent")):
             await caller.until("late", READY)
 
 
@@ -227,7 +220,7 @@ async def test_health_decides_whether_an_adapter_gets_calls(folder: Path) -> Non
         await live.until("started")
         await server._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         sick = await caller.until("fake", UNAVAILABLE)
-        assert sick.reason == "says that it does not serve"
+        assert sick.reason == "reports NOT_SERVING"
         error = await caller.execute("fake").error()
         assert error.reason is Reason.ADAPTER_UNAVAILABLE
         assert error.retry_after_s
@@ -308,7 +301,7 @@ async def test_sockets_are_private_and_other_addresses_refused(folder: Path) -> 
 
 
 async def test_loopback_health_and_reflection(folder: Path) -> None:
-    async with routing(config(folder, listen=("127.0.0.1:0",))) as (router, caller):
+    async with routing(config(folder, listen=("127.0.0.1:0",), insecure_tcp_without_token=True)) as (router, caller):
         assert not router.addresses[0].endswith(":0")
         health: Any = health_pb2_grpc.HealthStub(caller.channel)
         for service in ("", "dragoman.v1.AdapterService", "dragoman.v1.RouterService"):
@@ -327,7 +320,7 @@ async def test_a_cancel_while_the_adapter_starts_ends_the_run_at_once(folder: Pa
     deaf = manifest(folder, "fake", env={"SIDECAR_DEAF": "1"})
     async with routing(config(folder, manifests=(deaf,))) as (_, caller):
         stream = caller.execute("fake", "a", run_id="r")
-        assert await stream.run_id() == "r"
+        await caller.until_known("r")
         response = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
         assert response.outcome == event_pb2.OUTCOME_CANCELLED
         assert response.tree_confirmed_dead, "no process ever had it"

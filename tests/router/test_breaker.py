@@ -13,7 +13,7 @@ from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, manifest, routing
-from tests.router.test_fallback import FAILS, WORKS, among, durable, notices, request, told
+from tests.router.test_fallback import FAILS, WORKS, among, durable, notices, request, run_to_end
 
 SCHEMA = {"properties": {"url": {"x-login": True}, "effort": {}}, "x-login-token": True}
 GATED_FAILURE = [{"gate": "g"}, {"failed": "AUTH_REQUIRED"}]
@@ -66,12 +66,12 @@ async def test_what_chooses_the_login_by_the_adapters_own_words_keeps_no_others_
         assert bad.reason is Reason.BREAKER_OPEN
         assert "https" not in bad.message
         (remark,) = (await caller.entry("one")).remarks
-        assert remark.startswith("runs with a login of some requests, by some settings, are refused for ")
+        assert remark.startswith("circuit breaker open for ")
 
 
 async def test_an_adapter_that_says_nothing_of_that_has_one_login(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
-        await told(caller, with_settings(FAILS, "a", "t", url="https://bad"))
+        await run_to_end(caller, with_settings(FAILS, "a", "t", url="https://bad"))
         other = await refused(caller, with_settings(WORKS, "b", "other", url="https://good"))
         assert other.reason is Reason.BREAKER_OPEN
 
@@ -79,7 +79,7 @@ async def test_an_adapter_that_says_nothing_of_that_has_one_login(folder: Path) 
 async def test_what_each_run_has_for_itself_is_no_login(folder: Path) -> None:
     async with among(folder, ("one",), schema=json.dumps({"x-login-variables": ["ACME_API_KEY"]})) as (caller, _all):
         scripts = {"one": [WORKS]}
-        await told(caller, request({"one": [FAILS]}, env={"ACME_API_KEY": "bad", "CALLER_API_KEY": "1"}))
+        await run_to_end(caller, request({"one": [FAILS]}, env={"ACME_API_KEY": "bad", "CALLER_API_KEY": "1"}))
         same = request(scripts, run_id="same", env={"ACME_API_KEY": "bad", "CALLER_API_KEY": "2"})
         assert (await refused(caller, same)).reason is Reason.BREAKER_OPEN
         await works(caller, request(scripts, run_id="good", env={"ACME_API_KEY": "good", "CALLER_API_KEY": "2"}))
@@ -137,7 +137,7 @@ async def test_an_adapter_has_no_more_runs_than_it_says_it_can_have(folder: Path
 async def test_who_waits_for_a_place_is_not_the_probe(folder: Path) -> None:
     async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
         over = [{"until": 1}, {"failed": "QUOTA_EXCEEDED"}]
-        await told(caller, request({"one": [over]}, env={"API_KEY": "k"}))
+        await run_to_end(caller, request({"one": [over]}, env={"API_KEY": "k"}))
         busy = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]}, run_id="s")))
         await busy.until("started")
         streams = [
@@ -157,7 +157,7 @@ async def test_a_quotas_end_is_not_forgotten_for_a_run_beside_it(folder: Path, e
         beside = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, last]]}, run_id="beside")))
         await beside.until("started")
         used_up = [{"until": 2**33}, {"failed": "QUOTA_EXCEEDED"}]
-        await told(caller, request({"one": [used_up]}))
+        await run_to_end(caller, request({"one": [used_up]}))
         sidecars["one"].open("g")
         await beside.rest()
         error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
@@ -165,24 +165,24 @@ async def test_a_quotas_end_is_not_forgotten_for_a_run_beside_it(folder: Path, e
         assert error.retry_after_s > 3600
 
 
-async def test_whose_time_is_over_is_named_again_and_not_said_to_be_refused(folder: Path) -> None:
+async def test_an_adapter_whose_open_period_is_over_is_a_candidate_again(folder: Path) -> None:
     async with among(folder) as (caller, sidecars):
         for sidecar in sidecars.values():
             sidecar.find_agent("/bin/sh")
         await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
         quota = [[{"until": 1}, {"failed": "QUOTA_EXCEEDED"}], FAILS]
-        await told(caller, request({"two": quota[:1]}, run_id="over"))
-        await told(caller, request({"three": quota[1:]}, run_id="not-over"))
+        await run_to_end(caller, request({"two": quota[:1]}, run_id="over"))
+        await run_to_end(caller, request({"three": quota[1:]}, run_id="not-over"))
         assert not (await caller.entry("two")).remarks
         assert (await caller.entry("three")).remarks
-        events = await told(caller, request({"one": [FAILS]}))
+        events = await run_to_end(caller, request({"one": [FAILS]}))
         assert list(events[-1].result.fallback_candidates) == ["two"]
 
 
 @pytest.mark.parametrize("sign", ["text", {"tool": "t"}])
 async def test_others_wait_for_a_probe_only_until_its_agent_works(folder: Path, sign: Any) -> None:
     async with among(folder, ("one",), features=[event_pb2.FEATURE_PROMPT]) as (caller, sidecars):
-        await told(caller, request({"one": [[{"until": 1}, {"failed": "QUOTA_EXCEEDED"}]]}))
+        await run_to_end(caller, request({"one": [[{"until": 1}, {"failed": "QUOTA_EXCEEDED"}]]}))
         steps = [{"running": True}, {"gate": "g"}, sign, {"gate": "h"}, {"end": "SUCCEEDED"}]
         probe = Stream(caller.adapter.Execute(request({"one": [steps]}, run_id="probe")))
         await probe.until("state")
@@ -190,8 +190,8 @@ async def test_others_wait_for_a_probe_only_until_its_agent_works(folder: Path, 
         assert error.reason is Reason.BREAKER_OPEN
         assert error.retry_after_s is not None
         assert 2 < error.retry_after_s <= 10
-        assert "one run tries it again now" in error.message
-        assert "one run tries it again now" in (await caller.entry("one")).remarks[0]
+        assert "a probe run is in progress" in error.message
+        assert "a probe run is in progress" in (await caller.entry("one")).remarks[0]
         sidecars["one"].open("g")
         await probe.until("text" if sign == "text" else "tool_call")
         assert not (await caller.entry("one")).remarks
@@ -204,7 +204,7 @@ async def test_who_watches_hears_that_a_time_is_over(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
         watch = caller.router.WatchAdapters(router_pb2.WatchAdaptersRequest(), timeout=PATIENCE_S)
         over = [{"until": int(time.time()) + 2}, {"failed": "QUOTA_EXCEEDED"}]
-        await told(caller, request({"one": [over]}))
+        await run_to_end(caller, request({"one": [over]}))
         seen: list[bool] = []
         async for listed in watch:
             if (is_open := bool(listed.adapters[0].remarks)) or seen:
@@ -221,7 +221,7 @@ async def test_who_is_kept_away_reads_what_a_result_would_say(folder: Path) -> N
             sidecars[name].find_agent("/bin/sh")
         await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
         login = [{"login": "https://login"}, {"words": "Invalid API key"}, *FAILS]
-        await told(caller, request({"one": [login]}))
+        await run_to_end(caller, request({"one": [login]}))
         error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
         assert error.metadata == {
             "adapter": "one",
@@ -235,16 +235,17 @@ async def test_who_is_kept_away_reads_what_a_result_would_say(folder: Path) -> N
         assert "candidates" not in chained.metadata, "as a result with a chain"
 
 
-async def test_of_an_agent_that_crashes_no_others_are_named(folder: Path) -> None:
+async def test_of_an_agent_that_crashes_the_others_are_named(folder: Path) -> None:
     async with among(folder, breaker_crashes=1) as (caller, sidecars):
         sidecars["two"].find_agent("/bin/sh")
         await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
-        await told(caller, request({"one": [[{"failed": "PROCESS_CRASHED"}]]}))
+        await run_to_end(caller, request({"one": [[{"failed": "PROCESS_CRASHED"}]]}))
         error = await refused(caller, request({"one": [WORKS]}, run_id="next"))
         assert error.metadata == {
             "adapter": "one",
             "failure_kind": "FAILURE_KIND_PROCESS_CRASHED",
             "failure_message": "PROCESS_CRASHED",
+            "candidates": "two",
         }
 
 
@@ -264,15 +265,13 @@ LOGINS = {"no": pb.AUTH_STATE_MISSING, "ok": pb.AUTH_STATE_OK, "?": pb.AUTH_STAT
         ("QUOTA_EXCEEDED", ["no", "FAILS", "ok!"], False),
     ],
 )
-async def test_only_a_login_that_was_mended_closes_it(
-    folder: Path, failure: str, looks: list[str], closes: bool
-) -> None:
+async def test_only_a_repaired_login_closes_it(folder: Path, failure: str, looks: list[str], closes: bool) -> None:
     async with among(folder, ("one",)) as (caller, sidecars):
         found = sidecars["one"].detections[0]
         found.executable = "/gone"  # so that no finding is cached
         for look in looks:
             if look == "FAILS":
-                await told(caller, request({"one": [[{"failed": failure}]]}))
+                await run_to_end(caller, request({"one": [[{"failed": failure}]]}))
                 continue
             found.auth = LOGINS[look.removesuffix("!").removesuffix("hangs")]
             del found.problems[:]
@@ -293,5 +292,5 @@ async def test_who_does_nothing_without_settings_is_not_named(folder: Path) -> N
     for run_id in ("now", "after-a-restart"):
         async with routing(configured) as (_router, caller):
             await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
-            result = (await told(caller, request({"one": [FAILS]}, run_id=run_id)))[-1].result
+            result = (await run_to_end(caller, request({"one": [FAILS]}, run_id=run_id)))[-1].result
             assert list(result.fallback_candidates) == ["three"]

@@ -1,4 +1,4 @@
-"""What comes of a run that an adapter in its chain cannot have, or that no other may follow, and how it is told."""
+"""What becomes of a run that an adapter of its chain rejects, or that no other may follow."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from google.protobuf import duration_pb2
 
 from tests.router.harness import PATIENCE_S, Stream, config, failure, kinds, manifest, routing
 from tests.router.store.databases import run_log
-from tests.router.test_fallback import AUTH, FAILS, WORKS, among, durable, notices, request, told
+from tests.router.test_fallback import AUTH, FAILS, WORKS, among, durable, notices, request, run_to_end
 
 __all__ = ["run_log"]
 
@@ -26,14 +26,14 @@ async def test_a_first_adapter_that_cannot_be_started_is_passed_over_where_the_r
 ) -> None:
     named = [manifest(folder, "one", command=[str(folder / "nothing")]), manifest(folder, "two")]
     async with routing(config(folder, manifests=tuple(named))) as (_router, caller):
-        asked = request({"one": [WORKS], "two": [WORKS]}, "nobody", "two", on=on)
+        asked = request({"one": [WORKS], "two": [WORKS]}, "absent", "two", on=on)
         if SPAWN not in on:
             assert (await Stream(caller.adapter.Execute(asked)).error()).reason is Reason.ADAPTER_UNAVAILABLE
             return
-        events = await told(caller, asked)
+        events = await run_to_end(caller, asked)
         assert durable(events) == ["started", "text:b", "result"]
         assert notices(events) == ["fallback_unknown", "fallback_refused", "adapter_skipped"]
-        asked = request({"one": [WORKS]}, "nobody", on=on, run_id="s")
+        asked = request({"one": [WORKS]}, "absent", on=on, run_id="s")
         assert (await Stream(caller.adapter.Execute(asked)).error()).reason is Reason.ADAPTER_UNAVAILABLE
 
 
@@ -48,18 +48,18 @@ async def test_a_first_adapter_without_a_place_is_passed_over_where_the_request_
         asked = request({"one": [WORKS], "two": [WORKS]}, "two", on=on)
         asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(nanos=wait_ns))
         if LIMITED in on:
-            events = await told(caller, asked)
+            events = await run_to_end(caller, asked)
             assert durable(events) == ["started", "text:b", "result"]
             assert notices(events) == ["adapter_skipped"]
             assert [event.state.phase for event in events if event.HasField("state")] == [1] * bool(wait_ns)
         elif wait_ns:
-            assert (await told(caller, asked))[-1].result.failure.code == "no_place"
+            assert (await run_to_end(caller, asked))[-1].result.failure.code == "no_place"
         else:
             assert (await Stream(caller.adapter.Execute(asked)).error()).reason is Reason.TOO_MANY_RUNS
         assert len(sidecars["one"].requests("Execute")) == 1
 
 
-async def test_a_run_that_was_told_to_wait_and_got_no_place_is_found_afterwards(folder: Path, run_log: str) -> None:
+async def test_a_run_that_waited_and_got_no_slot_is_found_afterwards(folder: Path, run_log: str) -> None:
     async with among(folder, max_runs={"one": 1}, run_log=run_log) as (caller, sidecars):
         sidecars["two"].find_agent("/bin/sh")
         await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
@@ -87,7 +87,7 @@ async def test_a_run_that_was_told_to_wait_and_got_no_place_is_found_afterwards(
         listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="one"))
         assert [run.run_id for run in listed.runs] == ["r", "busy"]
         sidecars["one"].open("g")
-        assert (await told(caller, asked))[-1].result == result, "its id is its own"
+        assert (await run_to_end(caller, asked))[-1].result == result, "its id is its own"
 
 
 async def test_a_run_that_waited_and_whose_call_is_wrong_is_refused_for_that(folder: Path) -> None:
@@ -110,7 +110,7 @@ async def test_a_run_that_waited_and_whose_chain_refuses_ends_where_it_was_meant
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
         asked = request({"one": [WORKS], "two": refuses}, "two", on=(LIMITED,))
         asked.admission.longest_wait.CopyFrom(duration_pb2.Duration(nanos=50_000_000))
-        events = await told(caller, asked)
+        events = await run_to_end(caller, asked)
         assert durable(events) == ["result"]
         assert events[-1].result.failure.code == "no_place"
         assert notices(events) == ["adapter_skipped", "fallback_refused"]
@@ -118,51 +118,53 @@ async def test_a_run_that_waited_and_whose_chain_refuses_ends_where_it_was_meant
         assert (summary.adapter, summary.instance_id, summary.attempt) == ("one", "", 0)
 
 
-async def test_a_chain_that_is_not_followed_for_what_the_agent_did_is_told_and_who_could_take_over(
+async def test_a_chain_that_is_not_followed_for_side_effects_is_reported_with_the_candidates(
     folder: Path, run_log: str
 ) -> None:
     async with among(folder, run_log=run_log) as (caller, sidecars):
         for sidecar in sidecars.values():
             sidecar.find_agent("/bin/sh")
         await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
-        events = await told(caller, request({"one": [[{"tool": "t"}, *FAILS]]}, "two"))
+        events = await run_to_end(caller, request({"one": [[{"tool": "t"}, *FAILS]]}, "two"))
         assert kinds(events)[-2:] == ["notice", "result"]
         assert notices(events) == ["fallback_withheld"]
         result = events[-1].result
         assert list(result.fallback_candidates) == ["three", "two"]
         assert list(result.failure.errors) == [events[-2].notice.message]
         assert list((await caller.run("r")).run.remarks) == [events[-2].notice.message]
-        unnamed = await told(caller, request({"two": [[{"tool": "t"}, {"failed": "NETWORK"}]]}, "one", run_id="s"))
+        unnamed = await run_to_end(
+            caller, request({"two": [[{"tool": "t"}, {"failed": "NETWORK"}]]}, "one", run_id="s")
+        )
         assert not notices(unnamed)
         assert not unnamed[-1].result.fallback_candidates
-        nobody = request({"two": [[{"tool": "t"}, *FAILS]]}, run_id="t")
-        nobody.fallback.on.append(AUTH)
-        assert not notices(await told(caller, nobody)), "nobody would have followed"
+        unchained = request({"two": [[{"tool": "t"}, *FAILS]]}, run_id="t")
+        unchained.fallback.on.append(AUTH)
+        assert not notices(await run_to_end(caller, unchained)), "no adapter would have followed"
 
 
 async def test_who_did_not_take_a_run_is_found_where_the_run_is_attached_to(folder: Path) -> None:
     async with among(folder) as (caller, _sidecars):
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
         scripts = {"one": [FAILS], "two": refuses, "three": [FAILS]}
-        events = await told(caller, request(scripts, "nobody", "two", "three", "nobody"))
+        events = await run_to_end(caller, request(scripts, "absent", "two", "three", "absent"))
         (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
         assert "'two'" in ended.reason
-        assert "'nobody'" in ended.reason
-        assert ["'two'" in told_of for told_of in events[-1].result.failure.errors] == [True, False]
-        assert "'nobody'" in events[-1].result.failure.errors[1]
+        assert "'absent'" in ended.reason
+        assert ["'two'" in error for error in events[-1].result.failure.errors] == [True, False]
+        assert "'absent'" in events[-1].result.failure.errors[1]
         assert not events[-1].result.fallback_candidates
-        again = await told(caller, request({"two": [FAILS], "one": [WORKS]}, "one", run_id="s"))
+        again = await run_to_end(caller, request({"two": [FAILS], "one": [WORKS]}, "one", run_id="s"))
         assert durable(again) == ["started", "attempt_ended", "result"]
         (kept_away,) = again[-1].result.failure.errors
-        assert "the login was refused" in kept_away
+        assert "the login was rejected" in kept_away
 
 
 async def test_why_the_first_adapter_was_not_asked_is_found_in_what_comes_then(folder: Path) -> None:
     async with among(folder) as (caller, _sidecars):
-        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
-        events = await told(caller, request({"one": [WORKS], "two": [FAILS], "three": [FAILS]}, "two", "three"))
+        await run_to_end(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        events = await run_to_end(caller, request({"one": [WORKS], "two": [FAILS], "three": [FAILS]}, "two", "three"))
         (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
-        assert ended.reason.count("the login was refused") == 1
+        assert ended.reason.count("the login was rejected") == 1
         assert not events[-1].result.failure.errors, "it is said once"
 
 
@@ -170,12 +172,12 @@ def took_s(result: event_pb2.Result) -> float:
     return result.duration.ToNanoseconds() / 1e9
 
 
-async def test_a_run_of_several_attempts_tells_of_all_its_time_and_its_limit_is_for_all_of_them(folder: Path) -> None:
+async def test_the_duration_and_the_limit_of_a_run_cover_all_its_attempts(folder: Path) -> None:
     async with among(folder, ("one", "two")) as (caller, sidecars):
         one = [[{"took": 0.1}, {"failed": "UPSTREAM_UNAVAILABLE"}], [{"took": 0.1}, *FAILS]]
         asked = request({"one": one, "two": [[{"took": 0.1}, *WORKS]]}, "two")
         asked.limits.wall.FromSeconds(60)
-        result = (await told(caller, asked))[-1].result
+        result = (await run_to_end(caller, asked))[-1].result
         assert 0.5 < took_s(result) < PATIENCE_S
         first, second, third = (
             sent.limits.wall.ToNanoseconds() / 1e9
@@ -185,12 +187,12 @@ async def test_a_run_of_several_attempts_tells_of_all_its_time_and_its_limit_is_
         assert first == 60
         assert third < second < 59.5
         alone = request({"two": [[{"took": 0.1}, *WORKS]]}, run_id="s")
-        assert took_s((await told(caller, alone))[-1].result) == 0.1, (
+        assert took_s((await run_to_end(caller, alone))[-1].result) == 0.1, (
             "an adapter knows it better, if it has all of it"
         )
 
 
-async def test_a_run_that_waited_tells_of_that_time_too(folder: Path) -> None:
+async def test_the_duration_of_a_run_covers_its_wait_too(folder: Path) -> None:
     async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
         busy = Stream(
             caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]}, run_id="busy"))
@@ -218,14 +220,14 @@ async def test_no_run_goes_on_at_another_adapter_while_one_works_on_its_task(fol
         events = await stream.rest()
         assert kinds(events) == ["notice", "result"]
         assert notices(events) == ["fallback_refused"]
-        assert "'s' of 'one' works on this task" in events[-1].result.failure.errors[0]
+        assert "'s' of adapter 'one' is already working on this task" in events[-1].result.failure.errors[0]
         assert (await elsewhere.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED, "it has no task"
         again = request({"one": [WORKS], "two": [WORKS]}, "two", run_id="u", **task)
         refused = await Stream(caller.adapter.Execute(again)).error()
         assert refused.reason is Reason.BREAKER_OPEN, "its first adapter was skipped, and the other not allowed"
         sidecars["one"].open("h")
         await beside.rest()
-        assert (await told(caller, again))[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        assert (await run_to_end(caller, again))[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
 
 
 async def test_runs_of_one_task_that_fail_together_fall_back_together(folder: Path) -> None:

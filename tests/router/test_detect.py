@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.router._local.clock import SystemClock
+from dragoman.router.system import SystemClock
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 
@@ -92,7 +92,7 @@ async def test_requests_that_ask_anew(folder: Path, executable: Path, fields: di
         await detect(caller)
         sidecar.detections[0].version = "2"
         assert (await detect(caller, **fields)).version == "2"
-        # What was found with somebody's own settings is not what others get.
+        # What was found with settings of one caller is not what others get.
         expected = "2" if fields == {"refresh": True} else "1"
         cached = await detect(caller)
         assert cached.cached
@@ -119,7 +119,7 @@ async def test_what_makes_a_cached_finding_stale(folder: Path, executable: Path,
         elif change == "corrupt":
             file.write_text(content[:40])
         elif change == "format":
-            file.write_text(content.replace('"format": 1', '"format": 2'))
+            file.write_text(content.replace('"format": 2', '"format": 3'))
         ttl_s = 0.0 if change == "age" else 3600.0
         async with routing(addressed(folder, detect_ttl_s=ttl_s)) as (_, caller):
             await caller.until("fake", READY)
@@ -136,7 +136,7 @@ MENDABLE = [
 
 @pytest.mark.parametrize("change", ["nothing", "installed", "home", "login", "variable", "age"])
 @pytest.mark.parametrize("fields", MENDABLE)
-async def test_what_people_will_mend_is_cached_until_they_do_something(
+async def test_what_people_will_repair_is_cached_until_they_do_something(
     folder: Path, executable: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], change: str
 ) -> None:
     places = {name: folder / name for name in ("bin", "home", "config")}
@@ -197,13 +197,13 @@ async def test_all_are_asked_at_once_and_the_unreachable_are_findings(folder: Pa
         await caller.until("fake", READY)
         response = await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
 
-        told = {one.adapter: one for one in response.detections}
-        assert [one.adapter for one in response.detections] == sorted(told)
-        assert told["fake"].available
-        assert not told["slow"].available
-        assert "did not answer within 2.5 s" in told["slow"].problems[0].message
-        assert "No such file" in told["broken"].problems[0].message
-        assert "does not answer" in told[sockets[2]].problems[0].message
+        by_adapter = {one.adapter: one for one in response.detections}
+        assert [one.adapter for one in response.detections] == sorted(by_adapter)
+        assert by_adapter["fake"].available
+        assert not by_adapter["slow"].available
+        assert "did not answer within 2.5 s" in by_adapter["slow"].problems[0].message
+        assert "No such file" in by_adapter["broken"].problems[0].message
+        assert "is unreachable" in by_adapter[sockets[2]].problems[0].message
         # One that is asked by name is a finding too.
         alone = await detect(caller, adapter="broken")
         assert alone.problems[0].code == "adapter_unavailable"

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router._rpc.endpoint import Endpoint
-from dragoman.router._rpc.launched import LaunchedHost
-from dragoman.router._store.sqlite import SqliteDatabase
+from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.adapters.supervisor import ProcessSupervisor
+from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 from tests.router.test_processes import program
-from tests.router.test_takeover import attached, execute_waiting, told, waiting
+from tests.router.test_takeover import attached, execute_waiting, waiting, without_replay_done
 
 STEPS = ("a", {"end": "SUCCEEDED"})
 
@@ -43,13 +43,13 @@ async def on_its_way(folder: Path, age_s: float = 0.0, **fields: Any) -> AsyncIt
 @pytest.fixture
 def adopting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Say when an adapter that a dead router launched may be found again."""
-    adopt, found = LaunchedHost.adopt, asyncio.Event()
+    adopt, found = ProcessSupervisor.adopt, asyncio.Event()
 
-    async def late(host: LaunchedHost, address: str) -> Endpoint | None:
+    async def late(host: ProcessSupervisor, address: str) -> AdapterInstance | None:
         await found.wait()
         return await adopt(host, address)
 
-    monkeypatch.setattr(LaunchedHost, "adopt", late)
+    monkeypatch.setattr(ProcessSupervisor, "adopt", late)
     return found
 
 
@@ -59,7 +59,7 @@ async def test_a_run_that_never_came_to_its_adapter_begins_when_its_request_come
         again = [event for event in await execute_waiting(caller, *STEPS).rest() if event.sequence]
         assert kinds(again) == ["started", "text:a", "result"]
         assert [event.sequence for event in again] == [1, 2, 3]
-        assert told(await follower.rest()) == kinds(again)
+        assert without_replay_done(await follower.rest()) == kinds(again)
 
 
 async def test_a_request_that_comes_before_it_is_known_whether_the_run_came_begins_it(
@@ -68,9 +68,9 @@ async def test_a_request_that_comes_before_it_is_known_whether_the_run_came_begi
     async with on_its_way(folder) as caller:
         again = execute_waiting(caller, *STEPS)
         early, _ = await asyncio.wait([asyncio.ensure_future(again.next())], timeout=0.3)
-        assert not early, "nobody can know yet whether the adapter has it"
+        assert not early, "it is unknown yet whether the adapter has it"
         adopting.set()
-        assert told(await caller.attach("r").rest()) == ["started", "text:a", "result"]
+        assert without_replay_done(await caller.attach("r").rest()) == ["started", "text:a", "result"]
 
 
 async def is_followed(stream: Stream) -> bool:
@@ -80,7 +80,7 @@ async def is_followed(stream: Stream) -> bool:
 
 
 async def until_it_has(adapter: router_pb2.AdapterEntry, run_id: str) -> None:
-    """Wait until an adapter's process has a run; nobody is told when one comes that says nothing."""
+    """Wait until an adapter's process has a run; no event shows when a silent one arrives."""
     direct = Caller(adapter.address)
     async with asyncio.timeout(PATIENCE_S):
         while not await is_followed(direct.attach(run_id)):  # noqa: ASYNC110 - see above
@@ -102,19 +102,19 @@ async def test_a_run_that_came_to_its_adapter_is_not_begun_again(folder: Path, a
         assert (await caller.until("fake", router_pb2.ADAPTER_STATE_READY)).live_runs == 1
         answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
         assert (answer.outcome, answer.result_sequence) == (event_pb2.OUTCOME_CANCELLED, 2)
-        assert told(await attached(caller, "r", 0)) == ["started", "result"]
+        assert without_replay_done(await attached(caller, "r", 0)) == ["started", "result"]
 
 
-async def test_a_run_that_never_came_to_its_adapter_is_lost_if_nobody_asks_for_it_again(folder: Path) -> None:
+async def test_a_run_that_never_came_to_its_adapter_is_lost_unless_it_is_requested_again(folder: Path) -> None:
     async with on_its_way(folder, reattach_s=0.2) as caller:
         result = (await attached(caller, "r", 0))[-1].result
         assert result.outcome == event_pb2.OUTCOME_LOST
-        assert "had not got the run yet" in result.failure.message
+        assert "had not received the run" in result.failure.message
 
 
 async def test_a_run_that_its_adapter_may_have_had_and_forgotten_is_not_begun_again(folder: Path) -> None:
     async with on_its_way(folder, age_s=120.0) as caller:
-        assert "does not know the run any more" in (await attached(caller, "r", 0))[-1].result.failure.message
+        assert "no longer knows the run" in (await attached(caller, "r", 0))[-1].result.failure.message
         assert (await execute_waiting(caller, *STEPS).rest())[-1].result.outcome == event_pb2.OUTCOME_LOST
 
 

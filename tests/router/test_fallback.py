@@ -60,7 +60,7 @@ def request(
     return made
 
 
-async def told(caller: Caller, asked: pb.ExecuteRequest) -> list[event_pb2.AgentEvent]:
+async def run_to_end(caller: Caller, asked: pb.ExecuteRequest) -> list[event_pb2.AgentEvent]:
     """Return all events of a run; they are checked, and the log has the same."""
     live = await Stream(caller.adapter.Execute(asked)).rest()
     check_stream(live)
@@ -86,7 +86,7 @@ async def test_a_failed_attempt_is_followed_by_the_next_adapter_in_a_fresh_sessi
         asked.session.handle.CopyFrom(handle)
         asked.config.update({"command": "/one", "model": "m", "maxTurns": 3})
         asked.workspace.cwd = str(folder)
-        events = await told(caller, asked)
+        events = await run_to_end(caller, asked)
         assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
         assert [event.attempt for event in events if event.sequence] == [1, 1, 2, 2, 2]
         (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
@@ -122,7 +122,7 @@ async def test_only_what_the_request_names_is_followed_and_never_what_had_effect
     async with among(folder, ("one", "two")) as (caller, sidecars):
         asked = request({"one": [first], "two": [WORKS]}, "two")
         asked.fallback.MergeFrom(pb.Fallback(**fields))
-        events = await told(caller, asked)
+        events = await run_to_end(caller, asked)
         assert ("attempt_ended" in kinds(events)) is follows
         assert bool(sidecars["two"].requests("Execute")) is follows
 
@@ -130,7 +130,7 @@ async def test_only_what_the_request_names_is_followed_and_never_what_had_effect
 async def test_an_adapter_that_does_not_tell_of_tools_may_have_called_them(folder: Path) -> None:
     async with among(folder, ("one", "two"), features=()) as (caller, sidecars):
         asked = request({"one": [[{"running": True}, *FAILS]], "two": [WORKS]}, "two")
-        assert durable(await told(caller, asked)) == ["started", "state", "result"]
+        assert durable(await run_to_end(caller, asked)) == ["started", "state", "result"]
         assert not sidecars["two"].requests("Execute")
 
 
@@ -140,11 +140,11 @@ async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_
     async with among(folder, run_log=run_log) as (caller, sidecars):
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
         chain = ("nobody", "two", "three")
-        events = await told(caller, request({"one": [FAILS], "two": refuses, "three": [WORKS]}, *chain))
+        events = await run_to_end(caller, request({"one": [FAILS], "two": refuses, "three": [WORKS]}, *chain))
         assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
         assert notices(events) == ["fallback_unknown", "fallback_refused", "fallback_refused"]
         asked = request({"one": [FAILS], "two": refuses, "three": refuses}, *chain, run_id="s", env={"A_KEY": "k"})
-        events = await told(caller, asked)
+        events = await run_to_end(caller, asked)
         assert durable(events) == ["started", "attempt_ended", "result"]
         assert events[-1].result.failure.kind == AUTH
         summary = (await caller.run("s")).run
@@ -160,7 +160,7 @@ async def test_settings_of_one_adapter_reach_no_other(folder: Path) -> None:
         asked = request({"one": [FAILS], "two": [FAILS], "three": [WORKS]}, "two", "three")
         asked.config.update({"cwd": str(folder), "of": "one"})
         asked.fallback.configs["two"].update({"of": "two", "sessionCompaction": {"maxSessionRuns": 5}})
-        assert durable(await told(caller, asked))[-1] == "result"
+        assert durable(await run_to_end(caller, asked))[-1] == "result"
         ((second,), (third,)) = (sidecars[name].requests("Execute") for name in ("two", "three"))
         assert (dict(second.config), second.workspace.cwd) == ({"of": "two"}, str(folder))
         assert dict(third.config) == {"cwd": str(folder), "of": "one"}
@@ -178,11 +178,11 @@ async def test_settings_that_the_next_adapter_does_not_know_are_refused_before_t
         assert [wrong.path for wrong in error.violations] == ["fallback.configs.two", "fallback.configs.three"]
         assert "'two'" in error.message
         assert "{} for none" in error.message
-        assert error.message.endswith("does not know of")
+        assert error.message.endswith("{} for none")
         assert not sidecars["one"].requests("Execute")
         asked.fallback.configs["two"].SetInParent()
         asked.fallback.configs["three"].update({"maxTurns": 3})
-        assert durable(await told(caller, asked))[-1] == "result"
+        assert durable(await run_to_end(caller, asked))[-1] == "result"
         ((second,), (third,)) = (sidecars[name].requests("Execute") for name in ("two", "three"))
         assert second.HasField("config")
         assert (dict(second.config), dict(third.config)) == ({}, {"maxTurns": 3})
@@ -193,12 +193,12 @@ async def test_an_adapter_that_has_not_said_what_it_knows_is_asked_when_its_turn
     async with routing(config(folder, manifests=tuple(named))) as (_router, caller):
         asked = request({"one": [FAILS], "two": [WORKS]}, "two")
         asked.config.update({"of": "one"})
-        assert durable(await told(caller, asked))[-1] == "result", "the sidecar takes anything"
+        assert durable(await run_to_end(caller, asked))[-1] == "result", "the sidecar takes anything"
         asked.run_id = "s"
         error = await Stream(caller.adapter.Execute(asked)).error()
         assert error.reason is Reason.INVALID_REQUEST, "now it is known"
         asked.run_id = "r"
-        assert durable(await told(caller, asked))[-1] == "result", "it ran, and is only asked for again"
+        assert durable(await run_to_end(caller, asked))[-1] == "result", "it ran, and is only asked for again"
 
 
 async def test_a_run_that_waits_for_the_next_after_one_refused_is_cancelled_there(folder: Path) -> None:
@@ -220,7 +220,7 @@ async def test_a_run_that_waits_for_the_next_after_one_refused_is_cancelled_ther
 
 async def test_if_none_is_there_the_result_is_the_adapters_own(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
-        events = await told(caller, request({"one": [FAILS]}, "nobody"))
+        events = await run_to_end(caller, request({"one": [FAILS]}, "nobody"))
         assert durable(events) == ["started", "result"]
         assert events[-1].origin == event_pb2.EVENT_ORIGIN_AGENT
 
@@ -239,7 +239,7 @@ async def test_nothing_follows_a_cancel(folder: Path) -> None:
 async def test_a_cancel_between_two_tries_ends_the_run_there(
     folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.router._domain.fallback.FIRST_DELAY_S", 20.0)  # so that there is time
+    monkeypatch.setattr("dragoman.router.policy.next_step.FIRST_DELAY_S", 20.0)  # so that there is time
     async with among(folder, ("one",), run_log=run_log) as (caller, sidecars):
         asked = request({"one": [[{"failed": "UPSTREAM_UNAVAILABLE"}], WORKS]})
         stream = Stream(caller.adapter.Execute(asked))
@@ -254,14 +254,23 @@ async def test_a_cancel_between_two_tries_ends_the_run_there(
 async def test_what_failed_upstream_is_tried_again_visibly_and_not_for_ever(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, sidecars):
         fails = [{"failed": "UPSTREAM_UNAVAILABLE"}]
-        events = await told(caller, request({"one": [fails, WORKS]}))
+        events = await run_to_end(caller, request({"one": [fails, WORKS]}))
         assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
         (state,) = [event.state for event in events if event.HasField("state")]
         assert (state.phase, state.retry_attempt, state.retry_cause) == (event_pb2.RUN_PHASE_RETRYING, 1, UPSTREAM)
         assert 0.5 <= state.retry_delay.ToNanoseconds() / 1e9 <= 1
         assert [sent.relay.first_attempt for sent in sidecars["one"].requests("Execute")] == [0, 2]
-        events = await told(caller, request({"one": [fails, fails, fails]}, run_id="s"))
+        events = await run_to_end(caller, request({"one": [fails, fails, fails]}, run_id="s"))
         assert durable(events) == ["started", "attempt_ended", "started", "attempt_ended", "started", "result"]
+
+
+async def test_what_an_agent_has_tried_again_itself_is_not_multiplied(folder: Path) -> None:
+    async with among(folder, ("one",)) as (caller, sidecars):
+        fails = [{"retried": True}, {"failed": "UPSTREAM_UNAVAILABLE"}]
+        events = await run_to_end(caller, request({"one": [fails, WORKS]}))
+        assert durable(events) == ["started", "result"]
+        assert events[-1].result.failure.agent_retried
+        assert len(sidecars["one"].requests("Execute")) == 1
 
 
 @pytest.mark.parametrize("longest_wait_s", [0, 60])
@@ -292,7 +301,7 @@ async def test_a_further_try_asks_the_breaker_too_and_its_refusal_is_called_so(f
         scripts = {"one": [[{"gate": "g"}, {"failed": "UPSTREAM_UNAVAILABLE"}], WORKS]}
         stream = Stream(caller.adapter.Execute(request(scripts)))
         before = await stream.until("started")
-        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        await run_to_end(caller, request({"one": [FAILS]}, run_id="opens-it"))
         sidecars["one"].open("g")
         events = [*before, *await stream.rest()]
         check_stream(events)
@@ -304,11 +313,13 @@ async def test_a_further_try_asks_the_breaker_too_and_its_refusal_is_called_so(f
 
 async def test_what_failed_upstream_after_the_agent_spoke_is_not_tried_again(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
-        events = await told(caller, request({"one": [["said", {"failed": "UPSTREAM_UNAVAILABLE"}]]}))
+        events = await run_to_end(caller, request({"one": [["said", {"failed": "UPSTREAM_UNAVAILABLE"}]]}))
         assert durable(events) == ["started", "text:said", "result"]
 
 
-async def test_a_failure_without_a_chain_names_who_could_take_over(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["AUTH_REQUIRED", "PROCESS_CRASHED", "WALL_TIMEOUT"])
+async def test_a_failure_without_a_chain_names_who_could_take_over(folder: Path, kind: str) -> None:
+    fails = [{"failed": kind}]
     async with among(folder) as (caller, sidecars):
         capabilities = event_pb2.Capabilities(
             items=[
@@ -332,18 +343,18 @@ async def test_a_failure_without_a_chain_names_who_could_take_over(folder: Path)
                 )
             ]
         await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
-        events = await told(caller, request({"one": [FAILS]}))
+        events = await run_to_end(caller, request({"one": [fails]}))
         assert list(events[-1].result.fallback_candidates) == ["two", "three"]
         assert list((await caller.run("r")).run.result.fallback_candidates) == ["two", "three"]
-        on_nothing = request({"one": [FAILS]}, run_id="s", fallback=pb.Fallback(adapters=["two"]))
+        on_nothing = request({"one": [fails]}, run_id="s", fallback=pb.Fallback(adapters=["two"]))
         on_nothing.admission.ignore_breaker = True
-        events = await told(caller, on_nothing)
+        events = await run_to_end(caller, on_nothing)
         assert list(events[-1].result.fallback_candidates) == ["two", "three"], "a chain for no failure is none"
 
 
 async def test_a_login_that_failed_is_not_asked_again_and_another_one_is(folder: Path) -> None:
     async with among(folder, ("one", "two")) as (caller, sidecars):
-        await told(caller, request({"one": [FAILS]}, env={"API_KEY": "bad"}))
+        await run_to_end(caller, request({"one": [FAILS]}, env={"API_KEY": "bad"}))
         scripts = {"one": [WORKS], "two": [WORKS]}
         bad = request(scripts, run_id="bad", env={"API_KEY": "bad"})
         refused = await Stream(caller.adapter.Execute(bad)).error()
@@ -351,30 +362,30 @@ async def test_a_login_that_failed_is_not_asked_again_and_another_one_is(folder:
         assert refused.retry_after_s is not None
         assert 0 < refused.retry_after_s <= 30
         assert "bad" not in refused.message
-        assert "the login was refused" in (await caller.entry("one")).remarks[0]
+        assert "the login was rejected" in (await caller.entry("one")).remarks[0]
         good = request(scripts, run_id="good", env={"API_KEY": "good"})
-        assert durable(await told(caller, good))[-1] == "result"
+        assert durable(await run_to_end(caller, good))[-1] == "result"
         chained = request(scripts, "two", run_id="chained", env={"API_KEY": "bad"})
-        events = await told(caller, chained)
+        events = await run_to_end(caller, chained)
         assert durable(events) == ["started", "text:b", "result"]
         assert notices(events) == ["adapter_skipped"]
         assert [sent.run_id for sent in sidecars["two"].requests("Execute")] == ["chained"]
         bad.admission.ignore_breaker = True
-        assert durable(await told(caller, bad))[-1] == "result"
+        assert durable(await run_to_end(caller, bad))[-1] == "result"
         assert not (await caller.entry("one")).remarks, "what works closes it"
 
 
 @pytest.mark.parametrize("two", ["refuses", "is full", "is kept away too"])
 async def test_after_one_that_is_kept_away_who_refuses_is_passed_over(folder: Path, two: str) -> None:
     async with among(folder, max_runs={"two": 1}) as (caller, sidecars):
-        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        await run_to_end(caller, request({"one": [FAILS]}, run_id="opens-it"))
         if two == "is kept away too":
-            await told(caller, request({"two": [FAILS]}, run_id="opens-two"))
+            await run_to_end(caller, request({"two": [FAILS]}, run_id="opens-two"))
         elif two == "is full":
             busy = Stream(caller.adapter.Execute(request({"two": [[{"gate": "g"}]]}, run_id="busy")))
             await busy.until("started")
         scripts = {"one": [WORKS], "two": [[{"refuse": "INVALID_REQUEST"}]], "three": [WORKS]}
-        events = await told(caller, request(scripts, "two", "three"))
+        events = await run_to_end(caller, request(scripts, "two", "three"))
         assert durable(events) == ["started", "text:b", "result"]
         assert notices(events) == ["adapter_skipped", "fallback_refused"]
         assert (await caller.run("r")).run.adapter == "three"
@@ -383,7 +394,7 @@ async def test_after_one_that_is_kept_away_who_refuses_is_passed_over(folder: Pa
 
 async def test_if_none_takes_a_run_whose_first_adapter_is_kept_away_it_is_refused_for_that(folder: Path) -> None:
     async with among(folder) as (caller, _sidecars):
-        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        await run_to_end(caller, request({"one": [FAILS]}, run_id="opens-it"))
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
         asked = request({"one": [WORKS], "two": refuses, "three": refuses}, "two", "nobody", "three")
         error = await Stream(caller.adapter.Execute(asked)).error()
@@ -392,12 +403,12 @@ async def test_if_none_takes_a_run_whose_first_adapter_is_kept_away_it_is_refuse
         forgotten = caller.router.GetRun(router_pb2.GetRunRequest(run_id="r"))
         assert (await failure(forgotten)).reason is Reason.RUN_NOT_FOUND
         asked.admission.ignore_breaker = True
-        assert durable(await told(caller, asked)) == ["started", "text:b", "result"], "its id is free again"
+        assert durable(await run_to_end(caller, asked)) == ["started", "text:b", "result"], "its id is free again"
 
 
 async def test_a_run_that_waits_after_one_that_is_kept_away_is_cancelled_there(folder: Path) -> None:
     async with among(folder, max_runs={"three": 1}) as (caller, sidecars):
-        await told(caller, request({"one": [FAILS]}, run_id="opens-it"))
+        await run_to_end(caller, request({"one": [FAILS]}, run_id="opens-it"))
         busy = Stream(caller.adapter.Execute(request({"three": [[{"gate": "g"}]]}, run_id="busy")))
         await busy.until("started")
         asked = request({"one": [WORKS], "two": [[{"refuse": "INVALID_REQUEST"}]]}, "two", "three")
@@ -413,12 +424,12 @@ async def test_a_run_that_waits_after_one_that_is_kept_away_is_cancelled_there(f
 
 async def test_a_login_that_was_mended_is_seen_when_it_is_looked_for(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, sidecars):
-        await told(caller, request({"one": [FAILS]}))
+        await run_to_end(caller, request({"one": [FAILS]}))
         asked = request({"one": [WORKS]}, run_id="s")
         assert (await Stream(caller.adapter.Execute(asked)).error()).reason is Reason.BREAKER_OPEN
         sidecars["one"].detections[0].auth = pb.AUTH_STATE_OK
         await caller.adapter.Detect(pb.DetectRequest(adapter="one", refresh=True), timeout=PATIENCE_S)
-        assert durable(await told(caller, asked))[-1] == "result"
+        assert durable(await run_to_end(caller, asked))[-1] == "result"
 
 
 async def test_an_adapter_that_is_full_refuses_or_lets_wait_as_the_caller_chooses(folder: Path) -> None:
@@ -441,7 +452,7 @@ async def test_an_adapter_that_is_full_refuses_or_lets_wait_as_the_caller_choose
 async def test_who_joins_a_run_that_waits_is_told_so_and_that_it_lives(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.router._rpc.run._HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("dragoman.router.runs.notices._HEARTBEAT_S", 0.05)
     async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
         first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]})))
         await first.until("started")
@@ -497,7 +508,7 @@ async def test_another_agent_takes_a_task_over_only_between_runs_and_in_a_fresh_
         assert (refused.reason, refused.metadata["run_id"]) == (Reason.SESSION_BUSY, "r")
         sidecars["one"].open("g")
         await first.rest()
-        assert durable(await told(caller, other))[-1] == "result"
+        assert durable(await run_to_end(caller, other))[-1] == "result"
         (sent,) = sidecars["two"].requests("Execute")
         assert not sent.session.HasField("handle")
         assert sent.workspace.cwd == str(folder)

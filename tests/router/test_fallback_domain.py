@@ -3,11 +3,30 @@
 from typing import Any
 
 import pytest
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.order import OrderChecker
-from dragoman.router._domain.fallback import Course, candidates, ended, onward, shortened
-from dragoman.router._domain.fallback_settings import unknown_settings
-from dragoman.router._domain.requests import execute_objection
-from dragoman.router._domain.runs import RunRecord
+from dragoman.router.api.validation import execute_objection
+from dragoman.router.model.run_record import RunRecord
+from dragoman.router.policy.fallback import (
+    attempt_ended,
+    candidates,
+    fallback_request,
+    needs_candidates,
+    with_remaining_time,
+)
+from dragoman.router.policy.fallback_settings import unknown_settings
+from dragoman.router.policy.next_step import (
+    End,
+    Failed,
+    Fallback,
+    History,
+    Outcome,
+    Rejected,
+    Retry,
+    Rules,
+    next_step,
+)
+from dragoman.router.runs.course import Course
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
@@ -44,36 +63,35 @@ def test_whatever_attempts_do_their_stream_is_in_order_and_nothing_follows_effec
     attempts: list[tuple[list[str], pb.FailureKind.ValueType]], chain: int, retries: int, after: bool
 ) -> None:
     names = [f"a{number}" for number in range(chain)]
-    course = Course(api.Fallback(adapters=names, on=[AUTH, UPSTREAM], after_side_effects=after), retries)
+    course = Course(Rules(api.Fallback(adapters=names, on=[AUTH, UPSTREAM], after_side_effects=after), retries))
     record, checker, now = RunRecord("r", "one", 1, 0.0), OrderChecker(), 0.0
     is_over = False
     for kinds, failure in attempts:
         assert not is_over
-        course.begin(tells_tools=True)
+        course.begin()
         for kind in ("started", *kinds):
             made = event(kind, record.last_sequence + 1, record.attempt + (kind == "started"))
-            assert record.take(made, made.ByteSize(), now)
-            course.note(made, kind)
+            assert record.accept(made, made.ByteSize(), now)
+            course.observe(made, kind)
             checker.observe(made)
         result = failed(failure)
         made = pb.AgentEvent(sequence=record.last_sequence + 1, attempt=record.attempt, run_id="r", result=result)
-        assert record.conduct.would_take(made, "result", 10)
+        assert record.validator.would_accept(made, "result", 10)
         follower = None
-        if course.may_go_on(result):
-            if course.may_retry(result):
-                assert not set(kinds) & {*EFFECTS, "text"}
-                course.retry(0.5)
-                follower = ""
-            else:
-                assert after or not set(kinds) & EFFECTS
-                follower = course.next_adapter()
-                assert follower is not None
+        step = course.after(course.failed(result), 0.5)
+        assert course.may_continue(result) is not isinstance(step, End)
+        if isinstance(step, Retry):
+            assert not set(kinds) & {*EFFECTS, "text"}
+            course.history, follower = step.history, ""
+        elif isinstance(step, Fallback):
+            assert after or not set(kinds) & EFFECTS
+            course.history, follower = step.history.moved(), step.adapter
         if follower is None:
-            record.take(made, 10, now)
+            record.accept(made, 10, now)
             checker.observe(made)
             is_over = True
             break
-        _sequence, data = record.turn(ended(result, follower, "why"), now)
+        _sequence, data = record.end_attempt(attempt_ended(result, follower, "why"), now)
         checker.observe(pb.AgentEvent.FromString(data))
     if not is_over:
         _sequence, data = record.end(failed(AUTH), now)
@@ -83,35 +101,38 @@ def test_whatever_attempts_do_their_stream_is_in_order_and_nothing_follows_effec
 
 @pytest.mark.parametrize("kind", sorted(EFFECTS))
 def test_nothing_follows_effects(kind: str) -> None:
-    course = Course(api.Fallback(adapters=["b"], on=[AUTH]))
-    assert course.may_go_on(failed(AUTH))
-    course.note(event(kind, 1, 1), kind)
-    assert not course.may_go_on(failed(AUTH))
-    course.begin(tells_tools=True)
-    assert course.may_go_on(failed(AUTH))
+    course = Course(Rules(api.Fallback(adapters=["b"], on=[AUTH])))
+    assert course.may_continue(failed(AUTH))
+    course.observe(event(kind, 1, 1), kind)
+    assert not course.may_continue(failed(AUTH))
+    course.begin()
+    assert course.may_continue(failed(AUTH))
 
 
 def test_what_nobody_saw_may_have_been_effects() -> None:
-    course = Course(api.Fallback(adapters=["b"], on=[AUTH]))
-    course.miss()
-    assert not course.may_go_on(failed(AUTH))
-    course.begin(tells_tools=True)
-    course.note(pb.AgentEvent(sequence=1), None)
-    assert not course.may_go_on(failed(AUTH)), "a kind of a later revision may be anything"
+    course = Course(Rules(api.Fallback(adapters=["b"], on=[AUTH])))
+    course.assume_effects()
+    assert not course.may_continue(failed(AUTH))
+    course.begin()
+    course.observe(pb.AgentEvent(sequence=1), None)
+    assert not course.may_continue(failed(AUTH)), "a kind of a later revision may be anything"
 
 
 def test_what_is_not_to_be_tried_again_soon_is_not() -> None:
     result = failed(UPSTREAM)
-    course = Course(api.Fallback(), 1)
-    assert course.may_go_on(result)
+    course = Course(Rules(api.Fallback(), 1))
+    assert course.may_continue(result)
     result.failure.retry_not_before.FromSeconds(10**9)
-    assert not course.may_go_on(result)
+    assert not course.may_continue(result)
 
 
 @given(chance=st.floats(0, 1, exclude_max=True))
 def test_waits_grow_and_are_spread(chance: float) -> None:
-    course = Course(api.Fallback(), 9)
-    waits = [course.retry(chance) for _ in range(6)]
+    waits, history = list[float](), History()
+    for _ in range(6):
+        step = next_step(Rules(api.Fallback(), 9), history, Failed(failed(UPSTREAM)), chance)
+        assert isinstance(step, Retry)
+        waits, history = [*waits, step.delay_s], step.history
     assert waits == sorted(waits)
     assert 0.5 <= waits[0] <= 1
     assert waits[-1] <= 20
@@ -123,12 +144,12 @@ def test_the_next_request_is_the_same_task_in_the_same_place() -> None:
     request.session.fresh = True
     chain = api.Fallback(adapters=["b", "c"])
     chain.configs["c"].update({"model": "own"})
-    following = onward(request, "b", "bee", "/work", chain)
+    following = fallback_request(request, "b", "bee", "/work", chain)
     assert (following.adapter, following.prompt, following.model, following.run_id) == ("bee", "p", "", "r")
     assert dict(following.config) == {"timeoutSec": 5}
     assert (following.workspace.cwd, dict(following.env)) == ("/work", {"K": "v"})
     assert not following.HasField("session")
-    assert dict(onward(request, "c", "c", "", chain).config) == {"model": "own"}
+    assert dict(fallback_request(request, "c", "c", "", chain).config) == {"model": "own"}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +167,7 @@ def test_why_the_next_session_is_fresh_is_said_where_another_may_have_been_meant
     task: str, session: dict[str, Any], is_said: bool
 ) -> None:
     request = api.ExecuteRequest(adapter="one", task_key=task, session=api.SessionSelector(**session))
-    following = onward(request, "b", "b", "", api.Fallback(adapters=["b"]))
+    following = fallback_request(request, "b", "b", "", api.Fallback(adapters=["b"]))
     assert following.HasField("session") == is_said
     assert (following.session.fresh, "fell back from 'one'" in following.session.reason) == (is_said, is_said)
 
@@ -157,23 +178,25 @@ def test_the_next_adapter_works_where_the_request_says_though_none_did_yet(name:
     request.config.update({"cwd": "/said"})
     chain = api.Fallback(adapters=["b", "c"])
     chain.configs["c"].update({"timeoutSec": 1})
-    assert onward(request, name, name, "", chain).workspace.cwd == "/said"
-    assert onward(request, name, name, "/seen", chain).workspace.cwd == "/seen"
+    assert fallback_request(request, name, name, "", chain).workspace.cwd == "/said"
+    assert fallback_request(request, name, name, "/seen", chain).workspace.cwd == "/seen"
     request.workspace.cwd = "/wanted"
-    assert onward(request, name, name, "", chain).workspace.cwd == "/wanted"
+    assert fallback_request(request, name, name, "", chain).workspace.cwd == "/wanted"
 
 
 def test_what_a_router_keeps_to_itself_reaches_no_adapter() -> None:
     chain = api.Fallback(adapters=["b"])
     chain.configs["b"].update({"timeoutSec": 1, "sessionCompaction": {"maxSessionRuns": 5}})
-    assert dict(onward(api.ExecuteRequest(), "b", "b", "", chain).config) == {"timeoutSec": 1}
+    assert dict(fallback_request(api.ExecuteRequest(), "b", "b", "", chain).config) == {"timeoutSec": 1}
 
 
 def test_settings_that_say_nothing_are_none() -> None:
     request = api.ExecuteRequest(fallback=api.Fallback(adapters=["b"]))
     request.agent.adapter_config.update({"timeoutSec": 1})
     request.fallback.configs["b"].SetInParent()
-    following = api.ExecuteRequest.FromString(onward(request, "b", "b", "", request.fallback).SerializeToString())
+    following = api.ExecuteRequest.FromString(
+        fallback_request(request, "b", "b", "", request.fallback).SerializeToString()
+    )
     assert following.HasField("config"), "else the agent's stored settings would be in force"
     assert not following.config.fields
 
@@ -235,6 +258,22 @@ def test_a_policy_for_another_adapter_is_looked_at_too(policy: Any, path: str | 
     assert (objection.path if objection is not None else None) == path
 
 
+NOBODY_ELSES = {
+    *("UNSPECIFIED", "MODEL_REFUSED", "MAX_TURNS", "CONTEXT_OVERFLOW", "SESSION_LOST", "INVALID_CONFIG"),
+    *("PERMISSION_DENIED", "ADAPTER_LOST", "WORKSPACE_FAILED", "INTERNAL", "TOOL_TIMEOUT", "OUTPUT_LIMIT"),
+}
+"""Failures of the task, the request or ourselves: another agent would meet them too, or nobody knows."""
+
+
+@pytest.mark.parametrize("kind", [name.removeprefix("FAILURE_KIND_") for name in pb.FailureKind.keys()])  # noqa: SIM118
+def test_another_agent_is_offered_for_what_it_may_not_have(kind: str) -> None:
+    outcome = pb.OUTCOME_TIMED_OUT if kind.endswith("TIMEOUT") else pb.OUTCOME_FAILED
+    result = pb.Result(outcome=outcome, failure=pb.Failure(kind=pb.FailureKind.Value(f"FAILURE_KIND_{kind}")))
+    assert needs_candidates(result) is (kind not in NOBODY_ELSES)
+    result.outcome = pb.OUTCOME_CANCELLED
+    assert not needs_candidates(result)
+
+
 def test_candidates_are_agents_that_are_logged_in_and_then_models() -> None:
     def found(adapter: str, auth: api.AuthState.ValueType, *, agent: bool = True, **fields: Any) -> api.Detection:
         features = [pb.FEATURE_PROMPT, *([] if agent else [pb.FEATURE_WORKSPACE, pb.FEATURE_MODEL_CHOICE])]
@@ -267,7 +306,7 @@ def test_a_later_attempt_has_what_is_left_of_the_time(wall_s: float, passed_s: f
     request.limits.wall.FromNanoseconds(int(wall_s * 1e9))
     request.limits.idle.FromSeconds(7)
     request.config.update({"timeoutSec": 5})
-    following = shortened(request, passed_s)
+    following = with_remaining_time(request, passed_s)
     assert following.limits.wall.ToNanoseconds() == left_s * 1e9
     assert following.limits.idle.ToSeconds() == 7
     assert following.config["timeoutSec"] == 5, "it does not count"
@@ -282,22 +321,95 @@ def test_so_it_is_where_a_setting_bounds_it(where: str, told: Any, left: Any) ->
     request = api.ExecuteRequest()
     settings = request.config if where == "config" else request.agent.adapter_config
     settings.update({"timeoutSec": told, "graceSec": 3})
-    following = shortened(request, 20.0)
+    following = with_remaining_time(request, 20.0)
     after = following.config if where == "config" else following.agent.adapter_config
     assert dict(after) == {"timeoutSec": left, "graceSec": 3}
     assert following.HasField("config") is (where == "config")
     assert not following.HasField("limits")
-    assert shortened(api.ExecuteRequest(), 20.0) == api.ExecuteRequest()
+    assert with_remaining_time(api.ExecuteRequest(), 20.0) == api.ExecuteRequest()
+
+
+def test_what_an_agent_tried_again_itself_is_not_tried_again_here() -> None:
+    rules = Rules(api.Fallback(adapters=["two"], on=[UPSTREAM]), 2)
+    plain, said, told = failed(UPSTREAM), failed(UPSTREAM), failed(UPSTREAM, counters=pb.RunCounters(retries=3))
+    said.failure.agent_retried = True
+    steps = [next_step(rules, History(), Failed(result)) for result in (plain, said, told)]
+    assert [type(step) for step in steps] == [Retry, Fallback, Fallback], "another agent may do better"
 
 
 @pytest.mark.parametrize(
     ("counters", "follows"), [({"turns": 1}, True), ({"tool_calls": 1}, False), ({"file_changes": 1}, False)]
 )
 def test_what_a_result_counts_has_happened_though_no_event_told_it(counters: dict[str, int], follows: bool) -> None:
-    course = Course(api.Fallback(adapters=["two"], on=[AUTH]), 2)
+    course = Course(Rules(api.Fallback(adapters=["two"], on=[AUTH]), 2))
     again, another = (failed(kind, counters=pb.RunCounters(**counters)) for kind in (UPSTREAM, AUTH))
-    assert course.may_retry(again) is follows
-    assert course.may_fall_back(another) is follows
-    assert bool(course.withheld(another)) is not follows
-    course.fallback.after_side_effects = True
-    assert course.may_fall_back(another)
+    assert isinstance(course.after(Failed(again)), Retry) is follows
+    assert isinstance(course.after(Failed(another)), Fallback) is follows
+    assert bool(course.withheld_reason(another)) is not follows
+    course.rules.fallback.after_side_effects = True
+    assert isinstance(course.after(Failed(another)), Fallback)
+
+
+DOWN = DragomanError(Reason.ADAPTER_UNAVAILABLE, "is gone")
+WRONG = DragomanError(Reason.INVALID_REQUEST, "is wrong")
+ON_SPAWN = [pb.FAILURE_KIND_SPAWN_FAILED, AUTH]
+
+
+@pytest.mark.parametrize(
+    ("rules", "history", "error", "follows"),
+    [
+        ({"adapters": "bc", "on": ON_SPAWN}, History(), DOWN, "b"),
+        ({"adapters": "bc", "on": ON_SPAWN}, History(), WRONG, None),
+        ({"adapters": "bc", "on": [AUTH]}, History(), DOWN, None),
+        ({"adapters": "", "on": ON_SPAWN}, History(), DOWN, None),
+        ({"adapters": "bc", "on": ON_SPAWN}, History(chosen=1, skipped=DOWN), WRONG, "c"),
+        ({"adapters": "bc", "on": ON_SPAWN}, History(chosen=2, skipped=DOWN), WRONG, None),
+        ({"adapters": "bc", "on": ON_SPAWN}, History(chosen=1, failed=failed(AUTH)), WRONG, "c"),
+        ({"adapters": "bc", "on": ON_SPAWN}, History(retries=1, failed=failed(UPSTREAM)), WRONG, None),
+        ({"adapters": "bc", "on": [UPSTREAM]}, History(retries=1, failed=failed(UPSTREAM)), WRONG, "b"),
+    ],
+)
+def test_what_follows_a_rejection(
+    rules: dict[str, Any], history: History, error: DragomanError, follows: str | None
+) -> None:
+    step = next_step(Rules(api.Fallback(**rules), 1), history, Rejected(error))
+    if follows is None:
+        assert step == End()
+    else:
+        assert isinstance(step, Fallback)
+        assert (step.adapter, step.history.chosen) == (follows, history.chosen + 1)
+        assert step.history.skipped == (error if history == History() else history.skipped)
+
+
+RESULTS = st.sampled_from([failed(AUTH), failed(UPSTREAM), failed(CRASHED)])
+OUTCOMES = st.one_of(
+    st.builds(
+        Failed, st.sampled_from([failed(AUTH), failed(UPSTREAM), failed(CRASHED)]), st.booleans(), st.booleans()
+    ),
+    st.sampled_from([Rejected(DOWN), Rejected(WRONG)]),
+)
+
+
+@given(
+    outcomes=st.lists(OUTCOMES, max_size=20), retries=st.integers(0, 3), chain=st.integers(0, 3), after=st.booleans()
+)
+@settings(max_examples=100, deadline=None)
+def test_attempts_come_to_an_end_and_each_adapter_is_chosen_once(
+    outcomes: list[Outcome], retries: int, chain: int, after: bool
+) -> None:
+    names = [f"a{number}" for number in range(chain)]
+    rules = Rules(api.Fallback(adapters=names, on=[AUTH, UPSTREAM], after_side_effects=after), retries)
+    history, chosen, tried = History(), list[str](), 0
+    for outcome in outcomes:
+        step = next_step(rules, history, outcome)
+        assert next_step(rules, history, outcome) == step, "it depends on nothing else"
+        if isinstance(step, End):
+            break
+        history, tried = step.history, tried + 1
+        if isinstance(step, Fallback):
+            chosen, history = [*chosen, step.adapter], history.moved()
+        else:
+            assert isinstance(outcome, Failed)
+            assert not outcome.did_work
+    assert chosen == names[: len(chosen)]
+    assert tried <= (retries + 1) * (chain + 1)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router._local import guarded
+from dragoman.router.adapters import launcher
+from dragoman.router.adapters.channel import AdapterChannel
+from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
@@ -55,7 +57,7 @@ async def test_an_adapter_that_is_too_busy_to_describe_itself_is_asked_again(fol
 async def test_an_adapter_that_hears_nothing_is_ended_with_its_agents_when_a_run_is_to_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, asks: bool
 ) -> None:
-    monkeypatch.setattr("dragoman.router._rpc.launched.DEAF_S", 0.3)
+    monkeypatch.setattr("dragoman.router.adapters.supervisor.DEAF_S", 0.3)
     async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
         stream = caller.execute("fake", "a", {"gate": "g"}, run_id="r")
         await stream.until("text")
@@ -64,16 +66,16 @@ async def test_an_adapter_that_hears_nothing_is_ended_with_its_agents_when_a_run
         if asks:
             answered = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
             assert answered.outcome == event_pb2.OUTCOME_LOST
-            told = (await stream.rest())[-1].result.failure.message
-            assert "did not answer for 0.3 s and was killed" in told
+            message = (await stream.rest())[-1].result.failure.message
+            assert "did not answer for 0.3 s, so the router killed it" in message
         else:
-            stream.cancel()  # nobody holds it any more
+            stream.cancel()  # no client holds it any more
         await gone(entry.pid)
         await gone(entry.guard_pid)
         assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
 
 
-async def test_a_killed_adapter_means_lost_at_once_and_harms_nobody_else(folder: Path) -> None:
+async def test_a_killed_adapter_means_lost_at_once_and_harms_no_other(folder: Path) -> None:
     manifests = (manifest(folder, "fake"), manifest(folder, "other"))
     async with routing(config(folder, manifests=manifests)) as (_router, caller):
         doomed = caller.execute("fake", "a", {"gate": "g"}, run_id="doomed")
@@ -87,7 +89,7 @@ async def test_a_killed_adapter_means_lost_at_once_and_harms_nobody_else(folder:
         os.kill(pid, signal.SIGKILL)
         events = await doomed.rest()
 
-        assert loop.time() - killed_at < 5.0, "nobody waits to see whether it comes back"
+        assert loop.time() - killed_at < 5.0, "the router does not wait to see whether it comes back"
         last = events[-1]
         assert last.result.outcome == event_pb2.OUTCOME_LOST
         assert last.sequence == 3
@@ -105,10 +107,10 @@ async def test_after_a_crash_the_next_run_gets_a_new_process(folder: Path) -> No
     async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
         crashed = await caller.execute("fake", {"exit": 7}).rest()
         assert crashed[-1].result.outcome == event_pb2.OUTCOME_LOST
-        assert "exit code 7" in crashed[-1].result.failure.message
+        assert "exited with code 7" in crashed[-1].result.failure.message
         dead = await caller.entry("fake")
         assert dead.state == router_pb2.ADAPTER_STATE_UNAVAILABLE
-        assert "exit code 7" in dead.reason
+        assert "exited with code 7" in dead.reason
 
         events = await caller.execute("fake", {"end": "SUCCEEDED"}).rest()
 
@@ -118,17 +120,17 @@ async def test_after_a_crash_the_next_run_gets_a_new_process(folder: Path) -> No
         assert entry.state == router_pb2.ADAPTER_STATE_READY
 
 
-async def test_a_crash_loop_is_told_and_slows_down(folder: Path) -> None:
+async def test_a_crash_loop_is_reported_and_slows_down(folder: Path) -> None:
     program = "print('adapter output', flush=True); raise SystemExit(3)"
     broken = manifest(folder, "fake", command=[sys.executable, "-c", program])
     async with routing(config(folder, manifests=(broken,))) as (_router, caller):
         errors: list[DragomanError] = []
-        while not errors or "not started again" not in errors[-1].message:
+        while not errors or "will try to start it again" not in errors[-1].message:
             errors.append(await caller.execute("fake").error())
             assert len(errors) < 10
 
         assert {error.reason for error in errors} == {Reason.ADAPTER_UNAVAILABLE}
-        assert "exit code 3" in errors[0].message
+        assert "exited with code 3" in errors[0].message
         log = folder / "s" / "logs" / "fake.log"
         assert str(log) in errors[0].message
         assert "adapter output" in log.read_text()
@@ -139,40 +141,40 @@ async def test_a_crash_loop_is_told_and_slows_down(folder: Path) -> None:
         assert "times in a row" in entry.reason
 
 
-async def test_one_that_ends_before_its_guard_is_reached_is_told_with_its_exit_code(
+async def test_one_that_ends_before_its_guard_is_reached_is_reported_with_its_exit_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first_word = guarded._first_word
+    start_event = launcher._start_event
 
     async def late(guard: asyncio.subprocess.Process) -> dict[str, Any]:
-        word = await first_word(guard)
+        word = await start_event(guard)
         await guard.wait()
         return word
 
-    monkeypatch.setattr(guarded, "_first_word", late)
+    monkeypatch.setattr(launcher, "_start_event", late)
     broken = manifest(folder, "fake", command=[sys.executable, "-c", "raise SystemExit(3)"])
     async with routing(config(folder, manifests=(broken,))) as (_router, caller):
         error = await caller.execute("fake").error()
-        assert "exit code 3" in error.message
+        assert "with code 3" in error.message
         assert str(folder / "s" / "logs" / "fake.log") in error.message
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "reason"),
     [
         ({"command": ["/nonexistent/adapter"]}, "No such file"),
-        ({"env": {"SIDECAR_DEAF": "1"}}, "was not ready within 0.5 s"),
-        ({"env": {"SIDECAR_NOT_SERVING": "1"}}, "was not ready within 0.5 s"),
+        ({"env": {"SIDECAR_DEAF": "1"}}, "did not become ready within 0.5 s"),
+        ({"env": {"SIDECAR_NOT_SERVING": "1"}}, "did not become ready within 0.5 s"),
     ],
 )
 async def test_an_adapter_that_does_not_start_is_unavailable(
-    folder: Path, more: dict[str, object], told: str
+    folder: Path, more: dict[str, object], reason: str
 ) -> None:
     broken = manifest(folder, "fake", **more)  # type: ignore[arg-type] # keys of a manifest
     async with routing(config(folder, manifests=(broken,), start_timeout_s=0.5)) as (_router, caller):
         error = await caller.execute("fake", run_id="again").error()
         assert error.reason is Reason.ADAPTER_UNAVAILABLE
-        assert told in error.message
+        assert reason in error.message
         assert "fake" in error.message
         assert error.retry_after_s
         # The run never was.
@@ -202,6 +204,30 @@ async def test_an_idle_adapter_is_let_go_and_comes_back(folder: Path) -> None:
         assert (await caller.entry("fake")).restarts == 0
 
 
+async def test_short_calls_do_not_let_an_adapter_go_before_it_was_idle(folder: Path) -> None:
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
+        pids = set()
+        for _ in range(200):
+            await caller.adapter.Describe(pb.DescribeRequest(adapter="fake"), timeout=PATIENCE_S)
+            await caller.adapter.Detect(pb.DetectRequest(adapter="fake", refresh=True), timeout=PATIENCE_S)
+            assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+            pids.add((await caller.entry("fake")).pid)
+        assert len(pids) == 1
+
+
+async def test_a_short_call_begins_the_idle_time_anew(folder: Path) -> None:
+    clock = asyncio.get_running_loop().time
+    described = pb.DescribeResponse(adapter="fake", instance_id="one")
+    endpoint = AdapterInstance(AdapterChannel(f"unix:{folder}/absent"), described)
+    with endpoint.used():
+        assert endpoint.idle_s(clock()) == 0.0
+    since = clock()
+    assert endpoint.idle_s(since + 5.0) == pytest.approx(5.0, abs=0.5)
+    with endpoint.used():
+        pass
+    assert endpoint.idle_s(clock()) < 5.0
+
+
 async def test_a_router_that_stops_leaves_nothing_and_its_readers_see_the_end(folder: Path) -> None:
     async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (router, caller):
         stream = caller.execute("fake", {"gate": "g"})
@@ -214,6 +240,17 @@ async def test_a_router_that_stops_leaves_nothing_and_its_readers_see_the_end(fo
         assert not is_alive(entry.pid)
         assert not is_alive(entry.guard_pid)
         assert list((folder / "s" / "run").iterdir()) == []
+
+
+async def test_a_router_whose_streams_are_read_to_their_end_stops_without_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.router.api.drain._LAST_READS_S", 60.0)
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (router, caller):
+        for _ in range(2):
+            assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+        async with asyncio.timeout(PATIENCE_S):
+            await router.stop(0.0)
 
 
 async def test_a_second_stop_does_not_wait_for_a_stubborn_adapter(folder: Path) -> None:

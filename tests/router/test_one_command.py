@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
-from dragoman.router._domain.reservation import STEP
-from dragoman.router._domain.stored import StoredRun
-from dragoman.router._rpc.core import Core
-from dragoman.router._rpc.keeping import Keeping
-from dragoman.router._rpc.takeover import Takeover
-from dragoman.router._store.database import StoreError
-from dragoman.router._store.store import Store
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.cluster.failover import Failover
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.lease_table import LeaseTable
+from dragoman.router.storage.reservation import STEP
+from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
@@ -58,10 +58,10 @@ async def answer(caller: Caller, run_id: str) -> None:
 async def test_who_attaches_goes_on_with_it(folder: Path) -> None:
     entry = await killed(folder, "r")
     async with passing(folder) as (_router, caller):
-        told = (await caller.run("r")).run
-        assert not told.HasField("result")
-        (remark,) = told.remarks
-        assert "Attach goes on with it" in remark
+        summary = (await caller.run("r")).run
+        assert not summary.HasField("result")
+        (remark,) = summary.remarks
+        assert "Attach recovers it" in remark
         listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(live_only=True), timeout=PATIENCE_S)
         assert [list(run.remarks) for run in listed.runs] == [[remark]]
         assert is_alive(entry.pid), "to look changes nothing"
@@ -142,7 +142,7 @@ async def test_who_has_done_with_a_process_leaves_it_to_who_has_a_run_there(fold
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "unix:/nowhere/a.sock", ""])
 async def test_what_it_cannot_see_it_declares_not_lost(folder: Path, address: str) -> None:
-    """Runs at addresses, and of adapters that only the dead router was told of, are for a router that stays."""
+    """Runs at addresses, and of adapters that only the dead router was given, are for a router that stays."""
     await killed(folder, "r")
     if address:
         await _put_at(address, folder)
@@ -161,31 +161,31 @@ async def _put_at(address: str, folder: Path) -> None:
         assert connection.execute("UPDATE runs SET place = ? WHERE run_id = 'r'", (place,)).rowcount == 1
 
 
-async def test_a_run_whose_taking_nobody_was_told_of_is_followed_all_the_same(
+async def test_a_run_whose_claim_got_no_answer_is_followed_nevertheless(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log had it done, and the connection broke; and somebody else asked for the run meanwhile."""
-    take, find, both, finds = Store.take, Keeping.find, asyncio.Event(), itertools.count(1)
+    """The log had it done, and the connection broke; and another process requested the run meanwhile."""
+    take, find, both, finds = LeaseTable.take, RunLog.find, asyncio.Event(), itertools.count(1)
 
-    async def counted(keeping: Keeping, run_id: str) -> StoredRun | None:
+    async def counted(keeping: RunLog, run_id: str) -> StoredRun | None:
         found = await find(keeping, run_id)
         if next(finds) == 2:
             both.set()
         return found
 
-    async def unanswered(store: Store, *what: Any, **more: Any) -> StoredRun | None:
+    async def unanswered(leases: LeaseTable, *what: Any, **more: Any) -> StoredRun | None:
         await both.wait()
-        taken = await take(store, *what, **more)
+        taken = await take(leases, *what, **more)
         if taken is not None:
             raise StoreError("the connection broke")
         return taken
 
     async with passing(folder, name="stays", takes_over=True) as (_router, caller):
         with monkeypatch.context() as patch:
-            patch.setattr(Takeover, "_look", _nothing)  # it is for who asks to find the run
+            patch.setattr(Failover, "_look", _nothing)  # it is for who asks to find the run
             await killed(folder, "r")
-            patch.setattr(Store, "take", unanswered)
-            patch.setattr(Keeping, "find", counted)
+            patch.setattr(LeaseTable, "take", unanswered)
+            patch.setattr(RunLog, "find", counted)
             first, second = caller.attach("r"), caller.attach("r")
             reasons = {(await first.error()).reason, (await second.error()).reason}
         assert reasons == {Reason.RUN_LOG_UNAVAILABLE, Reason.ADAPTER_UNAVAILABLE}
@@ -200,19 +200,19 @@ async def test_a_run_is_seen_to_though_who_asked_for_it_went_away(
 ) -> None:
     asked = asyncio.Event()
 
-    async def tried(core: Core) -> None:
+    async def tried(_pool: AdapterPool) -> None:
         asked.set()
         await asyncio.sleep(0.2)  # as where an address is not reached yet
 
     async with passing(folder, name="stays", takes_over=True, manifests=()) as (_router, caller):
-        monkeypatch.setattr(Takeover, "_look", _nothing)  # as above
+        monkeypatch.setattr(Failover, "_look", _nothing)  # as above
         await killed(folder, "r")
-        monkeypatch.setattr(Core, "tried", tried)
+        monkeypatch.setattr(AdapterPool, "tried", tried)
         stream = caller.attach("r")
         await asked.wait()
         stream.cancel()
         assert (await attached(caller, "r", 0))[-1].result.outcome == event_pb2.OUTCOME_LOST
 
 
-async def _nothing(_takeover: Takeover) -> None:
+async def _nothing(_takeover: Failover) -> None:
     """Look for no run."""

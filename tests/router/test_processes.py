@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import Reason
-from dragoman.router._local.places import clear_up, hold_places
+from dragoman.router.runtime_dirs import open_runtime_dirs, remove_stale
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
@@ -37,9 +38,9 @@ run_router(config, on_ready=lambda addresses: print(json.dumps(addresses), flush
 @contextlib.asynccontextmanager
 async def program(folder: Path, **fields: Any) -> AsyncIterator[tuple[asyncio.subprocess.Process, Caller]]:
     """A router in a process of its own."""
-    given = {"listen": [f"unix:{folder}/r.sock"], "state_dir": str(folder / "s"), **fields}
+    settings = {"listen": [f"unix:{folder}/r.sock"], "state_dir": str(folder / "s"), **fields}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _PROGRAM, json.dumps(given), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", _PROGRAM, json.dumps(settings), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_S):
@@ -85,7 +86,7 @@ async def test_a_process_at_an_address_that_dies_is_known_to_be_gone(folder: Pat
             process.kill()
             last = (await stream.rest())[-1]
             assert last.result.outcome == event_pb2.OUTCOME_LOST
-            assert "its process has ended" in last.result.failure.message
+            assert "its process has exited" in last.result.failure.message
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -113,7 +114,7 @@ async def test_what_a_killed_router_and_a_killed_guard_left_is_ended_by_the_next
         os.kill(entry.guard_pid, signal.SIGKILL)
         await gone(entry.guard_pid)
         assert is_alive(entry.pid)
-        clear_up(folder / "s" / "run")
+        remove_stale(folder / "s" / "run")
         await gone(entry.pid)
     assert list((folder / "s" / "run").iterdir()) == []
 
@@ -122,13 +123,23 @@ async def test_what_a_living_router_uses_is_not_tidied_up(folder: Path) -> None:
     async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_router, caller):
         stream = caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
         await stream.until("text")
-        clear_up(folder / "s" / "run")
+        remove_stale(folder / "s" / "run")
         await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
         assert kinds(await stream.rest()) == ["result"]
 
 
+def test_a_state_directory_that_is_meant_for_all_is_refused_and_left_as_it_is(folder: Path) -> None:
+    shared = folder / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with pytest.raises(AddressError, match="other users can write to"), open_runtime_dirs(shared):
+        pass
+    assert shared.stat().st_mode & 0o7777 == 0o1777
+    assert list(shared.iterdir()) == []
+
+
 def test_what_a_router_that_just_starts_makes_is_not_tidied_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, others = fcntl.flock, [clear_up]
+    lock, others = fcntl.flock, [remove_stale]
 
     def late(file: int, how: int) -> None:
         while others:
@@ -136,10 +147,10 @@ def test_what_a_router_that_just_starts_makes_is_not_tidied_up(folder: Path, mon
         lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with hold_places(folder) as places:
+    with open_runtime_dirs(folder) as places:
         assert not others
         assert places.runtime.exists()
-        clear_up(folder / "run")
+        remove_stale(folder / "run")
         assert places.runtime.exists()
     assert list((folder / "run").iterdir()) == []
 
@@ -173,7 +184,7 @@ async def test_a_run_that_ends_with_its_router_says_so_later(folder: Path) -> No
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         run = (await caller.run("r")).run
         assert run.result.outcome == event_pb2.OUTCOME_CANCELLED
-        assert list(run.remarks) == ["The router was told to end, and its adapters with it: the run ends."]
+        assert list(run.remarks) == ["The router and its adapters are shutting down; the run is being cancelled."]
 
 
 async def test_the_second_signal_ends_at_once(folder: Path) -> None:

@@ -1,13 +1,13 @@
-"""Reading a run from the log: where it goes on in memory, and what is told when the log fails in between."""
+"""Reading a run from the log: where it continues in memory, and what is reported when the log fails in between."""
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.fanout import Fanout
-from dragoman.router._domain.stored import StoredEvents
-from dragoman.router._rpc.recalling import LogReader
-from dragoman.router._store.batches import pack
-from dragoman.router._store.database import StoreError
-from dragoman.router._store.store import Store
+from dragoman.protocol.event_buffer import EventBuffer
+from dragoman.router.model.stored import StoredEvents
+from dragoman.router.storage.batches import pack
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.reader import StoredEventReader
+from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
 
 
@@ -32,9 +32,9 @@ class Scripted(Store):
         return [StoredEvents(run_id, after + 1, after + len(page), pack(page))] if page else []
 
 
-def evicted(*sequences: int) -> Fanout:
+def evicted(*sequences: int) -> EventBuffer:
     """Return a run's events in memory, where only the last one is kept."""
-    fanout = Fanout("r", capacity_bytes=1, reader_lag_bytes=1)
+    fanout = EventBuffer("r", capacity_bytes=1, reader_lag_bytes=1)
     for sequence in sequences:
         fanout.append(text(sequence), sequence)
     return fanout
@@ -42,19 +42,27 @@ def evicted(*sequences: int) -> Fanout:
 
 async def test_what_is_answered_while_the_log_is_read_is_not_asked_again() -> None:
     fanout, pending = evicted(1, 2, 3), [question("old"), question("new")]
-    reader = LogReader(
-        Scripted([text(1), text(2)]), "r", 0, fanout=fanout, replay_done=True, copies=lambda: list(pending)
-    )
+    reader = StoredEventReader(Scripted([text(1), text(2)]), "r", 0, fanout=fanout, copies=lambda: list(pending))
     assert await reader.read() == [text(1), text(2)]
     del pending[0]
-    told = [pb.AgentEvent.FromString(data) for data in await reader.read()]
-    assert [event.WhichOneof("body") for event in told] == ["text", "input_request", "replay_done"]
-    assert told[1].input_request.id == "new"
+    events = [pb.AgentEvent.FromString(data) for data in await reader.read()]
+    assert [event.WhichOneof("body") for event in events] == ["text", "input_request", "replay_done"]
+    assert events[1].input_request.id == "new"
 
 
-async def test_what_is_written_before_it_is_told_is_not_told_by_the_log() -> None:
+async def test_a_run_that_ends_while_the_log_is_read_ends_once() -> None:
+    end = pb.AgentEvent(sequence=3, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)).SerializeToString()
     fanout = evicted(1, 2)
-    reader = LogReader(Scripted([text(1), text(2), text(3)], []), "r", 0, fanout=fanout)
+    fanout.append(end, 3)
+    fanout.close()
+    reader = StoredEventReader(Scripted([text(1), text(2), end], []), "r", 0, fanout=fanout)
+    assert await reader.read() == [text(1), text(2), end]
+    assert await reader.read() == []
+
+
+async def test_what_is_written_before_it_is_published_is_not_read_from_the_log() -> None:
+    fanout = evicted(1, 2)
+    reader = StoredEventReader(Scripted([text(1), text(2), text(3)], []), "r", 0, fanout=fanout)
     assert await reader.read() == [text(1), text(2)]
     fanout.append(text(3), 3)
     fanout.close()
@@ -63,7 +71,7 @@ async def test_what_is_written_before_it_is_told_is_not_told_by_the_log() -> Non
 
 
 async def test_a_log_that_fails_in_the_middle_says_so_and_that_it_may_be_tried_again() -> None:
-    reader = LogReader(Scripted([text(1)], StoreError("the disk is gone")), "r", 0)
+    reader = StoredEventReader(Scripted([text(1)], StoreError("the disk is gone")), "r", 0)
     assert await reader.read() == [text(1)]
     with pytest.raises(DragomanError, match="the disk is gone") as failure:
         await reader.read()
@@ -73,10 +81,10 @@ async def test_a_log_that_fails_in_the_middle_says_so_and_that_it_may_be_tried_a
 
 
 async def test_a_run_that_is_forgotten_while_it_is_read_does_not_end_as_if_it_were_whole() -> None:
-    reader = LogReader(Scripted([text(1), text(2)], []), "r", 0, end=3)
+    reader = StoredEventReader(Scripted([text(1), text(2)], []), "r", 0, end=3)
     assert await reader.read() == [text(1), text(2)]
     with pytest.raises(DragomanError) as failure:
         await reader.read()
     assert failure.value.reason is Reason.RUN_NOT_FOUND
-    whole = LogReader(Scripted([text(1), text(2)], []), "r", 0, end=2)
+    whole = StoredEventReader(Scripted([text(1), text(2)], []), "r", 0, end=2)
     assert [await whole.read(), await whole.read()] == [[text(1), text(2)], []]

@@ -67,7 +67,7 @@ async def test_bytes_pass_unchanged_whatever_they_mean(folder: Path) -> None:
 async def test_a_broken_link_is_followed_without_a_hole_or_a_repetition(folder: Path) -> None:
     sidecar = Sidecar()
     proxy = Proxy(folder / "p.sock", folder / "a.sock")
-    await proxy.mend()
+    await proxy.restore()
     address = f"unix:{folder}/p.sock"
     async with (
         serving(sidecar, f"unix:{folder}/a.sock"),
@@ -81,7 +81,7 @@ async def test_a_broken_link_is_followed_without_a_hole_or_a_repetition(folder: 
         told = await stream.until("notice")
         assert told[-1].notice.code == "adapter_stream_broken"
         sidecar.open("g")
-        await proxy.mend()
+        await proxy.restore()
         rest = await stream.rest()
 
         assert sequences([*first, *told, *rest]) == [1, 2, 3, 4]
@@ -116,7 +116,7 @@ async def test_a_new_process_at_the_address_means_lost(folder: Path) -> None:
 async def test_an_adapter_that_stays_away_means_lost_and_a_cancel_once_it_is_back(folder: Path) -> None:
     sidecar = Sidecar()
     proxy = Proxy(folder / "p.sock", folder / "a.sock")
-    await proxy.mend()
+    await proxy.restore()
     configured = config(folder, addresses=(f"unix:{folder}/p.sock",), reattach_s=0.3)
     async with serving(sidecar, f"unix:{folder}/a.sock"), routing(configured) as (_router, caller):
         await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
@@ -127,7 +127,7 @@ async def test_an_adapter_that_stays_away_means_lost_and_a_cancel_once_it_is_bac
         assert events[-1].result.outcome == event_pb2.OUTCOME_LOST
         assert "0.3 s" in events[-1].result.failure.message
 
-        await proxy.mend()
+        await proxy.restore()
         async with asyncio.timeout(PATIENCE_S):
             await sidecar.gate("called Cancel").wait()
         # LOST is final: what the adapter says now changes nothing.
@@ -143,24 +143,24 @@ async def test_an_adapter_that_forgot_the_run_means_lost(folder: Path) -> None:
         sidecar.open("g")
         events = await stream.rest()
         assert events[-1].result.outcome == event_pb2.OUTCOME_LOST
-        assert "does not know the run" in events[-1].result.failure.message
+        assert "no longer knows the run" in events[-1].result.failure.message
 
 
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        (["a", {"raw": event(6, "text").hex()}, {"gate": "never"}], "sequence 6 came after 2"),
-        (["a", {"raw": event(1, "text").hex()}, {"gate": "never"}], "sequence 1 came after 2 in one stream"),
-        ([{"raw": event(0, "text").hex()}, {"gate": "never"}], "text came without a sequence (after 1)"),
-        ([{"raw": event(0, "result").hex()}, {"gate": "never"}], "result came without a sequence"),
+        (["a", {"raw": event(6, "text").hex()}, {"gate": "never"}], "sequence 6 followed 2"),
+        (["a", {"raw": event(1, "text").hex()}, {"gate": "never"}], "sequence 1 followed 2 in one stream"),
+        ([{"raw": event(0, "text").hex()}, {"gate": "never"}], "text has no sequence (after sequence 1)"),
+        ([{"raw": event(0, "result").hex()}, {"gate": "never"}], "result has no sequence"),
         ([{"raw": event(2, "started").hex()}, {"gate": "never"}], "out of order"),
         ([{"raw": event(2, "result").hex()}, {"gate": "never"}], "result (sequence 2) has no outcome"),
         ([{"raw": event(2, "result", run_id="other").hex()}, {"gate": "never"}], "names another run"),
         ([{"raw": event(2, "text", run_id="other").hex()}, {"gate": "never"}], "text (sequence 2) names another run"),
         ([{"raw": event(0, "heartbeat", run_id="other").hex()}, {"gate": "never"}], "heartbeat names another run"),
-        ([{"raw": event(2, "notice", origin=ROUTER).hex()}, {"gate": "never"}], "claims to be a router's"),
-        ([{"raw": event(2, "text", attempt=7).hex()}, {"gate": "never"}], "is of attempt 7 where 1 is due"),
-        ([{"raw": "0aff"}, {"gate": "never"}], "no event"),
+        ([{"raw": event(2, "notice", origin=ROUTER).hex()}, {"gate": "never"}], "has origin ROUTER"),
+        ([{"raw": event(2, "text", attempt=7).hex()}, {"gate": "never"}], "has attempt 7, expected 1"),
+        ([{"raw": "0aff"}, {"gate": "never"}], "not a valid AgentEvent"),
         ([{"flood": [1, 1_200_000]}, {"gate": "never"}], "bytes"),
         (["a", {"stop": True}], "without a result"),
     ],
@@ -257,7 +257,7 @@ async def test_a_run_whose_callers_are_gone_is_cancelled_after_its_time(folder: 
         # One that does not hold does not keep it.
         rest = await follower.rest()
         assert rest[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
-        assert sidecar.requests("Cancel")[0].reason == "nobody holds the run"
+        assert sidecar.requests("Cancel")[0].reason == "no client is attached"
 
 
 async def test_a_holder_keeps_the_run_and_without_a_wish_it_ends_at_once(folder: Path) -> None:
@@ -337,7 +337,9 @@ async def test_attach_past_the_end_and_to_nothing(folder: Path) -> None:
         ahead = await caller.attach("r", after=9).error()
         assert ahead.reason is Reason.SEQUENCE_AHEAD
         assert ahead.metadata["last_sequence"] == "2"
-        assert kinds(await caller.attach("r").rest()) == ["started", "result"]
+        told = await caller.attach("r").rest()
+        assert kinds(told) == ["started", "result"]
+        assert await caller.attach("r", after=2).rest() == told[1:], "who joins at the end is told how it ended"
         assert (await caller.attach("x").error()).reason is Reason.RUN_NOT_FOUND
         # The adapter's own word, as it is named.
         error = await caller.attach("x", adapter="fake").error()
@@ -408,7 +410,7 @@ async def test_a_run_that_is_accepted_and_silent_is_cancelled_without_delay(fold
 async def test_an_adapter_that_does_not_end_a_cancelled_run_loses_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.router._rpc.steering._PROOF_S", 0.2)
+    monkeypatch.setattr("dragoman.router.runs.cancellation._PROOF_S", 0.2)
     sidecar = Sidecar()
 
     async def deaf(_request: pb.CancelRequest, _context: Any) -> pb.CancelResponse:
@@ -550,6 +552,9 @@ async def test_finished_runs_that_memory_has_forgotten_are_told_from_the_log(fol
         for number in range(4):
             assert (await caller.run(f"r{number}")).run.run_id == f"r{number}"
             assert await caller.attach(f"r{number}", 1).rest() == told[number][1:]
+            assert await caller.attach(f"r{number}", 3).rest() == told[number][2:], "its result again"
+            ahead = await caller.attach(f"r{number}", 4).error()
+            assert (ahead.reason, ahead.metadata["last_sequence"]) == (Reason.SEQUENCE_AHEAD, "3")
 
 
 async def test_finished_runs_are_forgotten_in_the_end(folder: Path) -> None:
@@ -569,18 +574,18 @@ async def test_methods_that_are_not_served_say_so(folder: Path) -> None:
 
 
 def test_the_configuration_is_complete_without_a_word() -> None:
-    assert RouterConfig().listen == ("127.0.0.1:7777",)
+    assert RouterConfig().listen == ()
 
 
-async def test_a_label_that_repeats_a_variable_is_masked_where_it_is_kept(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"env": {"API_KEY": "my-Secret-77"}}, {"config": {"env": {"API_KEY": "my-Secret-77"}}}]
+)
+async def test_a_label_that_repeats_a_variable_is_masked_where_it_is_kept(
+    folder: Path, fields: dict[str, Any]
+) -> None:
     async with beside(folder) as (caller, _sidecar):
-        fields: dict[str, Any] = {"labels": {"note": "my-Secret-77"}, "env": {"API_KEY": "my-Secret-77"}}
-        await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r", **fields).rest()
+        await caller.execute(
+            "fake", {"end": "SUCCEEDED"}, run_id="r", labels={"note": "my-Secret-77"}, **fields
+        ).rest()
         assert dict((await caller.run("r")).run.labels) == {"note": "[redacted]"}
     assert b"my-Secret-77" not in b"".join(path.read_bytes() for path in (folder / "s").glob("runs.db*"))
-
-
-async def test_a_zero_byte_is_refused_where_it_would_be_kept(folder: Path) -> None:
-    async with beside(folder) as (caller, _sidecar):
-        error = await caller.execute("fake", task_key="a\0b").error()
-        assert (error.reason, error.violations[0].path) == (Reason.INVALID_REQUEST, "task_key")

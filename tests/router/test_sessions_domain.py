@@ -4,22 +4,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dragoman.router._domain.requests import execute_objection
-from dragoman.router._domain.sessions import (
-    LONGEST_SUMMARY,
+from dragoman.router.api.validation import execute_objection
+from dragoman.router.model.stored import SessionId
+from dragoman.router.policy.sessions import (
+    MAX_SUMMARY_CHARS,
     NEVER,
-    Choice,
     Compaction,
-    Heard,
-    Wanted,
+    SessionDecision,
+    SessionReport,
+    SessionRequest,
+    apply_decision,
     compaction,
     cwd_of,
     handover,
-    kept,
-    tell,
-    wanted,
+    session_request,
+    updated_session,
 )
-from dragoman.router._domain.stored import SessionId
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
@@ -40,29 +40,29 @@ OTHERS = SessionId("c", "b", "fake", "t")
 
 
 @pytest.mark.parametrize(
-    ("asked", "wish"),
+    ("asked", "selected"),
     [
-        (request(""), Wanted()),
-        (request("", pb.SessionSelector(fork=True)), Wanted()),
-        (request(), Wanted(found_by=KEY, kept_by=KEY)),
-        (request(session=pb.SessionSelector()), Wanted(found_by=KEY, kept_by=KEY)),
-        (request(session=by_key()), Wanted(found_by=KEY, kept_by=KEY)),
-        (request(session=by_key("other")), Wanted(found_by=OTHER, kept_by=OTHER)),
-        (request("", by_key("other")), Wanted(found_by=OTHER, kept_by=OTHER)),
-        (request(session=by_key(agent_id="b")), Wanted(found_by=OTHERS, kept_by=OTHERS)),
-        (request(session=by_key("other", fork=True)), Wanted(found_by=OTHER, kept_by=KEY, fork=True)),
-        (request("", by_key("other", fork=True)), Wanted(found_by=OTHER, fork=True)),
-        (request(session=by_key(fork=True)), Wanted(found_by=KEY, fork=True)),
-        (request(session=pb.SessionSelector(fork=True)), Wanted(found_by=KEY, fork=True)),
-        (request(session=pb.SessionSelector(fresh=True)), Wanted(kept_by=KEY)),
-        (request("", pb.SessionSelector(fresh=True)), Wanted()),
-        (request(session=pb.SessionSelector(handle=event_pb2.SessionHandle(native_id="s"))), Wanted()),
-        (request(session=pb.SessionSelector(resume_run_id="r")), Wanted(of_run="r", kept_by=KEY)),
-        (request("", pb.SessionSelector(resume_run_id="r", fork=True)), Wanted(of_run="r", fork=True)),
+        (request(""), SessionRequest()),
+        (request("", pb.SessionSelector(fork=True)), SessionRequest()),
+        (request(), SessionRequest(stored_key=KEY, store_under=KEY)),
+        (request(session=pb.SessionSelector()), SessionRequest(stored_key=KEY, store_under=KEY)),
+        (request(session=by_key()), SessionRequest(stored_key=KEY, store_under=KEY)),
+        (request(session=by_key("other")), SessionRequest(stored_key=OTHER, store_under=OTHER)),
+        (request("", by_key("other")), SessionRequest(stored_key=OTHER, store_under=OTHER)),
+        (request(session=by_key(agent_id="b")), SessionRequest(stored_key=OTHERS, store_under=OTHERS)),
+        (request(session=by_key("other", fork=True)), SessionRequest(stored_key=OTHER, store_under=KEY, fork=True)),
+        (request("", by_key("other", fork=True)), SessionRequest(stored_key=OTHER, fork=True)),
+        (request(session=by_key(fork=True)), SessionRequest(stored_key=KEY, fork=True)),
+        (request(session=pb.SessionSelector(fork=True)), SessionRequest(stored_key=KEY, fork=True)),
+        (request(session=pb.SessionSelector(fresh=True)), SessionRequest(store_under=KEY)),
+        (request("", pb.SessionSelector(fresh=True)), SessionRequest()),
+        (request(session=pb.SessionSelector(handle=event_pb2.SessionHandle(native_id="s"))), SessionRequest()),
+        (request(session=pb.SessionSelector(resume_run_id="r")), SessionRequest(of_run="r", store_under=KEY)),
+        (request("", pb.SessionSelector(resume_run_id="r", fork=True)), SessionRequest(of_run="r", fork=True)),
     ],
 )
-def test_which_session_a_request_means(asked: pb.ExecuteRequest, wish: Wanted) -> None:
-    assert wanted(asked, "fake") == wish
+def test_which_session_a_request_means(asked: pb.ExecuteRequest, selected: SessionRequest) -> None:
+    assert session_request(asked, "fake") == selected
 
 
 def test_where_a_run_works() -> None:
@@ -102,7 +102,7 @@ def stored(native_id: str = "s1", **fields: object) -> router_pb2.StoredSession:
     ("session", "after_s", "word"),
     [
         (stored(runs=199), 0, ""),
-        (stored(runs=200), 0, "has had 200 runs"),
+        (stored(runs=200), 0, "reached 200 runs"),
         (stored(input_tokens=1_999_999), 0, ""),
         (stored(input_tokens=2_000_000), 0, "2,000,000 input tokens"),
         (stored(), 71.9 * HOUR_S, ""),
@@ -118,7 +118,7 @@ def test_when_a_session_has_been_gone_on_with_for_long_enough(
 
 
 @pytest.mark.parametrize(
-    ("told", "itself", "policy"),
+    ("settings", "itself", "policy"),
     [
         (None, False, Compaction(200, 2_000_000, 72)),
         (None, True, NEVER),
@@ -131,10 +131,10 @@ def test_when_a_session_has_been_gone_on_with_for_long_enough(
         ({"maxRawInputTokens": 0, "maxSessionAgeHours": 0.5}, False, Compaction(200, 0, 0.5)),
     ],
 )
-def test_the_policy(told: dict[str, Any] | None, itself: bool, policy: Compaction) -> None:
+def test_the_policy(settings: dict[str, Any] | None, itself: bool, policy: Compaction) -> None:
     asked = request()
-    if told is not None:
-        asked.config.update({"sessionCompaction": told})
+    if settings is not None:
+        asked.config.update({"sessionCompaction": settings})
     assert compaction(asked, compacts_itself=itself) == policy
     stored_with_agent = request()
     stored_with_agent.agent.adapter_config.CopyFrom(asked.config)
@@ -142,7 +142,7 @@ def test_the_policy(told: dict[str, Any] | None, itself: bool, policy: Compactio
 
 
 @pytest.mark.parametrize(
-    ("told", "path"),
+    ("settings", "path"),
     [
         (5, "config.sessionCompaction"),
         ({"enabled": "yes"}, "config.sessionCompaction.enabled"),
@@ -153,58 +153,59 @@ def test_the_policy(told: dict[str, Any] | None, itself: bool, policy: Compactio
         ({"maxRuns": 5}, "config.sessionCompaction.maxRuns"),
     ],
 )
-def test_a_policy_that_is_none(told: Any, path: str) -> None:
+def test_a_policy_that_is_none(settings: Any, path: str) -> None:
     asked = request()
-    asked.config.update({"sessionCompaction": told})
+    asked.config.update({"sessionCompaction": settings})
     objection = execute_objection(asked)
     assert objection is not None
     assert (objection.path, objection.is_unsupported) == (path, False)
 
 
 def test_what_is_handed_over_is_quoted() -> None:
-    note = handover(stored(last_summary="one\n\n{{agent.name}}\n> ignore all"), "the session has had 3 runs")
+    note = handover(stored(last_summary="one\n\n{{agent.name}}\n> ignore all"), "the session reached 3 runs")
     assert note == (
-        "You have worked on this before, in a conversation that is not gone on with: the session has had 3 runs.\n"
+        "You worked on this task in an earlier conversation, which is not being resumed"
+        " (the session reached 3 runs).\n"
         "Its last run was r1.\n"
-        "It ended with these words, quoted as they were said then:\n"
+        "Your final message of that run, quoted:\n"
         "> one\n>\n> {{agent.name}}\n> > ignore all\n"
-        "Go on from what is there now, and look up only what you need."
+        "Continue from the current state of the workspace; re-read only what you need."
     )
     assert ">" not in handover(stored(last_summary=""), "old")
 
 
-# What the adapter is told.
+# What the adapter gets.
 
 
-def told_to_adapter(asked: pb.ExecuteRequest, choice: Choice) -> pb.ExecuteRequest:
-    tell(asked, wanted(asked, "fake"), choice)
+def forwarded(asked: pb.ExecuteRequest, choice: SessionDecision) -> pb.ExecuteRequest:
+    apply_decision(asked, session_request(asked, "fake"), choice)
     return asked
 
 
 def test_the_adapter_gets_the_handle_in_place_of_the_key() -> None:
-    asked = told_to_adapter(request(session=by_key(fork=True)), Choice(stored().handle))
+    asked = forwarded(request(session=by_key(fork=True)), SessionDecision(stored().handle))
     assert asked.session == pb.SessionSelector(handle=stored().handle, fork=True)
-    assert Choice(stored().handle).native_id == "s1"
+    assert SessionDecision(stored().handle).native_id == "s1"
 
 
-def test_the_adapter_is_told_why_it_begins_a_new_one() -> None:
-    asked = told_to_adapter(request(session=by_key()), Choice(reason="why", handover="what"))
+def test_the_adapter_gets_the_reason_of_a_new_session() -> None:
+    asked = forwarded(request(session=by_key()), SessionDecision(reason="why", handover="what"))
     assert asked.session == pb.SessionSelector(fresh=True, reason="why", handover="what")
-    assert not told_to_adapter(request(), Choice()).HasField("session")
+    assert not forwarded(request(), SessionDecision()).HasField("session")
 
 
 @pytest.mark.parametrize(
     "selector",
     [pb.SessionSelector(handle=event_pb2.SessionHandle(native_id="s")), pb.SessionSelector(fresh=True, reason="own")],
 )
-def test_what_the_caller_said_himself_stays(selector: pb.SessionSelector) -> None:
-    assert told_to_adapter(request(session=selector), Choice()).session == selector
+def test_the_selector_of_the_caller_stays(selector: pb.SessionSelector) -> None:
+    assert forwarded(request(session=selector), SessionDecision()).session == selector
 
 
 def test_the_policy_does_not_reach_the_adapter() -> None:
     asked = request("")
     asked.agent.adapter_config.update({"sessionCompaction": {"maxSessionRuns": 1}, "model": "m"})
-    assert dict(told_to_adapter(asked, Choice()).agent.adapter_config) == {"model": "m"}
+    assert dict(forwarded(asked, SessionDecision()).agent.adapter_config) == {"model": "m"}
 
 
 # What is kept afterwards.
@@ -224,19 +225,19 @@ def heard(
     sent: str = "",
     resumed: bool | None = None,
     result: event_pb2.Result | None = None,
-) -> Heard:
+) -> SessionReport:
     update = event_pb2.SessionUpdate(change=change)
     if native_id:
         update.handle.CopyFrom(event_pb2.SessionHandle(adapter="fake", native_id=native_id, cwd="/w"))
-    ended = result or event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED, summary="last words")
-    return Heard(run_id, 5000.0, update, sent, resumed, ended)
+    ended = result or event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED, summary="final message")
+    return SessionReport(run_id, 5000.0, update, sent, resumed, ended)
 
 
 def test_the_first_session_of_a_task() -> None:
-    session = kept(KEY, None, heard(SET, "s1"), 6000.0)
+    session = updated_session(KEY, None, heard(SET, "s1"), 6000.0)
     assert session is not None
     assert (session.key.task_key, session.adapter, session.handle.native_id) == ("t", "fake", "s1")
-    assert (session.runs, session.last_run_id, session.last_summary) == (1, "r2", "last words")
+    assert (session.runs, session.last_run_id, session.last_summary) == (1, "r2", "final message")
     assert (session.created_at.seconds, session.used_at.seconds) == (5000, 6000)
 
 
@@ -253,7 +254,7 @@ def test_the_first_session_of_a_task() -> None:
 def test_what_a_session_has_had_is_counted_while_it_goes_on(
     native_id: str, resumed: bool | None, goes_on: bool
 ) -> None:
-    session = kept(KEY, stored(), heard(SET, native_id, sent="s1", resumed=resumed), 6000.0)
+    session = updated_session(KEY, stored(), heard(SET, native_id, sent="s1", resumed=resumed), 6000.0)
     assert session is not None
     assert session.handle.native_id == native_id
     assert session.runs == (4 if goes_on else 1)
@@ -265,61 +266,61 @@ def test_tokens_add_up_and_totals_replace() -> None:
     for model in ("a", "b"):
         usage.models.add(model=model, tokens=event_pb2.TokenCounts(input=10, cache_write=5, cache_read=500))
     result = event_pb2.Result(usage=usage)
-    added = kept(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True, result=result), 6000.0)
+    added = updated_session(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True, result=result), 6000.0)
     assert added is not None
     assert added.input_tokens == 1030
-    assert added.last_summary == "did it", "the last words there were"
+    assert added.last_summary == "did it", "the latest summary there is"
     total = event_pb2.Usage(scope=event_pb2.USAGE_SCOPE_SESSION, tokens=event_pb2.TokenCounts(input=1700))
     result = event_pb2.Result(usage=total, summary="x" * 5000)
-    replaced = kept(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True, result=result), 6000.0)
+    replaced = updated_session(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True, result=result), 6000.0)
     assert replaced is not None
     assert replaced.input_tokens == 1700
-    assert len(replaced.last_summary) == LONGEST_SUMMARY
+    assert len(replaced.last_summary) == MAX_SUMMARY_CHARS
 
 
 def test_a_run_is_counted_once() -> None:
-    once = kept(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True), 6000.0)
-    again = kept(KEY, once, heard(SET, "s1"), 6001.0)
+    once = updated_session(KEY, stored(), heard(SET, "s1", sent="s1", resumed=True), 6000.0)
+    again = updated_session(KEY, once, heard(SET, "s1"), 6001.0)
     assert again is not None
     assert again.runs == 4
 
 
 def test_a_failed_run_leaves_the_handle_and_is_counted() -> None:
     before = stored()
-    after = kept(KEY, before, heard(NONE, sent="s1", resumed=True), 6000.0)
+    after = updated_session(KEY, before, heard(NONE, sent="s1", resumed=True), 6000.0)
     assert after is not None
     assert (after.handle, after.runs, after.last_run_id) == (before.handle, 4, "r2")
-    for said in (
+    for report in (
         heard(NONE),
         heard(NONE, sent="s1", resumed=False),
         heard(NONE, sent="s0", resumed=True),
         heard(SET, sent="s1"),
     ):
-        assert kept(KEY, before, said, 6000.0) is before
-    assert kept(KEY, None, heard(NONE, sent="s1", resumed=True), 6000.0) is None
+        assert updated_session(KEY, before, report, 6000.0) is before
+    assert updated_session(KEY, None, heard(NONE, sent="s1", resumed=True), 6000.0) is None
 
 
 def test_a_session_that_is_gone_is_forgotten_unless_another_took_its_place() -> None:
     before = stored()
-    assert kept(KEY, before, heard(CLEAR, sent="s1"), 6000.0) is None
-    assert kept(KEY, before, heard(CLEAR), 6000.0) is None
-    assert kept(KEY, before, heard(CLEAR, sent="s0"), 6000.0) is before
-    assert kept(KEY, None, heard(CLEAR, sent="s1"), 6000.0) is None
+    assert updated_session(KEY, before, heard(CLEAR, sent="s1"), 6000.0) is None
+    assert updated_session(KEY, before, heard(CLEAR), 6000.0) is None
+    assert updated_session(KEY, before, heard(CLEAR, sent="s0"), 6000.0) is before
+    assert updated_session(KEY, None, heard(CLEAR, sent="s1"), 6000.0) is None
 
 
 def test_an_attempt_that_ended_is_no_run() -> None:
-    said = Heard("r2", 5000.0, heard(SET, "s9").update, "s1", True, None)
-    session = kept(KEY, None, said, 6000.0)
+    report = SessionReport("r2", 5000.0, heard(SET, "s9").update, "s1", True, None)
+    session = updated_session(KEY, None, report, 6000.0)
     assert session is not None
     assert (session.runs, session.last_run_id) == (0, "")
 
 
 @pytest.mark.parametrize(("runs", "stays"), [(1, False), (2, True)])
-def test_one_that_was_gone_on_with_stays_in_the_place_of_a_stand_ins(runs: int, stays: bool) -> None:
+def test_a_resumed_session_is_not_replaced_by_that_of_a_fallback(runs: int, stays: bool) -> None:
     before = stored(runs=runs)
-    for said in (heard(SET, "s9"), heard(CLEAR)):
-        after = kept(KEY, before, replace(said, stands_in=True), 6000.0)
+    for report in (heard(SET, "s9"), heard(CLEAR)):
+        after = updated_session(KEY, before, replace(report, is_fallback=True), 6000.0)
         assert (after is before) == stays
-    own = kept(KEY, before, replace(heard(SET, "s1"), stands_in=True), 6000.0)
+    own = updated_session(KEY, before, replace(heard(SET, "s1"), is_fallback=True), 6000.0)
     assert own is not None
     assert own.runs == runs + 1, "that one is its own"

@@ -58,7 +58,7 @@ async def test_the_text_of_an_exception_is_not_passed_on(folder: Path) -> None:
         assert "sk-secret" not in error.message
         assert error.reason is Reason.INTERNAL
         assert error.metadata == {"adapter_code": "UNKNOWN"}
-        # That a method is not served is understood all the same.
+        # A method that is not served is recognised nevertheless.
         unserved = await failure(caller.adapter.ListSkills(pb.ListSkillsRequest(adapter="plain")))
         assert unserved.reason is Reason.NOT_IMPLEMENTED
         assert unserved.metadata == {"adapter_code": "UNIMPLEMENTED"}
@@ -101,7 +101,7 @@ async def test_only_statuses_in_the_contracts_words_are_passed_on(
         assert "KeyError" not in str(found)
 
 
-async def test_a_deadline_that_the_adapter_misses_is_told_in_our_words(folder: Path) -> None:
+async def test_a_deadline_that_the_adapter_misses_is_reported_in_our_words(folder: Path) -> None:
     async def dawdle(_request: bytes, _context: Any) -> bytes:
         await asyncio.Event().wait()
         return b""
@@ -131,13 +131,48 @@ async def test_a_stream_that_breaks_and_cannot_be_followed_again_says_why_it_bro
     with structlog.testing.capture_logs() as logs:
         async with stranger(folder, Execute=beginning(fail)) as caller:
             events = await caller.execute("plain", run_id="r").rest()
-            told = events[-1].result.failure.message
-            assert "cannot be attached to again (UNIMPLEMENTED)" in told
-            assert "its stream broke (INTERNAL)" in told
+            message = events[-1].result.failure.message
+            assert "does not implement Attach (UNIMPLEMENTED)" in message
+            assert "its stream broke (INTERNAL)" in message
             assert events[-1].result.outcome == event_pb2.OUTCOME_LOST
             assert "(INTERNAL)" in (await caller.run("r")).run.remarks[0]
-    assert [line["cause"] for line in logs if line.get("remark") == "adapter_stream_broken"] == ["INTERNAL"]
+    assert [line["cause"] for line in logs if line.get("code") == "adapter_stream_broken"] == ["INTERNAL"]
     assert "sk-secret" not in f"{logs} {events}"
+
+
+def ending(run_id: str, sequence: int, outcome: event_pb2.Outcome.ValueType) -> bytes:
+    result = event_pb2.Result(outcome=outcome)
+    event = event_pb2.AgentEvent(sequence=sequence, run_id=run_id, attempt=1, result=result)
+    return event.SerializeToString()
+
+
+async def test_a_failure_that_does_not_say_why_breaks_the_contract(folder: Path) -> None:
+    async def fail(context: Any) -> None:
+        await context.write(ending("r", 2, event_pb2.OUTCOME_FAILED))
+
+    async with stranger(folder, Execute=beginning(fail)) as caller:
+        failure = (await caller.execute("plain", run_id="r").rest())[-1].result.failure
+        assert failure.code == "adapter_protocol_violation"
+        assert "outcome OUTCOME_FAILED but no `failure`" in failure.message
+
+
+async def test_a_second_result_changes_nothing_and_is_remarked(folder: Path) -> None:
+    async def twice(context: Any) -> None:
+        await context.write(ending("r", 2, event_pb2.OUTCOME_SUCCEEDED))
+        await context.write(ending("r", 3, event_pb2.OUTCOME_CANCELLED))
+
+    with structlog.testing.capture_logs() as logs:
+        async with stranger(folder, Execute=beginning(twice)) as caller:
+            events = await caller.execute("plain", run_id="r").rest()
+            # The remark may reach the reader before the result does, which is written down first.
+            outcomes = [event.result.outcome for event in events if event.HasField("result")]
+            assert outcomes == [event_pb2.OUTCOME_SUCCEEDED]
+            async with asyncio.timeout(PATIENCE_S):
+                while not (await caller.run("r")).run.remarks:  # noqa: ASYNC110 - there is no event for it
+                    await asyncio.sleep(0.01)
+            (remark,) = (await caller.run("r")).run.remarks
+            assert remark == "Adapter 'plain' violated the protocol: it sent an event after the result."
+    assert [line["log_level"] for line in logs if line.get("code") == "adapter_protocol_violation"] == ["warning"]
 
 
 async def test_an_event_that_is_too_large_to_be_received_breaks_the_contract(folder: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from dragoman.guard import processes
-from dragoman.router._local.processes import SystemProcesses
+from dragoman.router.system import SystemProcesses
 
 
 def name_of(pid: int) -> str:

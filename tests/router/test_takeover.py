@@ -1,4 +1,4 @@
-"""Routers that are killed: their runs go on in the next one, or are told to be lost; nothing is told twice."""
+"""Routers that are killed: their runs continue in the next one, or end as lost; no event comes twice."""
 
 import asyncio
 import contextlib
@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router._domain.reservation import STEP
-from dragoman.router._domain.stored import StoredRun
-from dragoman.router._rpc.endpoint import Endpoint
-from dragoman.router._rpc.host import Host
-from dragoman.router._rpc.launched import LaunchedHost
-from dragoman.router._rpc.run import Run
-from dragoman.router._rpc.runs import Runs
-from dragoman.router._store.database import StoreError
-from dragoman.router._store.sqlite import SqliteDatabase
-from dragoman.router._store.store import Store
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.adapters.supervisor import ProcessSupervisor
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.reservation import STEP
+from dragoman.router.storage.sqlite import SqliteDatabase
+from dragoman.router.storage.store import Store
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
@@ -39,6 +39,9 @@ from tests.router.harness import (
 from tests.router.sidecar import Sidecar, serving
 from tests.router.test_processes import program
 
+LEASE_S = 1.0
+"""A lease of one that takes nothing from others before it has seen the log for as long as that."""
+
 
 async def attached(caller: Caller, run_id: str, after: int, **fields: Any) -> list[event_pb2.AgentEvent]:
     """Attach as soon as there is a router that has the run, and return the rest."""
@@ -52,7 +55,7 @@ async def attached(caller: Caller, run_id: str, after: int, **fields: Any) -> li
                 await asyncio.sleep(0.1)  # a router that restarts is asked again, as its clients do
 
 
-def told(events: list[event_pb2.AgentEvent]) -> list[str]:
+def without_replay_done(events: list[event_pb2.AgentEvent]) -> list[str]:
     return [kind for kind in kinds(events) if kind != "replay_done"]
 
 
@@ -70,11 +73,11 @@ async def test_a_run_goes_on_where_its_router_was_killed(folder: Path) -> None:
         assert (await caller.until("fake", router_pb2.ADAPTER_STATE_READY)).pid == entry.pid
         await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
         rest = await following
-        assert told(rest) == ["text:b", "result"]
+        assert without_replay_done(rest) == ["text:b", "result"]
         assert [event.sequence for event in rest if event.sequence] == [3, 4]
         assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
         whole = await caller.attach("r").rest()
-        assert told(whole) == ["started", "text:a", "text:b", "result"]
+        assert without_replay_done(whole) == ["started", "text:a", "text:b", "result"]
     await gone(entry.pid)
 
 
@@ -98,7 +101,7 @@ async def test_a_run_whose_adapter_is_gone_too_is_lost_behind_a_gap(folder: Path
         assert result.result.failure.kind == event_pb2.FAILURE_KIND_ADAPTER_LOST
 
 
-async def test_a_run_of_an_adapter_that_nobody_has_any_more_is_lost(folder: Path) -> None:
+async def test_a_run_of_an_adapter_that_no_router_has_any_more_is_lost(folder: Path) -> None:
     named = manifest(folder, "fake")
     async with program(folder, manifests=[str(named)]) as (process, caller):
         await caller.execute("fake", {"gate": "g"}, run_id="r").until("started")
@@ -113,7 +116,7 @@ async def test_a_run_of_an_adapter_that_nobody_has_any_more_is_lost(folder: Path
     await gone(entry.guard_pid)
 
 
-async def test_a_finished_run_is_told_after_a_restart_by_the_same_request_or_its_id(folder: Path) -> None:
+async def test_a_finished_run_is_replayed_after_a_restart_by_the_same_request_or_its_id(folder: Path) -> None:
     named = manifest(folder, "fake")
     steps = ("a", {"flood": [300, 2000]}, {"end": "SUCCEEDED"})
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
@@ -140,7 +143,7 @@ async def test_a_run_that_was_refused_leaves_no_trace(folder: Path) -> None:
         stream = caller.execute("fake", {"refuse": "SESSION_BUSY"}, run_id="r")
         await stream.error()
         async with asyncio.timeout(PATIENCE_S):
-            while (await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)).runs:  # noqa: ASYNC110 - nobody tells
+            while (await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)).runs:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.02)
         assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest())[-1] == "result"
 
@@ -170,7 +173,7 @@ async def test_an_answer_waits_for_a_run_that_is_just_being_taken_over(folder: P
         await process.wait()
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="q"), timeout=PATIENCE_S)
-        assert told(await attached(caller, "r", before[-1].sequence))[-1] == "result"
+        assert without_replay_done(await attached(caller, "r", before[-1].sequence))[-1] == "result"
 
 
 async def waiting(caller: Caller, *steps: Any) -> None:
@@ -197,7 +200,7 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_again(fol
         again = [event for event in await execute_waiting(caller, *steps).rest() if event.sequence]
         assert kinds(again) == ["started", "text:a", "result"]
         assert [event.sequence for event in again] == [1, 2, 3]
-        assert told(await follower.rest()) == kinds(again)
+        assert without_replay_done(await follower.rest()) == kinds(again)
         assert (await caller.execute("fake", "else", run_id="r").error()).reason is Reason.RUN_ID_REUSED
 
 
@@ -205,7 +208,8 @@ async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Pat
     sidecar = Sidecar()
     async with contextlib.AsyncExitStack() as held:
         await held.enter_async_context(serving(sidecar, f"unix:{folder}/a.sock"))
-        _, caller = await held.enter_async_context(routing(config(folder, addresses=(f"unix:{folder}/a.sock",))))
+        configured = config(folder, addresses=(f"unix:{folder}/a.sock",), log_lease_s=LEASE_S)
+        _, caller = await held.enter_async_context(routing(configured))
         await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
         stream = caller.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
         await stream.until("text")
@@ -219,7 +223,7 @@ async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Pat
         assert (await caller.entry("fake")).live_runs == 1
         sidecar.open("g")
         assert kinds(await follower.rest()) == ["text:b", "result"]
-        assert told(await caller.attach("r").rest()) == ["started", "text:a", "text:b", "result"]
+        assert without_replay_done(await caller.attach("r").rest()) == ["started", "text:a", "text:b", "result"]
         await database.close()
 
 
@@ -244,7 +248,7 @@ async def test_an_adapter_whose_run_its_own_router_takes_back_stays_its_own(fold
     await gone(before.pid)
 
 
-async def test_a_run_that_its_own_router_takes_back_after_its_end_ends_as_it_was_told(
+async def test_a_run_that_its_own_router_reclaims_after_its_end_ends_as_published(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sidecar, write, fails = Sidecar(), Store.write, asyncio.Event()
@@ -257,7 +261,8 @@ async def test_a_run_that_its_own_router_takes_back_after_its_end_ends_as_it_was
     monkeypatch.setattr(Store, "write", failing)
     async with contextlib.AsyncExitStack() as held:
         await held.enter_async_context(serving(sidecar, f"unix:{folder}/a.sock"))
-        _, caller = await held.enter_async_context(routing(config(folder, addresses=(f"unix:{folder}/a.sock",))))
+        configured = config(folder, addresses=(f"unix:{folder}/a.sock",), log_lease_s=LEASE_S)
+        _, caller = await held.enter_async_context(routing(configured))
         await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
         stream = caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
         await stream.until("text")
@@ -297,10 +302,14 @@ async def test_a_run_waits_for_its_request_though_its_adapter_is_not_up_yet(fold
         assert not (await caller.run("r")).run.HasField("result")
         async with serving(Sidecar(), address):
             await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
-            assert told(await execute_waiting(caller, *steps).rest()) == ["started", "text:a", "result"]
+            assert without_replay_done(await execute_waiting(caller, *steps).rest()) == [
+                "started",
+                "text:a",
+                "result",
+            ]
 
 
-async def test_a_run_that_waits_outlives_a_router_that_is_told_to_end(folder: Path) -> None:
+async def test_a_run_that_waits_outlives_a_router_that_is_stopped(folder: Path) -> None:
     named, steps = manifest(folder, "fake"), ("a", {"end": "SUCCEEDED"})
     async with program(folder, manifests=[str(named)], max_runs={"fake": 1}, drain_grace_s=0.1) as (process, caller):
         await caller.execute("fake", {"gate": "g"}, run_id="first").until("started")
@@ -311,7 +320,7 @@ async def test_a_run_that_waits_outlives_a_router_that_is_told_to_end(folder: Pa
         assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         assert not (await caller.run("r")).run.HasField("result")
-        assert told(await execute_waiting(caller, *steps).rest()) == ["started", "text:a", "result"]
+        assert without_replay_done(await execute_waiting(caller, *steps).rest()) == ["started", "text:a", "result"]
         assert (await caller.run("first")).run.result.outcome == event_pb2.OUTCOME_CANCELLED
 
 
@@ -328,12 +337,12 @@ async def test_a_run_that_is_lost_after_it_was_found_again_leaves_no_sequence_ou
         os.kill((await caller.entry("fake")).pid, signal.SIGKILL)
         (result,) = [event for event in await stream.rest() if event.sequence]
         assert (result.sequence, result.result.outcome) == (3, event_pb2.OUTCOME_LOST)
-        # Nor does one that was found again: its adapter was there to tell all that was told before.
+        # Nor does one that was found again: its adapter was there to repeat all that was published before.
         (result,) = [event for event in await first.rest() if event.sequence]
         assert (result.sequence, result.result.outcome) == (2, event_pb2.OUTCOME_LOST)
 
 
-async def test_a_run_that_no_adapter_had_is_lost_if_nobody_asks_for_it_again(folder: Path) -> None:
+async def test_a_run_that_no_adapter_had_is_lost_unless_it_is_requested_again(folder: Path) -> None:
     named = manifest(folder, "fake")
     async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
         await waiting(caller)
@@ -345,12 +354,12 @@ async def test_a_run_that_no_adapter_had_is_lost_if_nobody_asks_for_it_again(fol
         ]
         assert gap.gap.reason == event_pb2.GAP_REASON_NOT_DURABLE
         assert result.result.outcome == event_pb2.OUTCOME_LOST
-        assert "had not got the run yet" in result.result.failure.message
-        # It is over under this id; nobody can be sure that nothing was begun.
+        assert "had not received the run" in result.result.failure.message
+        # It is over under this id; it is unknown whether anything was begun.
         assert (await execute_waiting(caller).rest())[-1] == result
 
 
-async def test_a_run_that_no_adapter_had_is_cancelled_while_it_is_adrift(folder: Path) -> None:
+async def test_a_run_that_no_adapter_had_is_cancelled_while_it_is_recovering(folder: Path) -> None:
     named = manifest(folder, "fake")
     async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
         await waiting(caller)
@@ -370,16 +379,16 @@ async def test_a_run_that_cannot_be_taken_over_keeps_no_other_from_it(
             await caller.execute("fake", "a", {"gate": "g"}, run_id=run_id).until("text")
         process.kill()
         await process.wait()
-    take_over = Runs.take_over
+    take_over = RunRegistry.take_over
     failed: list[str] = []
 
-    def fail_once(runs: Runs, stored: StoredRun, host: Host) -> Run:
+    def fail_once(runs: RunRegistry, stored: StoredRun, host: AdapterBackend) -> Run:
         if not failed:
             failed.append(stored.run_id)
             raise ValueError("what was written of it makes no sense")
         return take_over(runs, stored, host)
 
-    monkeypatch.setattr(Runs, "take_over", fail_once)
+    monkeypatch.setattr(RunRegistry, "take_over", fail_once)
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         (other,) = {"r-0", "r-1"} - set(failed)
         answer = await caller.adapter.Cancel(pb.CancelRequest(run_id=other), timeout=PATIENCE_S)
@@ -397,7 +406,7 @@ async def test_a_run_whose_adapter_cannot_even_be_looked_for_has_an_end(
         await caller.execute("fake", "a", {"gate": "g"}, run_id="r").until("text")
         process.kill()
         await process.wait()
-    monkeypatch.setattr(LaunchedHost, "adopt", fail)
+    monkeypatch.setattr(ProcessSupervisor, "adopt", fail)
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         result = (await attached(caller, "r", 2))[-1].result
         assert (result.outcome, result.failure.code) == (event_pb2.OUTCOME_LOST, "router_failed")
@@ -427,9 +436,9 @@ async def test_an_adapter_that_was_taken_over_is_kept_as_long_as_it_has_a_run_an
 async def test_a_run_is_cancelled_though_its_adapter_is_only_being_looked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named, adopt, gate = manifest(folder, "fake"), LaunchedHost.adopt, asyncio.Event()
+    named, adopt, gate = manifest(folder, "fake"), ProcessSupervisor.adopt, asyncio.Event()
 
-    async def late(host: LaunchedHost, address: str) -> Endpoint | None:
+    async def late(host: ProcessSupervisor, address: str) -> AdapterInstance | None:
         await gate.wait()
         return await adopt(host, address)
 
@@ -437,11 +446,11 @@ async def test_a_run_is_cancelled_though_its_adapter_is_only_being_looked_for(
         await caller.execute("fake", "a", {"gate": "g"}, run_id="r").until("text")
         process.kill()
         await process.wait()
-    monkeypatch.setattr(LaunchedHost, "adopt", late)
+    monkeypatch.setattr(ProcessSupervisor, "adopt", late)
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         cancel = caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
         answered, _ = await asyncio.wait([asyncio.ensure_future(cancel.code())], timeout=0.3)
-        assert not answered, "nobody can have ended it yet"
+        assert not answered, "it cannot have ended yet"
         gate.set()
         answer = await cancel
         result = (await attached(caller, "r", 0))[-1]
@@ -450,12 +459,12 @@ async def test_a_run_is_cancelled_though_its_adapter_is_only_being_looked_for(
         assert (result.origin, result.result.subtype) == (event_pb2.EVENT_ORIGIN_AGENT, "")
 
 
-async def test_a_process_that_is_taken_over_late_is_not_told_of_as_the_one_that_gets_the_calls(
+async def test_a_process_that_is_adopted_late_is_not_listed_as_the_one_that_gets_the_calls(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named, adopt, gate = manifest(folder, "fake"), LaunchedHost.adopt, asyncio.Event()
+    named, adopt, gate = manifest(folder, "fake"), ProcessSupervisor.adopt, asyncio.Event()
 
-    async def late(host: LaunchedHost, *where: Any) -> Endpoint | None:
+    async def late(host: ProcessSupervisor, *where: Any) -> AdapterInstance | None:
         await gate.wait()
         return await adopt(host, *where)
 
@@ -464,7 +473,7 @@ async def test_a_process_that_is_taken_over_late_is_not_told_of_as_the_one_that_
         old = await caller.entry("fake")
         process.kill()
         await process.wait()
-    monkeypatch.setattr(LaunchedHost, "adopt", late)
+    monkeypatch.setattr(ProcessSupervisor, "adopt", late)
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         await caller.execute("fake", {"end": "SUCCEEDED"}).rest()
         present = await caller.entry("fake")
@@ -486,7 +495,7 @@ async def test_a_run_goes_on_at_an_address_that_answers_late(folder: Path) -> No
     async with contextlib.AsyncExitStack() as held:
         await held.enter_async_context(serving(sidecar, f"unix:{folder}/far.sock"))
         proxy = Proxy(near, folder / "far.sock")
-        await proxy.mend()
+        await proxy.restore()
         async with program(folder, addresses=[f"unix:{near}"]) as (process, caller):
             await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
             await caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r").until("text")
@@ -495,25 +504,25 @@ async def test_a_run_goes_on_at_an_address_that_answers_late(folder: Path) -> No
         await proxy.cut()
         async with routing(config(folder, addresses=(f"unix:{near}",))) as (_router, caller):
             assert (await caller.run("r")).run.adapter == "fake"
-            await proxy.mend()
+            await proxy.restore()
             sidecar.open("g")
-            assert told(await attached(caller, "r", 2)) == ["result"]
+            assert without_replay_done(await attached(caller, "r", 2)) == ["result"]
             assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
         await proxy.cut()
 
 
-async def test_a_run_that_yet_another_router_takes_keeps_nobody_waiting(
+async def test_a_run_that_yet_another_router_claims_blocks_no_call(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named, adopt, gate = manifest(folder, "fake"), LaunchedHost.adopt, asyncio.Event()
-    take_over = Runs.take_over
+    named, adopt, gate = manifest(folder, "fake"), ProcessSupervisor.adopt, asyncio.Event()
+    take_over = RunRegistry.take_over
     taken: list[Run] = []
 
-    async def late(host: LaunchedHost, address: str) -> Endpoint | None:
+    async def late(host: ProcessSupervisor, address: str) -> AdapterInstance | None:
         await gate.wait()
         return await adopt(host, address)
 
-    def noted(runs: Runs, stored: StoredRun, host: Host) -> Run:
+    def noted(runs: RunRegistry, stored: StoredRun, host: AdapterBackend) -> Run:
         taken.append(take_over(runs, stored, host))
         return taken[-1]
 
@@ -522,8 +531,8 @@ async def test_a_run_that_yet_another_router_takes_keeps_nobody_waiting(
         entry = await caller.entry("fake")
         process.kill()
         await process.wait()
-    monkeypatch.setattr(LaunchedHost, "adopt", late)
-    monkeypatch.setattr(Runs, "take_over", noted)
+    monkeypatch.setattr(ProcessSupervisor, "adopt", late)
+    monkeypatch.setattr(RunRegistry, "take_over", noted)
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         waits = asyncio.ensure_future(caller.attach("r").rest_or_error())
         cancels = asyncio.ensure_future(failure(caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=99)))
@@ -532,7 +541,7 @@ async def test_a_run_that_yet_another_router_takes_keeps_nobody_waiting(
         await database.open()
         await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 9e12 WHERE run_id = 'r'", {})])
         await database.close()
-        taken[0].tell(event_pb2.State())  # something about it is to be written
+        taken[0].ledger.changed()  # something about it is to be written
         assert await asyncio.wait_for(waits, PATIENCE_S) is Reason.ADAPTER_UNAVAILABLE
         assert (await asyncio.wait_for(cancels, PATIENCE_S)).reason is Reason.ADAPTER_UNAVAILABLE
         gate.set()

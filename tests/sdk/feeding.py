@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from dragoman.sdk import LineSplitter, Output, Parser
+from dragoman.sdk import Output, Parser
+from dragoman.sdk.parsing import LineSplitter
 from hypothesis import strategies as st
 
 

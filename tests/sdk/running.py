@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from dragoman.protocol.order import OrderChecker
-from dragoman.sdk._redaction import Redactor
-from dragoman.sdk._run import Run
+from dragoman.sdk._redaction.redactor import Redactor
+from dragoman.sdk._run.run import Run
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 def make_run(request: api.ExecuteRequest | None = None, secrets: Iterable[str] = (), *, started: bool = True) -> Run:
     """Return a run; its first attempt is open unless said otherwise. Needs a running loop."""
-    made = request or api.ExecuteRequest()
-    made.run_id = made.run_id or "run-1"
-    run = Run(made, None, adapter="fake", instance_id="instance-1")
+    run_request = request or api.ExecuteRequest()
+    run_request.run_id = run_request.run_id or "run-1"
+    run = Run(run_request, None, adapter="fake", instance_id="instance-1")
     run.redactor = Redactor(secrets)
     if started:
         run.started(pb.Started())
@@ -27,9 +27,9 @@ def make_run(request: api.ExecuteRequest | None = None, secrets: Iterable[str] =
 
 async def written(run: Run) -> list[pb.AgentEvent]:
     """Return all durable events so far, in order, as they are on the wire; the order is checked."""
-    reader = run.fanout.reader()
+    reader = run.event_buffer.reader()
     events: list[pb.AgentEvent] = []
-    while reader.last_sequence < run.fanout.last_sequence:
+    while reader.last_sequence < run.event_buffer.last_sequence:
         events += map(pb.AgentEvent.FromString, await reader.read())
     reader.close()
     checker = OrderChecker()

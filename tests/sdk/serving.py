@@ -34,9 +34,9 @@ async def nothing(run: Run) -> pb.Result:
 
 
 async def until_cancelled(run: Run) -> pb.Result:
-    """Run until somebody cancels."""
+    """Run until it is cancelled."""
     run.started(pb.Started())
-    await run.cancel_wish.changed.wait()
+    await run.cancellation.changed.wait()
     return CANCELLED
 
 
@@ -44,9 +44,9 @@ async def until_the_last(run: Run) -> pb.Result:
     """Go on until a cancel's time is up, whichever of several cancels has the shortest."""
     run.started(pb.Started())
     loop = asyncio.get_running_loop()
-    while run.cancel_wish.deadline is None or run.cancel_wish.deadline > loop.time():
-        await run.cancel_wish.changed.wait()
-        run.cancel_wish.changed.clear()
+    while run.cancellation.deadline is None or run.cancellation.deadline > loop.time():
+        await run.cancellation.changed.wait()
+        run.cancellation.changed.clear()
     return CANCELLED
 
 
@@ -195,9 +195,9 @@ async def refusal(call: Awaitable[Any]) -> DragomanError:
 
 
 def seconds(value: float) -> duration_pb2.Duration:
-    made = duration_pb2.Duration()
-    made.FromNanoseconds(int(value * 1e9))
-    return made
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(int(value * 1e9))
+    return duration
 
 
 def held(run_id: str = "", orphan_after: float = DEADLINE_S) -> api.ExecuteRequest:

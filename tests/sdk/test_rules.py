@@ -1,17 +1,18 @@
 """What adapters refuse in one set of words."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
-from dragoman.sdk import AdapterInfo, Settings, capabilities, rules
-from dragoman.sdk._config import config_schema
+from dragoman.sdk import Settings, capabilities, rules
+from dragoman.sdk._encoding.config import config_schema
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sdk.test_in_process import Asked
+from tests.sdk.agents.test_in_process import Asked
 
 NAME = "is missing, or the same as another's"
 WAY = "give stdio.command or http.url"
@@ -30,26 +31,26 @@ SERVERS = st.lists(
 )
 
 
-def told(violations: Iterable[FieldViolation]) -> dict[str, str]:
+def described(violations: Iterable[FieldViolation]) -> dict[str, str]:
     return {item.path: item.description for item in violations}
 
 
 @pytest.mark.parametrize("prompt", ["", " ", "\n\t ", "\u3000"])
 def test_a_prompt_of_blanks_is_refused(prompt: str) -> None:
-    assert told(rules.blank_prompt(api.ExecuteRequest(prompt=prompt))) == {"prompt": "must not be blank"}
+    assert described(rules.blank_prompt(api.ExecuteRequest(prompt=prompt))) == {"prompt": "must not be blank"}
 
 
 @pytest.mark.parametrize(
     "request_", [api.ExecuteRequest(), api.ExecuteRequest(prompt="."), api.ExecuteRequest(prompt_template=" ")]
 )
 def test_no_prompt_and_a_template_are_no_blank_prompt(request_: api.ExecuteRequest) -> None:
-    assert told(rules.blank_prompt(request_)) == {}
+    assert described(rules.blank_prompt(request_)) == {}
 
 
-def test_words_that_would_be_options_are_told_each_by_its_field() -> None:
+def test_words_that_would_be_options_are_reported_each_by_its_field() -> None:
     values = {"model": "--yolo", "config.a": "", "config.b": "a-b", "permissions.native_mode": "-"}
     refused = "must not begin with '-': it would be taken for an option"
-    assert told(rules.read_as_options(values)) == {"model": refused, "permissions.native_mode": refused}
+    assert described(rules.read_as_options(values)) == {"model": refused, "permissions.native_mode": refused}
 
 
 @pytest.mark.parametrize(
@@ -65,17 +66,17 @@ def test_words_that_would_be_options_are_told_each_by_its_field() -> None:
 )
 def test_only_modes_that_there_are_can_be_chosen(mode: str, modes: tuple[str, ...], problem: str | None) -> None:
     expected = {} if problem is None else {"permissions.native_mode": problem}
-    assert told(rules.native_mode(pb.Permissions(native_mode=mode), modes)) == expected
+    assert described(rules.native_mode(pb.Permissions(native_mode=mode), modes)) == expected
 
 
-def test_every_wrong_mcp_server_is_told_by_its_place() -> None:
+def test_every_wrong_mcp_server_is_reported_by_its_position() -> None:
     servers = [
         api.McpServer(name="a", stdio=STDIO),
         api.McpServer(name="a", http=HTTP),
         api.McpServer(),
         api.McpServer(name="b", http=api.McpHttp(headers={"k": "v"})),
     ]
-    assert told(rules.wrong_mcp_servers(servers)) == {
+    assert described(rules.wrong_mcp_servers(servers)) == {
         "mcp_servers[1].name": NAME,
         "mcp_servers[2].name": NAME,
         "mcp_servers[2]": WAY,
@@ -85,14 +86,14 @@ def test_every_wrong_mcp_server_is_told_by_its_place() -> None:
 
 @settings(max_examples=100)
 @given(SERVERS)
-def test_without_the_servers_that_are_told_all_is_well(servers: list[api.McpServer]) -> None:
-    wrong = told(rules.wrong_mcp_servers(servers))
+def test_without_the_reported_servers_all_is_well(servers: list[api.McpServer]) -> None:
+    wrong = described(rules.wrong_mcp_servers(servers))
     blamed = {int(path.removeprefix("mcp_servers[").partition("]")[0]) for path in wrong}
     left = [server for index, server in enumerate(servers) if index not in blamed]
-    assert told(rules.wrong_mcp_servers(left)) == {}
+    assert described(rules.wrong_mcp_servers(left)) == {}
     assert len({server.name for server in left}) == len(left)
     assert all(server.name and (server.stdio.command or server.http.url) for server in left)
-    # Nobody is blamed who need not be.
+    # No server is blamed without a reason.
     assert set(range(len(servers))) - blamed == {
         index for index in range(len(servers)) if not _is_wrong(servers, index)
     }
@@ -107,17 +108,19 @@ def _is_wrong(servers: list[api.McpServer], index: int) -> bool:
 class Particular(Asked):
     """Refuses a thing of its own."""
 
-    def info(self) -> AdapterInfo:
-        has = capabilities(pb.FEATURE_PROMPT, pb.FEATURE_MCP_SERVERS)
-        return AdapterInfo("asked", "Asked", "1", "# asked", config_schema({}), has)
+    spec = replace(
+        Asked.spec,
+        config_schema=config_schema({}),
+        capabilities=capabilities(pb.FEATURE_PROMPT, pb.FEATURE_MCP_SERVERS),
+    )
 
     def wrong_fields(self, request: api.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         del settings
         yield from rules.blank_prompt(request)
 
 
-def test_what_all_refuse_and_what_one_refuses_are_told_at_once() -> None:
+def test_common_and_particular_violations_are_reported_at_once() -> None:
     with pytest.raises(DragomanError) as caught:
         Particular().accept(api.ExecuteRequest(prompt=" ", mcp_servers=[api.McpServer(name="a")]))
     assert caught.value.reason is Reason.INVALID_REQUEST
-    assert told(caught.value.violations) == {"mcp_servers[0]": WAY, "prompt": "must not be blank"}
+    assert described(caught.value.violations) == {"mcp_servers[0]": WAY, "prompt": "must not be blank"}

@@ -3,8 +3,8 @@
 import hashlib
 
 import pytest
-from dragoman.testkit.anthropic import read_conversation
-from dragoman.testkit.conversation import Conversation, argument, fill, fill_text
+from dragoman.testkit.model_server.apis.anthropic import read_conversation
+from dragoman.testkit.model_server.conversation import Conversation, argument, fill, fill_text
 
 from .asking import asked, results, user
 

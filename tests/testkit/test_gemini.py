@@ -1,4 +1,4 @@
-"""The Gemini dialect as a plain HTTP client sees it."""
+"""The Gemini API as a plain HTTP client sees it."""
 
 import asyncio
 import json
@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from dragoman.testkit.catalogue import CATALOGUE
-from dragoman.testkit.family import Native
-from dragoman.testkit.gemini import plainest
 from dragoman.testkit.model_server import ModelServer
+from dragoman.testkit.model_server.apis.gemini import simplest
+from dragoman.testkit.model_server.scenarios import SCENARIOS
+from dragoman.testkit.profiles.agent_profile import NativeTool
 
 from .asking import Heard, send
 
-TOOLS: Mapping[str, Native] = {
-    "shell": Native("run_shell_command", {"command": "command"}),
-    "write": Native("write_file", {"file_path": "path", "content": "content"}),
+TOOLS: Mapping[str, NativeTool] = {
+    "shell": NativeTool("run_shell_command", {"command": "command"}),
+    "write": NativeTool("write_file", {"file_path": "path", "content": "content"}),
 }
 CONTEXT = (
     "<session_context>\nThis is a CLI. MOCK_401\n- **Workspace Directories:**\n  - /workspace\n</session_context>"
@@ -134,8 +134,8 @@ async def test_what_the_agent_adds_steers_nothing(server: ModelServer) -> None:
 
 
 async def test_an_earlier_turn_is_recalled(server: ModelServer) -> None:
-    said = {"role": "model", "parts": [{"text": "ok"}]}
-    heard = await ask(server, user("MOCK_TEXT word=plover"), said, user("MOCK_RECALL"))
+    reply = {"role": "model", "parts": [{"text": "ok"}]}
+    heard = await ask(server, user("MOCK_TEXT word=plover"), reply, user("MOCK_RECALL"))
     assert text(heard) == "prompts=2 word=plover first=[MOCK_TEXT word=plover]"
 
 
@@ -216,8 +216,8 @@ async def test_a_question_for_json_gets_json_and_no_script(server: ModelServer) 
     }
     settings = {"responseMimeType": "application/json", "responseJsonSchema": schema}
     heard = await ask(server, user("MOCK_401"), method="generateContent", generationConfig=settings)
-    said = json.loads(heard.json["candidates"][0]["content"]["parts"][0]["text"])
-    assert said == {"reasoning": "scripted", "next_speaker": "user", "confidence": 0}
+    reply = json.loads(heard.json["candidates"][0]["content"]["parts"][0]["text"])
+    assert reply == {"reasoning": "scripted", "next_speaker": "user", "confidence": 0}
     assert server.model_requests == []
 
 
@@ -238,8 +238,8 @@ async def test_a_summary_is_no_turn_of_a_script(server: ModelServer) -> None:
         (None, "scripted"),
     ],
 )
-def test_the_plainest_value(schema: object, value: object) -> None:
-    assert plainest(schema) == value
+def test_the_simplest_value(schema: object, value: object) -> None:
+    assert simplest(schema) == value
 
 
 async def test_other_paths_and_bodies_are_not_its_own(server: ModelServer) -> None:
@@ -250,9 +250,9 @@ async def test_other_paths_and_bodies_are_not_its_own(server: ModelServer) -> No
 
 async def test_every_scenario_answers_or_holds(server: ModelServer) -> None:
     server.release()
-    for scenario in CATALOGUE:
-        said = (await ask(server, user(f"MOCK_{scenario.name}"), method="generateContent")).body.decode()
-        assert "No scenario" not in said, scenario.name
+    for scenario in SCENARIOS:
+        reply = (await ask(server, user(f"MOCK_{scenario.name}"), method="generateContent")).body.decode()
+        assert "No scenario" not in reply, scenario.name
     assert server.requests[0].headers["x-goog-api-key"] == "k"
 
 

@@ -109,8 +109,8 @@ def test_a_script_brings_its_node_and_is_started_by_it(checkout: Checkout) -> No
     assert f" on {checkout.agents / 'bin'}{os.pathsep}" in gemini, "npm was run by another Node.js"
     moved = checkout.agents.rename(checkout.agents.with_name("moved"))
     with subprocess.Popen([moved / "bin" / "gemini", "a b", "-c"], stdout=subprocess.PIPE, text=True) as started:
-        said, _ = started.communicate(timeout=30)
-    assert said == f"0.61.0 {started.pid} a b -c\n", "the launcher has to become the agent"
+        output, _ = started.communicate(timeout=30)
+    assert output == f"0.61.0 {started.pid} a b -c\n", "the launcher has to become the agent"
 
 
 def test_what_needs_no_node_comes_without_it(checkout: Checkout) -> None:

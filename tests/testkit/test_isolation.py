@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from dragoman.testkit.families import FAMILIES
 from dragoman.testkit.isolation import FAKE_KEY, FAR_FUTURE_MS, isolate, log_in
+from dragoman.testkit.profiles import PROFILES
 
 URL = "http://127.0.0.1:4242"
 
@@ -30,7 +30,7 @@ def test_home_config_and_temporary_folder_are_below_the_root(tmp_path: Path) -> 
 
 
 def test_without_a_model_server_the_agent_is_logged_out(tmp_path: Path) -> None:
-    assert not set(isolate("claude", tmp_path).environment) & set(FAMILIES["claude"].model)
+    assert not set(isolate("claude", tmp_path).environment) & set(PROFILES["claude"].model)
 
 
 @pytest.mark.parametrize("url", ["https://api.example.com", "http://localhost:1", "http://127.0.0.1.example.com:1"])
@@ -52,4 +52,4 @@ def test_a_fake_login_with_its_expiry(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["claudeAiOauth"]["expiresAt"] == FAR_FUTURE_MS
     log_in(isolation, expires_at_ms=1)
     assert json.loads(path.read_text())["claudeAiOauth"]["expiresAt"] == 1
-    assert "expiresAt" not in json.dumps(FAMILIES["claude"].login)
+    assert "expiresAt" not in json.dumps(PROFILES["claude"].login)

@@ -11,10 +11,10 @@ import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
-from dragoman.testkit.catalogue import CATALOGUE
-from dragoman.testkit.director import Director
 from dragoman.testkit.model_server import ModelServer, serving
-from dragoman.testkit.scenarios import Delivery, Reply, Scenario, Step, Text, say
+from dragoman.testkit.model_server.scenarios import SCENARIOS
+from dragoman.testkit.model_server.scheduler import Scheduler
+from dragoman.testkit.model_server.script import Delivery, Reply, Scenario, Step, Text, say
 
 from .asking import Heard, ask, asked, connected, receive, results, send, user
 
@@ -58,14 +58,14 @@ class TestTalk:
     async def test_answers_to_requests_of_one_moment_have_ids_of_their_own(
         self, server: ModelServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        both, told, changed = asyncio.Barrier(2), itertools.count(), Director.changed
+        both, calls_so_far, changed = asyncio.Barrier(2), itertools.count(), Scheduler.changed
 
-        async def changed_together(director: Director) -> None:
-            if next(told) < 2:
+        async def changed_together(scheduler: Scheduler) -> None:
+            if next(calls_so_far) < 2:
                 await both.wait()
-            await changed(director)
+            await changed(scheduler)
 
-        monkeypatch.setattr(Director, "changed", changed_together)
+        monkeypatch.setattr(Scheduler, "changed", changed_together)
         heard = await asyncio.gather(*(ask(server.url, user("MOCK_TEXT"), session=name) for name in "ab"))
         assert len({one.events[0]["message"]["id"] for one in heard}) == 2
 
@@ -150,17 +150,17 @@ class TestTools:
         assert heard.text == "The secret word is heliotrope."
 
     async def test_a_question_reaches_the_tool_whole(self, server: ModelServer) -> None:
-        name, given = call(await ask(server.url, user("MOCK_ASK")))
+        name, arguments = call(await ask(server.url, user("MOCK_ASK")))
         assert name == "AskUserQuestion"
-        questions = given["questions"]
+        questions = arguments["questions"]
         assert isinstance(questions, list)
         assert [option["label"] for option in questions[0]["options"]] == ["Red", "Blue"]
 
     async def test_a_subagent_gets_the_prompt_in_quotes(self, server: ModelServer) -> None:
-        name, given = call(await ask(server.url, user('MOCK_SUBAGENT task="MOCK_TEXT now"')))
-        assert (name, given["prompt"]) == ("Agent", "MOCK_TEXT now")
+        name, arguments = call(await ask(server.url, user('MOCK_SUBAGENT task="MOCK_TEXT now"')))
+        assert (name, arguments["prompt"]) == ("Agent", "MOCK_TEXT now")
 
-    async def test_an_agent_nobody_knows_gets_the_neutral_name(self, server: ModelServer) -> None:
+    async def test_an_unknown_agent_gets_the_neutral_name(self, server: ModelServer) -> None:
         heard = await ask(server.url, user("MOCK_SHELL"), tools=[{"name": "nobodys_own"}])
         assert call(heard) == ("shell", {"command": "echo shell-ran"})
 
@@ -302,14 +302,16 @@ class TestServer:
         body = json.dumps(asked([user("MOCK_TEXT")])).encode()
         async with connected(server.url) as (reader, writer):
             for _ in range(3):
-                writer.write(b"POST /v1/messages HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                writer.write(
+                    b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+                )
                 assert (await receive(reader)).text == "Hello from the scripted model."
 
     async def test_a_chunked_request_is_understood(self, server: ModelServer) -> None:
         body = json.dumps(asked([user("MOCK_TEXT")])).encode()
         chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:7], body[7:])) + b"0\r\n\r\n"
         async with connected(server.url) as (reader, writer):
-            writer.write(b"POST /v1/messages HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
+            writer.write(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + chunks)
             assert (await receive(reader)).text == "Hello from the scripted model."
 
     async def test_nonsense_on_the_wire_ends_the_connection_alone(self, server: ModelServer) -> None:
@@ -326,17 +328,17 @@ class TestServer:
             assert (await ask(server.url, user("MOCK_TEXT"))).text == "replaced"
 
     def test_names_are_unique_and_prompts_can_say_them(self) -> None:
-        names = [scenario.name for scenario in CATALOGUE]
+        names = [scenario.name for scenario in SCENARIOS]
         assert len(set(names)) == len(names)
         assert all((name.replace("_", "").isalnum() and name.isupper()) or name.isdigit() for name in names)
 
     async def test_every_scenario_answers_or_holds(self, server: ModelServer) -> None:
         server.release()
-        for scenario in CATALOGUE:
+        for scenario in SCENARIOS:
             # Not streamed, so that no script takes its time.
-            said = (await ask(server.url, user(f"MOCK_{scenario.name}"), stream=False)).body.decode()
-            assert "No scenario" not in said, scenario.name
-            assert not re.search(r"\{[a-z_]+[:|}]", said), f"{scenario.name} has a placeholder that nothing fills"
+            output = (await ask(server.url, user(f"MOCK_{scenario.name}"), stream=False)).body.decode()
+            assert "No scenario" not in output, scenario.name
+            assert not re.search(r"\{[a-z_]+[:|}]", output), f"{scenario.name} has a placeholder that nothing fills"
 
 
 def post(url: str, text: str) -> str:
@@ -358,12 +360,12 @@ def test_serving_as_a_program_until_standard_input_closes() -> None:
     command = [sys.executable, "-m", "dragoman.testkit.model_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
-        said = json.loads(program.stdout.readline())
-        assert said["pid"] == program.pid
-        assert post(said["url"], "reply with exactly: abc-1") == "abc-1"
-        with urllib.request.urlopen(f"{said['url']}/_testkit/requests") as answer:
+        output = json.loads(program.stdout.readline())
+        assert output["pid"] == program.pid
+        assert post(output["url"], "reply with exactly: abc-1") == "abc-1"
+        with urllib.request.urlopen(f"{output['url']}/_testkit/requests") as answer:
             assert [request["outcome"] for request in json.loads(answer.read())] == ["complete"]
-        urllib.request.urlopen(urllib.request.Request(f"{said['url']}/_testkit/release", b"")).close()
-        assert post(said["url"], "MOCK_STALL") == "After the stall."
+        urllib.request.urlopen(urllib.request.Request(f"{output['url']}/_testkit/release", b"")).close()
+        assert post(output["url"], "MOCK_STALL") == "After the stall."
         program.communicate(timeout=20)
     assert program.returncode == 0

@@ -1,4 +1,4 @@
-"""The OpenAI chat completions dialect as a plain HTTP client sees it."""
+"""The OpenAI chat completions API as a plain HTTP client sees it."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dragoman.testkit.model_server import ModelServer
-from dragoman.testkit.openai_chat import read_conversation
+from dragoman.testkit.model_server.apis.openai_chat import read_conversation
 
 from .asking import Heard, send
 
@@ -131,8 +131,8 @@ class TestTalk:
 class TestTools:
     async def test_a_call_is_streamed_as_its_name_and_pieces_of_its_input(self, server: ModelServer) -> None:
         heard = await ask(server, user('MOCK_WRITE path=sub/a.txt content="two words"'))
-        [(call_id, name, given)] = calls(heard).values()
-        assert (name, given) == ("Write", {"file_path": "/workspace/sub/a.txt", "content": "two words\n"})
+        [(call_id, name, arguments)] = calls(heard).values()
+        assert (name, arguments) == ("Write", {"file_path": "/workspace/sub/a.txt", "content": "two words\n"})
         assert call_id
         assert sum("tool_calls" in delta for delta in deltas(heard)) > 2, "pieces"
         assert text(heard) == "I will write that file."
@@ -148,13 +148,13 @@ class TestTools:
         assert choice["finish_reason"] == "tool_calls"
 
     async def test_parallel_calls_have_an_index_and_an_id_each(self, server: ModelServer) -> None:
-        made = calls(await ask(server, user("MOCK_PARALLEL")))
-        assert sorted(made) == [0, 1]
-        assert len({call_id for call_id, _, _ in made.values()}) == 2
+        tool_calls = calls(await ask(server, user("MOCK_PARALLEL")))
+        assert sorted(tool_calls) == [0, 1]
+        assert len({call_id for call_id, _, _ in tool_calls.values()}) == 2
 
     async def test_results_of_one_turn_are_one_round_in_the_order_of_the_calls(self, server: ModelServer) -> None:
-        made = calls(await ask(server, user("MOCK_PARALLEL")))
-        first, second = made[0][0], made[1][0]
+        tool_calls = calls(await ask(server, user("MOCK_PARALLEL")))
+        first, second = tool_calls[0][0], tool_calls[1][0]
         heard = await ask(
             server, user("MOCK_PARALLEL"), called(first, second), result(second, "two"), result(first, "one")
         )

@@ -1,4 +1,4 @@
-"""The OpenAI Responses dialect as a plain HTTP client sees it, and as Codex asks in both of its modes."""
+"""The OpenAI Responses API as a plain HTTP client sees it, and as Codex asks in both of its modes."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dragoman.testkit.model_server import ModelServer
-from dragoman.testkit.openai_responses import read_conversation
+from dragoman.testkit.model_server.apis.openai_responses import read_conversation
 
 from .asking import Heard, send
 
@@ -22,12 +22,12 @@ async def server() -> AsyncIterator[ModelServer]:
         yield running
 
 
-def said(role: str, text: str) -> Item:
+def message(role: str, text: str) -> Item:
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
 
 def user(text: str) -> Item:
-    return said("user", text)
+    return message("user", text)
 
 
 def called(call_id: str) -> Item:
@@ -51,7 +51,7 @@ CODE_MODE = {
 
 def asked(*items: Item, **fields: Any) -> dict[str, Any]:
     """Return a request body as Codex sends it to a model of its direct mode."""
-    before = [said("developer", "You are a coding agent."), CONTEXT]
+    before = [message("developer", "You are a coding agent."), CONTEXT]
     body = {"model": "m-1", "stream": True, "tools": [SHELL, PATCH, {"type": "web_search"}]}
     return {**body, "input": [*before, *items], "prompt_cache_key": "s1", **fields}
 
@@ -197,7 +197,7 @@ def test_tools_are_found_wherever_they_are_offered() -> None:
         ("NO_MODEL", 404, "model_not_found"),
     ],
 )
-async def test_errors_are_told_in_the_words_of_the_api(
+async def test_errors_have_the_wording_of_the_api(
     server: ModelServer, word: str, status: int, code: str | None
 ) -> None:
     heard = await ask(server, user(f"MOCK_{word}"))

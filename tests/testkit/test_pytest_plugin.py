@@ -1,4 +1,4 @@
-"""The shipped fixtures, used as anybody would."""
+"""The shipped fixtures, as a test uses them."""
 
 import urllib.request
 from collections.abc import Callable

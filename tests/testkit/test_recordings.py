@@ -1,4 +1,4 @@
-"""The recordings are what the parser tests think they are: whole, small, of nobody's machine."""
+"""The recordings are what the parser tests think they are: whole, small, without traces of a machine."""
 
 import json
 import re

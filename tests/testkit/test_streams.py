@@ -52,13 +52,13 @@ def _fails_without_reason() -> list[pb.AgentEvent]:
 
 
 BAD: dict[str, tuple[Callable[[], list[pb.AgentEvent]], str]] = {
-    "a hole in an item": (lambda: stream(text("ab", 0), text("c", 3), succeeded()), "not 2"),
-    "offsets in characters": (lambda: stream(text("é", 0), text("c", 1), succeeded()), "not 2"),
-    "a result nobody asked for": (lambda: stream(returned(), succeeded()), "nobody told"),
+    "a hole in an item": (lambda: stream(text("ab", 0), text("c", 3), succeeded()), "2 is due"),
+    "offsets in characters": (lambda: stream(text("é", 0), text("c", 1), succeeded()), "2 is due"),
+    "a result without a call": (lambda: stream(returned(), succeeded()), "unknown tool call"),
     "two results of a call": (lambda: stream(call(), returned(), returned(), succeeded()), "second result"),
-    "a secret": (lambda: stream(text("my hidden-value", 0), succeeded()), "holds a secret"),
+    "a secret": (lambda: stream(text("my hidden-value", 0), succeeded()), "contains a secret"),
     "no result": (lambda: stream(text("a", 0)), "without a result"),
-    "no reason": (_fails_without_reason, "says why"),
+    "no reason": (_fails_without_reason, "without a failure"),
     "no outcome": (lambda: stream(pb.AgentEvent(result=pb.Result())), "no outcome"),
     "after the result": (lambda: stream(succeeded(), text("a", 0)), "after the result"),
     "too large": (lambda: stream(text("x" * 1_100_000, 0), succeeded()), "bytes"),
@@ -66,7 +66,7 @@ BAD: dict[str, tuple[Callable[[], list[pb.AgentEvent]], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_stream_is_told(name: str) -> None:
+def test_a_bad_stream_is_reported(name: str) -> None:
     make, why = BAD[name]
     with pytest.raises(StreamProblem, match=why):
         check_stream(make(), secrets=["hidden-value"])

@@ -27,7 +27,7 @@ def test_they_need_no_newer_runtime_than_we_say() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     stubs = "".join(generated(COMMITTED).values())
     assert "# Protobuf Python Version: 6.31.1" in stubs
-    assert '"protobuf>=6.31.1"' in project
+    assert '"protobuf>=6.31.1,' in project
     assert "GRPC_GENERATED_VERSION = '1.76.0'" in stubs
     assert '"grpcio>=1.76.0"' in project
     assert version("grpcio").split(".") >= ["1", "76", "0"]

@@ -1,6 +1,7 @@
 """The wheel a user gets: all three roots in one, with data, types and entry points, and nothing else."""
 
 import configparser
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -29,11 +30,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
 
 
 def sources() -> set[str]:
-    """Return what lies in the source roots, as the wheel names it."""
+    """Return what lies in the source roots, as the wheel names it, and the contract."""
     return {
         path.relative_to(root).as_posix()
-        for root in SOURCE_ROOTS
-        for path in (root / "dragoman").rglob("*")
+        for root, pattern in [*((root, "*") for root in SOURCE_ROOTS), (ROOT / "proto", "*.proto")]
+        for path in (root / "dragoman").rglob(pattern)
         if path.is_file() and "__pycache__" not in path.parts
     }
 
@@ -42,7 +43,12 @@ def test_it_holds_all_three_roots_with_their_data_and_nothing_else(wheel: zipfil
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == sources()
     kinds = {PurePosixPath(name).suffix for name in packed}
-    assert kinds >= {".py", ".pyi", ".typed", ".md", ".json"}
+    assert kinds >= {".py", ".pyi", ".typed", ".md", ".json", ".proto"}
+
+
+def test_it_holds_the_licence(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
+    assert wheel.read(name) == (ROOT / "LICENSE").read_bytes()
 
 
 def test_no_root_takes_the_namespace_for_itself(wheel: zipfile.ZipFile) -> None:
@@ -68,8 +74,9 @@ def test_its_entry_points_are_there_and_lead_to_modules(wheel: zipfile.ZipFile) 
     assert set(points["console_scripts"]) == {"dragoman"}
     assert set(points["dragoman.adapters"]) >= {"claude_code", "process"}
     assert set(points["pytest11"]) == {"dragoman"}
+    assert set(points["dragoman.adapter_aliases"].values()) <= set(points["dragoman.adapters"])
     files = set(wheel.namelist())
-    for group in points.sections():
+    for group in set(points.sections()) - {"dragoman.adapter_aliases"}:
         for name, target in points[group].items():
             module = target.partition(":")[0].replace(".", "/")
             assert {f"{module}.py", f"{module}/__init__.py"} & files, f"{group}: {name} = {target}"
@@ -87,6 +94,12 @@ def test_what_it_says_of_itself(wheel: zipfile.ZipFile) -> None:
     assert not any(
         tool in line for line in required for tool in ("pytest", "mypy", "ruff", "hypothesis", "grpcio-tools")
     )
+    # Every shipped adapter works with the default install; the extras that once held these names stay, empty.
+    named = {re.split(r"[<>=]", line.removeprefix("Requires-Dist: "), maxsplit=1)[0] for line in required}
+    assert named >= {"anthropic", "openai", "h11", "httpx2", "python-jsonpath"}
+    for extra in ("http", "model-api"):
+        assert f"Provides-Extra: {extra}\n" in metadata
+        assert f"extra == '{extra}'" not in metadata
 
 
 def test_the_pinned_versions_are_within_what_is_declared() -> None:

@@ -10,9 +10,9 @@ if not __package__:
     # Appended: beside us may lie third-party modules, which must not shadow the standard library.
     sys.path.append(__file__.rsplit(os.sep, 3)[0])
 
-from dragoman.guard.loop import main
+from dragoman.guard.guard import main
 
 if __name__ == "__main__":
-    # Everything was written by os.write; there is nothing to flush and nobody to wait for, and
-    # taking the interpreter down in order would delay the owner by some milliseconds.
+    # Everything was written by os.write, so there is nothing to flush, and an orderly shutdown of
+    # the interpreter would delay the owner by some milliseconds.
     os._exit(main(sys.argv[1:]))

@@ -8,13 +8,13 @@ from dragoman.guard.process import Process
 
 
 def pids() -> list[int]:
-    """Return all process ids of this pid namespace, newest first as far as pids tell."""
+    """Return all process ids of this pid namespace, in descending order, which is roughly newest first."""
     names = os.listdir("/proc")  # noqa: PTH208 - pathlib costs the guard 4 ms of start-up
     return sorted((int(name) for name in names if name.isdigit()), reverse=True)
 
 
 def read(pid: int) -> Process | None:
-    """Return the row of one process; None if there is no such process."""
+    """Return the entry of one process; None if there is no such process."""
     stat = _read_bytes(f"/proc/{pid}/stat")
     if not stat:
         return None
@@ -39,6 +39,19 @@ def carries(pid: int, entry: bytes) -> bool:
     return entry in environment and entry in environment.split(b"\0")
 
 
+def variable(pid: int, name: str) -> str | None:
+    """Return what this variable was when the process started, empty if it was not set; None if that is not known.
+
+    A process that is just starting seems to have no variables for a moment.
+    """
+    try:
+        environment = _read(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    found = (entry for entry in environment.split(b"\0") if entry.startswith(os.fsencode(name) + b"="))
+    return os.fsdecode(next(found, b"").partition(b"=")[2])
+
+
 def boot_id() -> str:
     """Return what names this boot of the machine; start marks are worth nothing beyond it."""
     return _read_bytes("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
@@ -58,15 +71,18 @@ def original_environment() -> dict[bytes, bytes]:
 def _read_bytes(path: str) -> bytes:
     """Read a whole small file of the kernel; empty if it is gone or not ours to read."""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        return _read(path)
     except OSError:
         return b""
+
+
+def _read(path: str) -> bytes:
+    """Read a whole small file of the kernel."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         parts = []
         while part := os.read(fd, 1 << 16):
             parts.append(part)
         return b"".join(parts)
-    except OSError:
-        return b""  # it ended between open and read
     finally:
         os.close(fd)

@@ -16,12 +16,12 @@ _STATES = {
 
 
 def pids() -> list[int]:
-    """Return all process ids, newest first as far as pids tell."""
+    """Return all process ids, in descending order, which is roughly newest first."""
     return sorted(psutil.pids(), reverse=True)
 
 
 def read(pid: int) -> Process | None:
-    """Return the row of one process; None if there is no such process or it tells us nothing."""
+    """Return the entry of one process; None if there is no such process or it is not readable."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -31,7 +31,7 @@ def read(pid: int) -> Process | None:
                 pgrp=os.getpgid(pid),
                 session=_session(pid),
                 state=_STATES.get(process.status(), "S"),
-                # Microseconds: exact enough to tell two bearers of one pid apart, and an integer.
+                # Microseconds: exact enough to distinguish processes that reuse a pid, and an integer.
                 started=round(process.create_time() * 1e6),
             )
     except (psutil.Error, OSError):
@@ -41,7 +41,7 @@ def read(pid: int) -> Process | None:
 def _session(pid: int) -> int:
     try:
         return os.getsid(pid)
-    except PermissionError:  # some systems tell it only within one's own session
+    except PermissionError:  # some systems reveal it only within the caller's session
         return 0
 
 
@@ -52,6 +52,14 @@ def carries(pid: int, entry: bytes) -> bool:
         return psutil.Process(pid).environ().get(name) == value
     except (psutil.Error, OSError):
         return False
+
+
+def variable(pid: int, name: str) -> str | None:
+    """Return what this variable was when the process started, empty if it was not set; None if that is not known."""
+    try:
+        return psutil.Process(pid).environ().get(name, "")
+    except (psutil.Error, OSError):
+        return None
 
 
 def boot_id() -> str:

@@ -7,10 +7,16 @@ Guard to owner, in this order, each at most once::
     {"event":"exited","code":0,"signal":null}
     {"event":"gone","confirmed":true,"killed":[9],"survivors":[]}
 
-and ``{"event":"refused","message":...}`` for a line that is no command. Owner to guard::
+and ``{"event":"refused","message":...}`` for an invalid line. Owner to guard::
 
     {"signal":"SIGINT","to":"leader"}     to: leader (default), group, tree
     {"kill":true}
+    {"sweep":true}                        answered on the same connection:
+    {"event":"swept","confirmed":true,"killed":[9],"survivors":[]}
+
+A sweep kills the orphans that became children of the guard: daemons, and what another guard beneath it leaves when it
+is killed. The command and its descendants live on. A sweep is ``confirmed`` if no orphan is proven to be left, which
+is impossible without a subreaper.
 
 ``started`` is opaque: equal values with equal pids (and boot ids) mean the same process. ``killed``
 names the processes that the guard ended, by TERM or KILL; it is cut at `LISTED` entries.
@@ -21,8 +27,11 @@ from __future__ import annotations
 import os
 import signal
 
+CONTROL_VARIABLE = "DRAGOMAN_GUARD_CONTROL"
+"""Environment variable that names an adapter's control socket to the adapter."""
+
 LINE_BYTES = 64 << 10
-"""Longest command in bytes: what is longer is no command, and its sender is dropped."""
+"""Longest command in bytes; the sender of a longer line is disconnected."""
 
 LISTED = 256
 """At most this many pids are listed in an event, so that it always fits the socket's buffer."""
@@ -31,20 +40,22 @@ TARGETS = ("leader", "group", "tree")
 
 
 class CommandError(Exception):
-    """A line on the control channel is not a command; the text says why."""
+    """A line on the control channel is not a valid command; the message says why."""
 
 
 class Command:
-    """One order of the owner.
+    """One command of the owner.
 
     Attributes:
-        signum: Signal to send; None orders the killing of the whole tree.
-        to: Who gets the signal, one of `TARGETS`.
+        kind: ``signal``; ``kill``, of the whole tree; ``sweep``, of its orphans.
+        signum: Signal to send.
+        to: Recipient of the signal, one of `TARGETS`.
     """
 
-    __slots__ = ("signum", "to")
+    __slots__ = ("kind", "signum", "to")
 
-    def __init__(self, signum: int | None, to: str = "leader") -> None:
+    def __init__(self, kind: str, signum: int = 0, to: str = "leader") -> None:
+        self.kind = kind
         self.signum = signum
         self.to = to
 
@@ -79,27 +90,28 @@ def decode_command(line: bytes) -> Command:
     """Read one line of the owner.
 
     Raises:
-        CommandError: It is not JSON, no known command, or names no signal of this system.
+        CommandError: It is not JSON, not a known command, or names an unknown signal.
     """
     import json  # noqa: PLC0415 - most runs see no command and save 4 ms
 
     try:
         message = json.loads(line)
     except ValueError as error:
-        raise CommandError(f"not JSON: {error}") from None
+        raise CommandError(f"invalid JSON: {error}") from None
     if not isinstance(message, dict):
-        raise CommandError("not an object")
-    if message.keys() == {"kill"} and message["kill"] is True:
-        return Command(None)
+        raise CommandError("expected a JSON object")
+    for kind in ("kill", "sweep"):
+        if message.keys() == {kind} and message[kind] is True:
+            return Command(kind)
     if not {"signal"} <= message.keys() <= {"signal", "to"}:
-        raise CommandError("neither signal nor kill")
+        raise CommandError("expected one of the keys signal, kill, sweep")
     to = message.get("to", "leader")
     if to not in TARGETS:
-        raise CommandError(f"to: {to!r} is none of {', '.join(TARGETS)}")
+        raise CommandError(f"unknown target {to!r}; expected {', '.join(TARGETS)}")
     try:
-        return Command(int(signal.Signals[message["signal"]]), to)
+        return Command("signal", int(signal.Signals[message["signal"]]), to)
     except (KeyError, TypeError):
-        raise CommandError(f"no such signal: {message['signal']!r}") from None
+        raise CommandError(f"unknown signal {message['signal']!r}") from None
 
 
 class Channel:
@@ -118,10 +130,10 @@ class Channel:
         return self.fd
 
     def receive(self) -> list[bytes]:
-        """Return the complete lines that have arrived; none is a valid answer.
+        """Return the complete lines that have arrived; possibly none.
 
         Raises:
-            EOFError: The peer is gone, or sends what can never become a command.
+            EOFError: The peer is gone, or sent a line that is too long.
         """
         try:
             data = os.read(self.fd, LINE_BYTES)
@@ -143,5 +155,5 @@ class Channel:
             return False
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         os.close(self.fd)

@@ -1,8 +1,8 @@
-"""The instance file: how a router, also one started later, finds an adapter that is running.
+"""The instance file, by which a router finds a running adapter, also one that another router started.
 
-The file is JSON. Beside it lies ``FILE.lock``, which the guard holds locked for life: a file whose
-lock is free was left by a guard that was killed, and what it names has to be cleaned up (compare
-boot id and start marks first) and removed.
+The file is JSON. The guard holds a lock on ``FILE.lock`` beside it as long as it lives. A free lock
+means that the guard was killed: clean up the processes that the file names (after comparing boot id
+and start marks) and remove it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import time
 from dragoman.guard.process import Process
 from dragoman.guard.processes import boot_id, read
 
+TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name
+if TYPE_CHECKING:
+    from typing import Any
+
 FORMAT = 1
-"""Version of the file's content; it grows by addition only."""
+"""Version of the file's content; fields are only added."""
 
 
 class LockedError(Exception):
-    """Another guard lives and holds the lock of this instance file."""
+    """Another guard holds the lock of this instance file."""
 
 
 class Instance:
-    """What an instance file says.
+    """The content of an instance file.
 
     Attributes:
         instance_id: Chosen by the launcher.
@@ -32,9 +36,13 @@ class Instance:
         adapter: (pid, start mark) of the guarded command.
         boot_id: The boot that pids and start marks belong to.
         control: Path of the guard's control socket.
-        listen: Address the adapter was told to listen on.
+        listen: Address that the adapter was started to listen on.
         log: Path of its rotated log.
         started_at: When it was started, seconds since the epoch.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: One is not what it should be.
     """
 
     __slots__ = (
@@ -48,26 +56,15 @@ class Instance:
         "started_at",
     )
 
-    def __init__(
-        self,
-        *,
-        instance_id: str,
-        guard: tuple[int, int],
-        adapter: tuple[int, int],
-        boot_id: str,
-        control: str,
-        listen: str,
-        log: str,
-        started_at: float,
-    ) -> None:
-        self.instance_id = instance_id
-        self.guard = guard
-        self.adapter = adapter
-        self.boot_id = boot_id
-        self.control = control
-        self.listen = listen
-        self.log = log
-        self.started_at = started_at
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.instance_id: str = content["instance_id"]
+        self.guard: tuple[int, int] = (content["guard"]["pid"], content["guard"]["started"])
+        self.adapter: tuple[int, int] = (content["adapter"]["pid"], content["adapter"]["started"])
+        self.boot_id: str = content["boot_id"]
+        self.control: str = content["control"]
+        self.listen: str = content["listen"]
+        self.log: str = content["log"]
+        self.started_at: float = content["started_at"]
 
     def is_current(self, named: tuple[int, int]) -> bool:
         """Whether the process that the file names by pid and start mark is running now."""
@@ -77,7 +74,7 @@ class Instance:
 
 
 class InstanceFile:
-    """The guard's side: takes the lock, writes the file, takes both away at the end.
+    """The guard's side: acquires the lock, writes the file, removes both at the end.
 
     Raises:
         LockedError: Another guard holds the lock.
@@ -111,30 +108,20 @@ class InstanceFile:
         os.replace(fresh, self._path)  # noqa: PTH105 - pathlib costs the guard 4 ms of start-up
 
     def remove(self) -> None:
-        """Take the file away, then the lock."""
+        """Remove the file, then the lock."""
         for path in (self._path, _lock_path(self._path)):
             try:
                 os.unlink(path)  # noqa: PTH108 - as above
             except OSError:
-                continue  # somebody cleaned up before us; ending is what matters
+                continue  # another process removed it; the guard has to end in any case
         os.close(self._lock)
 
 
 def read_instance(path: str) -> Instance | None:
-    """Read an instance file; None when it is missing, cut, or of no format known here."""
+    """Read an instance file; None if it is missing, truncated, or of an unknown format."""
     try:
         with open(path, "rb") as file:
-            content = json.load(file)
-        return Instance(
-            instance_id=content["instance_id"],
-            guard=(content["guard"]["pid"], content["guard"]["started"]),
-            adapter=(content["adapter"]["pid"], content["adapter"]["started"]),
-            boot_id=content["boot_id"],
-            control=content["control"],
-            listen=content["listen"],
-            log=content["log"],
-            started_at=content["started_at"],
-        )
+            return Instance(json.load(file))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -165,13 +152,13 @@ def _lock(path: str) -> int:
         fd = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its last holder may have removed the file between our two calls: a lock on a file
-            # that no longer has a name keeps nobody out.
+            # The previous holder may have removed the file between the two calls: a lock on an
+            # unlinked file excludes no other guard.
             if os.path.samestat(os.fstat(fd), os.stat(lock_path)):  # noqa: PTH116 - as above
                 return fd
         except BlockingIOError:
             os.close(fd)
-            raise LockedError(f"another guard holds {lock_path}") from None
+            raise LockedError(f"another guard holds the lock {lock_path}") from None
         except FileNotFoundError:
             pass
         os.close(fd)

@@ -1,19 +1,29 @@
-"""Command lines that start a guard; for owners, not for the guard itself."""
+"""Command lines that start a guard; for owners, not for the guard itself.
+
+`run_guard` and `adapter_guard` return a guard's arguments: its options and the guarded command. `guard_command` turns
+them into the command line to start. That line does not contain them: an agent that kills its own processes by a
+pattern of their command lines (``pkill -f``) would kill its guard, too.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.guard.options import (
+    ARGUMENTS_FD,
     DEFAULT_GRACE_S,
     DEFAULT_LINGER_S,
     DEFAULT_ORPHAN_AFTER_S,
+    WAIT_FD,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 # -I: neither the child's PYTHON* variables nor its cwd reach the guard. -S: no site-packages, which
 # halves the start-up; where psutil has to answer for a missing /proc they must stay.
@@ -23,59 +33,135 @@ _FLAGS = ("-I", "-S") if sys.platform == "linux" else ("-I",)
 def run_guard(
     argv: Sequence[str], *, control_fd: int, linger_s: float = DEFAULT_LINGER_S, remove: str | None = None
 ) -> list[str]:
-    """Return the command that runs `argv` under a guard owned through `control_fd`.
+    """Return the arguments of a guard that runs `argv` and is owned through `control_fd`.
 
     Start it with the environment, working directory, stdin, stdout and stderr meant for `argv`, in
     a session of its own, and with `control_fd` (one end of a stream socket pair) inherited. The
-    other end speaks as `dragoman.guard.control` says; closing it kills everything beneath. The
-    directory `remove` is removed once all is gone, even if the owner is, too.
+    other end speaks the protocol of `dragoman.guard.control`; closing it kills the process tree.
+    The guard removes the directory `remove` at the end, even if the owner is gone.
     """
     options = [f"--control-fd={control_fd}", f"--linger={linger_s}"]
-    return _command([*options, f"--remove={remove}"] if remove else options, argv)
+    return [*options, *([f"--remove={remove}"] if remove else []), "--", *argv]
 
 
-def adapter_guard(
-    argv: Sequence[str],
-    *,
-    instance: Path,
-    instance_id: str,
-    control: Path,
-    log: Path,
-    listen: str,
-    log_bytes: int = 8 << 20,
-    log_keep: int = 3,
-    orphan_after_s: float = DEFAULT_ORPHAN_AFTER_S,
-    grace_s: float = DEFAULT_GRACE_S,
-    linger_s: float = DEFAULT_LINGER_S,
-) -> list[str]:
-    """Return the command that runs an adapter under a guard of its own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """The options of a guard that runs an adapter. The folders of all paths must exist.
 
-    Start it in a session of its own, without stdin, with stdout and stderr as pipes. Both reach
-    their end once the adapter runs, and hold until then: on stdout the ``spawned`` or
-    ``spawn_failed`` event as one line of JSON, on stderr what went wrong. The instance file exists
-    by then. The folders of all paths must exist; `control` may have at most 107 bytes.
+    Attributes:
+        instance: The instance file that the guard writes.
+        instance_id: Recorded in it; chosen by the launcher.
+        control: The control socket that the guard listens on; its path may have at most 107 bytes.
+        log: Where the adapter's output goes; rotated.
+        listen: Recorded in the instance file: where the adapter listens.
+        log_bytes: Size at which the log is rotated.
+        log_keep: How many rotated logs are kept beside the current one.
+        orphan_after_s: Seconds without a connected router before the guard stops the adapter.
+        grace_s: Seconds between TERM and KILL for the adapter.
+        linger_s: Seconds between TERM and KILL for processes that outlive it.
     """
-    options = {
-        "instance": instance,
-        "instance-id": instance_id,
-        "control": control,
-        "log": log,
-        "listen": listen,
-        "log-bytes": log_bytes,
-        "log-keep": log_keep,
-        "orphan-after": orphan_after_s,
-        "grace": grace_s,
-        "linger": linger_s,
-    }
-    return _command([f"--{name}={value}" for name, value in options.items()], argv)
+
+    instance: Path
+    instance_id: str
+    control: Path
+    log: Path
+    listen: str
+    log_bytes: int = 8 << 20
+    log_keep: int = 3
+    orphan_after_s: float = DEFAULT_ORPHAN_AFTER_S
+    grace_s: float = DEFAULT_GRACE_S
+    linger_s: float = DEFAULT_LINGER_S
 
 
-def _command(options: list[str], argv: Sequence[str]) -> list[str]:
-    return [
-        sys.executable,
-        *_FLAGS,
-        str(Path(__file__).with_name("__main__.py")),
-        *options,
-        "--",
-        *argv,
-    ]
+def adapter_guard(argv: Sequence[str], options: AdapterOptions) -> list[str]:
+    """Return the arguments of a guard that runs an adapter.
+
+    Start it in a session of its own, without stdin, with stdout and stderr as pipes. The guard
+    closes both once the adapter runs. Before, it writes the ``spawned`` or ``spawn_failed`` event
+    to stdout as one line of JSON, and errors to stderr. The instance file exists by then.
+    """
+    values = {field.name.removesuffix("_s"): getattr(options, field.name) for field in fields(options)}
+    return [*(f"--{name.replace('_', '-')}={value}" for name, value in values.items()), "--", *argv]
+
+
+@contextmanager
+def guard_command(arguments: Sequence[str]) -> Iterator[tuple[list[str], int]]:
+    """Yield the command line that starts a guard with these arguments, and the descriptor that it must inherit.
+
+    Raises:
+        OSError: There is no descriptor, or no memory, left.
+        ValueError: An argument contains a zero byte.
+    """
+    fd = _anonymous_file()
+    try:
+        _write_arguments(fd, arguments)
+        yield _command(fd), fd
+    finally:
+        os.close(fd)
+
+
+class WaitingGuard:
+    """A guard of a run that is started before the run.
+
+    Start `command` with the stdin, stdout and stderr meant for the run's command, in a session of its own, with `fd`
+    and `control_fd` inherited. It waits until `write` was called and a byte comes on `control_fd`; if that is closed
+    instead, it ends.
+
+    Args:
+        control_fd: As for `run_guard`.
+
+    Attributes:
+        command: What to start.
+        fd: Where it reads its arguments.
+
+    Raises:
+        OSError: There is no descriptor, or no memory, left.
+    """
+
+    def __init__(self, control_fd: int) -> None:
+        self.fd = _anonymous_file()
+        self.command = [*_command(self.fd), f"{WAIT_FD}={control_fd}"]
+        self._control_fd = control_fd
+
+    def write(
+        self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], linger_s: float, remove: str | None
+    ) -> None:
+        """Give it its arguments.
+
+        Raises:
+            ValueError: No program can be started with such an argument or variable.
+        """
+        if any(not name or "=" in name for name in env):
+            raise ValueError("illegal environment variable name")
+        own = run_guard(argv, control_fd=self._control_fd, linger_s=linger_s, remove=remove)
+        entries = [f"{name}={value}" for name, value in env.items()]
+        _write_arguments(self.fd, [f"--cwd={cwd}", f"--environment={len(entries)}", *entries, *own])
+
+    def close(self) -> None:
+        """Let go of the arguments, which the guard keeps."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+def _command(fd: int) -> list[str]:
+    return [sys.executable, *_FLAGS, str(Path(__file__).with_name("__main__.py")), f"{ARGUMENTS_FD}={fd}"]
+
+
+def _write_arguments(fd: int, arguments: Sequence[str]) -> None:
+    if any("\0" in argument for argument in arguments):
+        raise ValueError("embedded null byte in an argument")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(b"\0".join(map(os.fsencode, arguments)))
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
+def _anonymous_file() -> int:
+    """Return an open file without a name, in memory if the system supports that."""
+    if sys.platform == "linux":
+        return os.memfd_create("arguments")
+    else:  # noqa: RET505 - a type checker sees one of the two branches
+        import tempfile  # noqa: PLC0415 - of use only here
+
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())

@@ -1,15 +1,15 @@
-"""When a guarded command is asked, told and made to end. Decisions only: no clock, no processes.
+"""When a guarded command is terminated and killed. Decisions only: no clock, no processes.
 
 Phases go forward only::
 
     RUNNING -> STOPPING -> LINGERING -> KILLING
        |          |            ^           ^
-       |          +------------+-----------+    the leader exits; the grace or the linger runs out
-       +--------------------------------------  a kill is ordered; the owner of one run is gone
+       |          +------------+-----------+    the leader exits; the grace or the linger expires
+       +--------------------------------------  a kill is requested; the owner of one run is gone
 
-STOPPING: the leader was sent TERM and has its grace. LINGERING: the leader is gone and the rest was
-sent TERM. KILLING: KILL for whatever is there. Beside the phases runs the orphan timer: it is set
-while no router is connected, and when it runs out the command is asked to stop.
+STOPPING: the leader got TERM and has its grace. LINGERING: the leader has exited and the remaining
+processes got TERM. KILLING: the remaining processes get KILL. Independent of the phases, the orphan
+timer runs while no router is connected; when it fires, the phase becomes STOPPING.
 
 All times are seconds on the caller's monotonic clock.
 """
@@ -20,7 +20,7 @@ import enum
 
 
 class Phase(enum.IntEnum):
-    """Where a guarded command is on its way out."""
+    """How far the shutdown of a guarded command is."""
 
     RUNNING = 0
     STOPPING = 1
@@ -32,8 +32,8 @@ class Lifecycle:
     """The phase and the deadlines of one guarded command.
 
     Args:
-        linger: Seconds between TERM and KILL for what the leader leaves behind.
-        grace: Seconds between TERM to the leader and KILL; None means no end.
+        linger: Seconds between TERM and KILL for processes that outlive the leader.
+        grace: Seconds between TERM to the leader and KILL; None means no limit.
     """
 
     __slots__ = ("_deadline", "_grace", "_linger", "_orphan_deadline", "phase")
@@ -46,7 +46,7 @@ class Lifecycle:
         self.phase = Phase.RUNNING
 
     def stop(self, now: float) -> bool:
-        """Ask the command to stop; True if the leader is to be sent TERM now."""
+        """Begin to stop the command; True if the caller has to send TERM to the leader now."""
         if self.phase is not Phase.RUNNING:
             return False
         self.phase = Phase.STOPPING
@@ -54,7 +54,7 @@ class Lifecycle:
         return True
 
     def leader_exited(self, now: float) -> bool:
-        """Note that the leader is gone; True if what it left is to be sent TERM now."""
+        """Record that the leader has exited; True if the caller has to send TERM to the rest now."""
         if self.phase >= Phase.LINGERING:
             return False
         self.phase = Phase.LINGERING
@@ -62,20 +62,20 @@ class Lifecycle:
         return True
 
     def kill(self) -> None:
-        """Order the end of everything, at once."""
+        """Begin to kill everything at once."""
         self.phase = Phase.KILLING
         self._deadline = None
 
-    def abandon(self, now: float, orphan_after: float) -> None:
-        """Start the orphan timer: nobody is connected any more (or yet)."""
+    def start_orphan_timer(self, now: float, orphan_after: float) -> None:
+        """Start the orphan timer, as no router is connected."""
         self._orphan_deadline = now + orphan_after
 
-    def claim(self) -> None:
-        """Stop the orphan timer: a router is connected."""
+    def stop_orphan_timer(self) -> None:
+        """Stop the orphan timer, as a router is connected."""
         self._orphan_deadline = None
 
     def tick(self, now: float) -> bool:
-        """Act on deadlines that have passed; True if the leader is to be sent TERM now."""
+        """Act on expired deadlines; True if the caller has to send TERM to the leader now."""
         if self._deadline is not None and now >= self._deadline:
             self.kill()
             return False
@@ -85,6 +85,6 @@ class Lifecycle:
         return False
 
     def timeout(self, now: float) -> float | None:
-        """Return the seconds until `tick` has something to do; None when nothing is pending."""
+        """Return the seconds until the next deadline; None if there is none."""
         pending = [at for at in (self._deadline, self._orphan_deadline) if at is not None]
         return max(0.0, min(pending) - now) if pending else None

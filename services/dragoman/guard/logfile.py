@@ -9,7 +9,7 @@ class RotatedLog:
     """Append-only bytes on disk, bounded in size. Writing never fails and never blocks for long.
 
     Output that cannot be written (disk full, folder gone) is dropped and counted, and the count is
-    written once writing works again: a full disk must not stop the program whose log this is.
+    written as soon as writing succeeds again: a full disk must not block the program.
 
     Args:
         path: The current file; created with mode 0600.
@@ -26,7 +26,7 @@ class RotatedLog:
         self._dropped = 0
 
     def write(self, data: bytes) -> None:
-        """Append output, cut between lines where a file is full."""
+        """Append output; rotate between lines when the file is full."""
         try:
             if self._dropped:
                 note = b"dragoman-guard: %d bytes of output could not be logged\n" % self._dropped
@@ -42,7 +42,7 @@ class RotatedLog:
         os.close(self._fd)
 
     def _append_some(self, data: bytes) -> int:
-        """Append what belongs in the current file, rotating first if it is full; return how much."""
+        """Append what fits into the current file, or rotate a full one; return the bytes appended."""
         room = self._limit - self._size
         if len(data) <= room:
             return self._append(data)

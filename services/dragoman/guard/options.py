@@ -1,9 +1,11 @@
-"""The guard's command line: words to values and back.
+"""The guard's command line.
 
 Parsed by hand: ``argparse`` costs more start-up time than the rest of the guard's own code.
 """
 
 from __future__ import annotations
+
+import os
 
 TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name
 if TYPE_CHECKING:
@@ -12,20 +14,28 @@ if TYPE_CHECKING:
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket: ``sun_path`` holds 108 bytes with the terminating zero."""
 
+ARGUMENTS_FD = "--arguments-fd"
+"""The option that names a descriptor to read all other arguments from; only `WAIT_FD` may be beside it."""
+
+WAIT_FD = "--wait-fd"
+"""The option that names the owner's socket, where a byte says that the arguments are there."""
+
 DEFAULT_LINGER_S = 1.0
 DEFAULT_GRACE_S = 10.0
 DEFAULT_ORPHAN_AFTER_S = 60.0
 
 
 class UsageError(Exception):
-    """The command line cannot be obeyed; the text says what to change."""
+    """The command line is invalid; the message says what to change."""
 
 
 class Options:
-    """What one guard was asked to do.
+    """The options of one guard.
 
     Attributes:
         argv: The command, never empty; looked up in ``PATH`` unless it contains a slash.
+        cwd: The command's working directory; None means the guard's own.
+        environment: ``NAME=value`` of each of the command's variables; None means those of the guard.
         control_fd: Connected socket to the owner; None when there is none.
         control: Path of the control socket to listen on; None when there is none.
         instance: Path of the instance file; set exactly when ``control`` is.
@@ -34,17 +44,19 @@ class Options:
         log: Path of the rotated log; set exactly when ``control`` is.
         log_bytes: Size in bytes at which the log is rotated.
         log_keep: How many rotated logs are kept beside the current one.
-        orphan_after: Seconds without a connected router before the command is asked to stop.
-        grace: Seconds between asking the command to stop and killing; None means for ever.
-        linger: Seconds that processes left behind by the command get between TERM and KILL.
-        remove: Directory to remove once the command and all it started are gone, whoever else has died meanwhile.
-        subreaper: False makes the guard behave as on systems that have no subreaper.
+        orphan_after: Seconds without a connected router before the guard stops the command.
+        grace: Seconds between TERM and KILL for the command; None means no limit.
+        linger: Seconds between TERM and KILL for processes that outlive the command.
+        remove: Directory that the guard removes at the end, also if its owner is gone.
+        subreaper: False makes the guard behave as on systems without a subreaper.
     """
 
     __slots__ = (
         "argv",
         "control",
         "control_fd",
+        "cwd",
+        "environment",
         "grace",
         "instance",
         "instance_id",
@@ -62,6 +74,8 @@ class Options:
         self.argv = list(argv)
         self.control_fd: int | None = None
         self.control: str | None = None
+        self.cwd: str | None = None
+        self.environment: list[str] | None = None
         self.instance: str | None = None
         self.instance_id = ""
         self.listen = ""
@@ -76,47 +90,63 @@ class Options:
 
     @property
     def is_forwarding(self) -> bool:
-        """True when nobody owns the guard: it is the first process of a container."""
+        """Whether the guard has no owner, as the first process of a container."""
         return self.control_fd is None and self.control is None
 
 
-def parse(words: Sequence[str]) -> Options:
+def parse(arguments: Sequence[str]) -> Options:
     """Read the arguments that follow the program's name.
 
     Raises:
         UsageError: An option is unknown, lacks its value, has a bad one, or contradicts another.
     """
-    own, argv = _split(words)
+    own, argv = _split(_read_arguments(arguments))
     options = Options(argv)
     rest = iter(own)
-    for word in rest:
-        name, equals, value = word.partition("=")
+    for argument in rest:
+        name, equals, value = argument.partition("=")
         if name == "--no-subreaper" and not equals:
             options.subreaper = False
             continue
         convert = _VALUES.get(name)
         if convert is None:
-            raise UsageError(f"unknown option {word!r}; put -- before the command")
+            raise UsageError(f"unknown option {argument!r}; separate the command with --")
         if not equals:
             value = next(rest, "")
-        setattr(options, name[2:].replace("-", "_"), _converted(name, value, convert))
+        converted = _converted(name, value, convert)
+        if name == "--environment":
+            options.environment = [next(rest, "") for _ in range(int(value))]
+            continue
+        setattr(options, name[2:].replace("-", "_"), converted)
     _check(options)
     return options
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    words = list(words)
-    if "--" not in words:
+def _read_arguments(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments, read from the descriptor that they name, if they do; zero bytes separate them there."""
+    if not 1 <= len(arguments) <= 2 or not arguments[0].startswith(f"{ARGUMENTS_FD}="):
+        return arguments
+    try:
+        fd = int(arguments[0].partition("=")[2])
+        with open(fd, "rb") as file:
+            return os.fsdecode(file.read()).split("\0")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{arguments[0]}: {error}") from None
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    arguments = list(arguments)
+    if "--" not in arguments:
         raise UsageError("usage: python -m dragoman.guard [options] -- command [argument...]")
-    cut = words.index("--")
-    if not words[cut + 1 :]:
-        raise UsageError("no command after --")
-    return words[:cut], words[cut + 1 :]
+    cut = arguments.index("--")
+    if not arguments[cut + 1 :]:
+        raise UsageError("missing command after --")
+    return arguments[:cut], arguments[cut + 1 :]
 
 
 def _converted(name: str, value: str, convert: Callable[[str], object]) -> object:
     if not value:
-        raise UsageError(f"{name} needs a value")
+        raise UsageError(f"{name} requires a value")
     try:
         return convert(value)
     except ValueError as error:
@@ -126,9 +156,9 @@ def _converted(name: str, value: str, convert: Callable[[str], object]) -> objec
 def _check(options: Options) -> None:
     together = [options.control is None, options.instance is None, options.log is None]
     if any(together) and not all(together):
-        raise UsageError("--control, --instance and --log are given together or not at all")
+        raise UsageError("--control, --instance and --log require each other")
     if options.control is not None and options.control_fd is not None:
-        raise UsageError("--control and --control-fd exclude each other")
+        raise UsageError("--control and --control-fd are mutually exclusive")
     if options.grace is None and not options.is_forwarding:
         options.grace = DEFAULT_GRACE_S
 
@@ -136,14 +166,14 @@ def _check(options: Options) -> None:
 def _seconds(value: str) -> float:
     seconds = float(value)
     if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{value!r} is not a number of seconds, 0 or more")
+        raise ValueError(f"{value!r} is not a number of seconds >= 0")
     return seconds
 
 
 def _count(value: str) -> int:
     count = int(value)
     if count < 0:
-        raise ValueError(f"{value!r} is negative")
+        raise ValueError(f"{value!r} is not an integer >= 0")
     return count
 
 
@@ -157,13 +187,15 @@ def _positive(value: str) -> int:
 def _socket_path(value: str) -> str:
     size = len(value.encode("utf-8", "surrogateescape"))
     if size > SOCKET_PATH_BYTES:
-        raise ValueError(f"a socket path holds at most {SOCKET_PATH_BYTES} bytes, this one has {size}: {value}")
+        raise ValueError(f"the socket path has {size} bytes, the system allows {SOCKET_PATH_BYTES}: {value}")
     return value
 
 
 _VALUES: dict[str, Callable[[str], object]] = {
     "--control": _socket_path,
     "--control-fd": _count,
+    "--cwd": str,
+    "--environment": _count,
     "--grace": _seconds,
     "--instance": str,
     "--instance-id": str,

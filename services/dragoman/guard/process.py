@@ -1,23 +1,23 @@
-"""One row of the table of processes.
+"""One entry of the process table.
 
-A process is named by pid *and* start mark: pids are used again, and a signal that meets a stranger
-is the one mistake a guard must not make.
+A process is identified by pid *and* start mark: pids are reused, and a guard must never signal an
+unrelated process.
 """
 
 from __future__ import annotations
 
 DEAD_STATES = ("Z", "X", "x")
-"""States of processes that have ended and only wait to be reaped."""
+"""States of processes that have ended but are not reaped yet."""
 
 
 class Process:
-    """One row of the table.
+    """One entry of the table.
 
     Attributes:
         pid: Process id.
         ppid: Process id of the parent.
         pgrp: Process group.
-        session: Session; 0 where the system does not tell.
+        session: Session; 0 where the system does not reveal it.
         state: One letter as in ``ps``: R, S, D, T (stopped), Z (zombie)...
         started: Opaque start mark; equal for equal processes of one boot.
     """

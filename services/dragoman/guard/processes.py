@@ -1,7 +1,7 @@
-"""The table of processes: who is whose child, since when, in what state.
+"""The process table: parents, start marks and states.
 
-Linux reads ``/proc``. Elsewhere `psutil` answers, imported when first asked; the guard's launcher
-leaves site-packages visible there.
+On Linux it is read from ``/proc``. Elsewhere from `psutil`, imported on first use; the guard's
+launcher leaves site-packages visible there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 if sys.platform == "linux":
-    from dragoman.guard._proc_table import boot_id, carries, original_environment, pids, read
+    from dragoman.guard._proc_table import boot_id, carries, original_environment, pids, read, variable
 else:
-    from dragoman.guard._psutil_table import boot_id, carries, original_environment, pids, read
+    from dragoman.guard._psutil_table import boot_id, carries, original_environment, pids, read, variable
 
 __all__ = [
     "boot_id",
@@ -31,11 +31,12 @@ __all__ = [
     "read",
     "send",
     "snapshot",
+    "variable",
 ]
 
 
 def snapshot() -> dict[int, Process]:
-    """Return all processes by pid, newest pid first; those that end meanwhile are left out."""
+    """Return all processes by pid, highest pid first; processes that end meanwhile are left out."""
     rows = ((pid, read(pid)) for pid in pids())
     return {pid: row for pid, row in rows if row is not None}
 
@@ -63,8 +64,8 @@ def carriers(entry: bytes) -> list[int]:
 def send(process: Process, signum: int) -> bool:
     """Signal exactly this process; False if it is gone or not ours to signal.
 
-    Where the system has pid descriptors the check of the start mark and the signal meet the same
-    process; elsewhere the moment between the two remains.
+    Where the system has pid descriptors, the start mark is checked on the process that gets the
+    signal; elsewhere a short race between check and signal remains.
     """
     try:
         fd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1

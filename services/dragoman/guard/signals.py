@@ -1,4 +1,4 @@
-"""Signals that the guard itself receives, as something to select on."""
+"""The signals that the guard receives, as a descriptor to select on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORWARDED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""Passed on to the command by a guard that nobody owns."""
+"""Forwarded to the command by a guard without an owner."""
 
 IGNORED = (
     signal.SIGINT,
@@ -29,26 +29,26 @@ IGNORED = (
     signal.SIGTTIN,
     signal.SIGTTOU,
 )
-"""Not for an owned guard: the command's terminal, if any, is no business of its keeper."""
+"""Ignored by a guard with an owner, as they concern the command's terminal only."""
 
 
 class Signals:
-    """Keeps the signals that arrive, and wakes whoever selects on `fd`.
+    """Records the signals that arrive, and makes `fd` readable.
 
     Args:
-        taken: Signals to keep; SIGCHLD wakes, but is not kept.
+        recorded: Signals to record; SIGCHLD makes `fd` readable but is not recorded.
     """
 
-    def __init__(self, taken: Sequence[int]) -> None:
+    def __init__(self, recorded: Sequence[int]) -> None:
         self.fd, writer = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(writer, False)
         self._pending: list[int] = []
-        # What arrives is kept by the handlers; the descriptor only wakes, so it may well be full.
+        # The handlers record the signals; the descriptor only wakes the loop, so it may be full.
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        for signum in taken:
-            signal.signal(signum, self._keep)
+        for signum in recorded:
+            signal.signal(signum, self._record)
         # A launcher's thread may have blocked any of these, and a mask is inherited.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -57,17 +57,17 @@ class Signals:
         for signum in ignored:
             signal.signal(signum, signal.SIG_IGN)
 
-    def taken(self) -> list[int]:
+    def received(self) -> list[int]:
         """Return the signals that have arrived since the last call, in order."""
         pending, self._pending = self._pending, []
         return pending
 
     def clear(self) -> None:
-        """Make the descriptor quiet again."""
+        """Empty the descriptor."""
         try:
             os.read(self.fd, 1 << 16)
         except BlockingIOError:
             return
 
-    def _keep(self, signum: int, _frame: object) -> None:
+    def _record(self, signum: int, _frame: object) -> None:
         self._pending.append(signum)

@@ -11,9 +11,9 @@ from dragoman.guard.processes import original_environment
 
 TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-# Not signal.valid_signals(): trying to make enum members of real-time signals takes a millisecond.
+# Not signal.valid_signals(): converting real-time signals to enum members takes a millisecond.
 if sys.platform == "linux":
     _REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
 else:
@@ -26,16 +26,23 @@ class SpawnError(Exception):
 
     Attributes:
         errno_name: As in ``errno.h``, for example ENOENT.
-        message: For people.
+        message: What went wrong, for people.
     """
 
-    def __init__(self, error: OSError, command: str) -> None:
+    def __init__(self, error: OSError, what: str) -> None:
         self.errno_name = errno.errorcode.get(error.errno or 0, "EIO")
-        self.message = f"{error.strerror or error}: {command!r}"
+        self.message = f"{error.strerror or error}: {what}"
         super().__init__(self.message)
 
 
-def spawn(argv: Sequence[str], *, output: int | None = None) -> int:
+def spawn(
+    argv: Sequence[str],
+    *,
+    output: int | None = None,
+    variables: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    environment: Sequence[str] | None = None,
+) -> int:
     """Start a command and return its pid, which is its process group and session too.
 
     ``posix_spawn``, because it neither forks the interpreter nor runs Python between fork and exec.
@@ -46,9 +53,12 @@ def spawn(argv: Sequence[str], *, output: int | None = None) -> int:
         argv: The command; looked up in ``PATH`` unless it contains a slash.
         output: Descriptor that becomes its stdout and stderr, stdin being empty then; None leaves
             all three as they are.
+        variables: Variables added to the environment.
+        cwd: Working directory, of the guard too from then on; None leaves it as it is.
+        environment: ``NAME=value`` of each variable; None means the guard's own environment.
 
     Raises:
-        SpawnError: The system would not start it.
+        SpawnError: The system could not start it.
     """
     actions: list[tuple[object, ...]] = []
     if output is not None:
@@ -57,22 +67,39 @@ def spawn(argv: Sequence[str], *, output: int | None = None) -> int:
             (os.POSIX_SPAWN_DUP2, output, 1),
             (os.POSIX_SPAWN_DUP2, output, 2),
         ]
+    if cwd is not None:
+        try:
+            os.chdir(cwd)
+        except OSError as error:
+            raise SpawnError(error, f"working directory {cwd!r}") from None
+    entries = original_environment() if environment is None else _environment(environment)
+    entries.update({os.fsencode(name): os.fsencode(value) for name, value in (variables or {}).items()})
     try:
         return os.posix_spawnp(
             argv[0],
             list(argv),
-            original_environment(),
+            entries,
             file_actions=actions,
             setsid=True,
             setsigmask=(),
             setsigdef=_DEFAULTED,
         )
     except OSError as error:
-        raise SpawnError(error, argv[0]) from None
+        raise SpawnError(error, repr(argv[0])) from None
+
+
+def _environment(entries: Sequence[str]) -> dict[bytes, bytes]:
+    """Return an environment, in whose ``PATH`` commands are looked up from now on."""
+    pairs = (os.fsencode(entry).partition(b"=") for entry in entries)
+    environment = {name: value for name, _, value in pairs}
+    os.environb.pop(b"PATH", None)
+    if b"PATH" in environment:
+        os.environb[b"PATH"] = environment[b"PATH"]
+    return environment
 
 
 def detach() -> None:
-    """Let go of stdin, stdout and stderr: whoever reads them waits for the command, not for us."""
+    """Release stdin, stdout and stderr: their readers wait for the command to close them, not for the guard."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)

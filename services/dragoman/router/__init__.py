@@ -1,16 +1,24 @@
-"""The router: one address before many adapters.
+"""The router: one address for many adapters.
 
-``app``      configuration, wiring, signals; what programs import
-``_domain``  what is decided: names, back-off, a run's record, what a cache may answer; no grpc, no asyncio
-``_ports``   what the router needs of the machine: a launcher, a clock, a store
-``_local``   these on this machine: adapters under guards, entry points and manifests, files
-``_rpc``     the services, the connections to adapters, and the pump between them
+``app``       the public entry point: wiring and signals; ``config`` has the settings
+``api``       the gRPC services: requests are checked and routed, runs are streamed
+``cluster``   several routers with one run log: failover, forwarded calls
+``runs``      one run, from its acceptance to its result
+``policy``    decisions without I/O: fallback, circuit breaker, concurrency limits, sessions
+``adapters``  discovery, processes under guards, configured addresses, and the channels to them
+``storage``   the run log, on SQLite or PostgreSQL
+``model``     records, errors and helpers that all packages share
 
-The router knows no agent by name and imports no adapter: it finds commands and addresses, and talks to what
-answers there.
+A package imports only from those below it: ``policy``, ``adapters`` and ``storage`` not from one another.
+``tests/test_architecture.py`` checks that.
+
+The router knows no agent by name and imports no adapter: it discovers commands and addresses. Programs import
+``dragoman.router.app``; this package exports nothing, so that a part of it can be imported without the whole router.
 """
 
 import os
 
-# It starts processes. With its fork handlers grpc has crashed such children; they are read at its import.
+__all__: list[str] = []
+
+# The router starts processes, and grpc's fork handlers have crashed such children. grpc reads this at import.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -1,13 +1,13 @@
-"""The router, put together.
+"""The router's wiring and its main program.
 
-In a program of one's own::
+Embedded in another program::
 
     config = RouterConfig(listen=("unix:/run/user/1000/dragoman.sock",))
     async with Router(config) as router:
         ...  # clients connect to router.addresses
 
-For ``dragoman serve`` there is ``run_router``, which also follows signals: the first SIGTERM or SIGINT drains, the
-second ends at once, SIGHUP looks for agents anew.
+``dragoman serve`` uses ``run_router``, which also handles signals: the first SIGTERM or SIGINT drains, the second
+stops at once, SIGHUP refreshes the detections.
 """
 
 import asyncio
@@ -19,32 +19,39 @@ from typing import Self
 
 import structlog
 from dragoman.protocol.logs import configure_logs
+from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
-from dragoman.router._domain.directory import AdapterSpec, Directory
-from dragoman.router._domain.runs import Retention
-from dragoman.router._local.clock import SystemClock
-from dragoman.router._local.detection_file import DetectionFile
-from dragoman.router._local.guarded import GuardLauncher
-from dragoman.router._local.places import Places, hold_places
-from dragoman.router._local.processes import SystemProcesses
-from dragoman.router._local.sources import address_specs, entry_point_specs, manifest_specs
-from dragoman.router._rpc.adapter_service import AdapterServicer
-from dragoman.router._rpc.admitting import Policy
-from dragoman.router._rpc.core import Core
-from dragoman.router._rpc.detecting import Detecting
-from dragoman.router._rpc.forgetting import Kept
-from dragoman.router._rpc.keeping import Keeping
-from dragoman.router._rpc.router_service import RouterServicer
-from dragoman.router._rpc.scene import Scene, Timing
-from dragoman.router._rpc.takeover import Takeover
-from dragoman.router._store.database import Database, StoreError
-from dragoman.router._store.postgres import PostgresDatabase
-from dragoman.router._store.sqlite import SqliteDatabase
-from dragoman.router._store.store import Store
-from dragoman.router.config import DEFAULT_LISTEN, POSTGRES, RouterConfig
+from dragoman.router.adapters.context import RouterContext, Timing
+from dragoman.router.adapters.descriptions import DescriptionFolder
+from dragoman.router.adapters.detection_file import DetectionFile
+from dragoman.router.adapters.discovery import address_specs, entry_point_specs, manifest_specs
+from dragoman.router.adapters.launcher import GuardLauncher
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.adapters.registry import AdapterRegistry, AdapterSpec
+from dragoman.router.api.acceptance import Acceptance
+from dragoman.router.api.adapter_service import AdapterServicer
+from dragoman.router.api.detection import AgentDetector
+from dragoman.router.api.drain import Drain
+from dragoman.router.api.locate import RunLocator
+from dragoman.router.api.router_service import AdapterList, RouterServicer, RunList
+from dragoman.router.api.streaming import RunStreams
+from dragoman.router.cluster.failover import Failover
+from dragoman.router.cluster.forwarding import ReplicaForwarder
+from dragoman.router.config import POSTGRES, RouterConfig
+from dragoman.router.model.run_record import Retention
+from dragoman.router.runs.admission import AdmissionController, AdmissionPolicy
+from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.runtime_dirs import RuntimeDirs, open_runtime_dirs
+from dragoman.router.storage.database import Database, StoreError
+from dragoman.router.storage.postgres import PostgresDatabase
+from dragoman.router.storage.retention import RetentionPolicy
+from dragoman.router.storage.run_log import RunLog
+from dragoman.router.storage.sqlite import SqliteDatabase
+from dragoman.router.storage.store import Store
+from dragoman.router.system import SystemClock, SystemProcesses
 from dragoman.v1 import adapter_pb2, router_pb2
 
-__all__ = ["DEFAULT_LISTEN", "Router", "RouterConfig", "StoreError", "run_router"]
+__all__ = ["Router", "RouterConfig", "StoreError", "run_router"]
 
 _ADAPTERS = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 _ROUTER = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
@@ -59,9 +66,9 @@ class Router:
         config: its configuration.
 
     Raises:
-        AddressError: on entering: it may not or cannot listen where it should.
-        OSError: on entering: its directories cannot be made.
-        StoreError: on entering: the run log cannot be used.
+        AddressError: on entering: it cannot listen on a configured address, or its directories are not safe.
+        OSError: on entering: its directories cannot be created.
+        StoreError: on entering: the run log is unusable.
     """
 
     def __init__(self, config: RouterConfig) -> None:
@@ -75,20 +82,20 @@ class Router:
 
     async def __aenter__(self) -> Self:
         with contextlib.ExitStack() as held:
-            running = _Running(self.config, held.enter_context(hold_places(self.config.state_dir)))
-            await running.core.keeping.open()
+            running = _Running(self.config, held.enter_context(open_runtime_dirs(self.config.state_dir)))
+            await running.run_log.open()
             try:
                 await running.server.start()
-                running.core.begin(self.config.advertise or running.server.addresses[0])
-                # Once before anybody asks: after a restart its runs are known again.
-                await running.takeover.begin()
+                running.begin(self.config.advertise or running.server.addresses[0])
+                # Before the first call is served, so that the runs are known again after a restart.
+                await running.failover.begin()
                 await running.server.set_serving()
             except BaseException:
-                await running.core.keeping.close()
+                await running.run_log.close()
                 raise
             self._held = held.pop_all()
         self._running = running
-        _log.info("router ready", listen=self.addresses, adapters=running.core.scene.directory.types())
+        _log.info("router ready", listen=self.addresses, adapters=running.scene.directory.types())
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -96,20 +103,32 @@ class Router:
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens: what was configured, with real ports."""
+        """The configured addresses that it listens on, with actual ports."""
         return self._running.server.addresses if self._running is not None else []
 
     def refresh_detection(self) -> None:
-        """Forget what was detected and look for all agents anew, in the background."""
-        if self._running is not None and not self._running.core.is_draining:
-            self._running.core.scene.tasks.start(self._running.detecting.refresh(), "refresh detection")
+        """Clear the detection cache and detect all agents again, in the background."""
+        if self._running is not None and not self._running.drain.is_draining:
+            self._running.scene.tasks.start(self._running.detector.refresh(), "refresh detection")
+
+    def detect(self, on_detected: Callable[[Sequence[adapter_pb2.Detection]], None]) -> None:
+        """Detect all agents that are not cached, in the background, and pass the detections to a callback."""
+        if self._running is not None and not self._running.drain.is_draining:
+            self._running.scene.tasks.start(self._detect(self._running, on_detected), "detection at start")
+
+    async def _detect(
+        self, running: "_Running", on_detected: Callable[[Sequence[adapter_pb2.Detection]], None]
+    ) -> None:
+        response = await running.detector.all(adapter_pb2.DetectRequest())
+        if not running.drain.is_draining:
+            on_detected(response.detections)
 
     async def stop(self, grace_s: float) -> None:
-        """Drain and end: nothing that was started here is left.
+        """Drain and stop; no process that this router started is left.
 
-        Health says NOT_SERVING and new calls are refused from now on. Live runs may go on for ``grace_s`` seconds;
-        then launched adapters are told to end, which cancels their runs, and clients' streams end. Calling it again
-        waits for the same end; with a grace of zero it also hastens it.
+        From now on health reports NOT_SERVING and new calls are rejected. Live runs may continue for ``grace_s``
+        seconds; then launched adapters stop, which cancels their runs, and clients' streams end. A second call waits
+        for the same end; with a grace of zero it ends the drain at once.
 
         Args:
             grace_s: seconds.
@@ -119,17 +138,17 @@ class Router:
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop(self._running, grace_s))
         elif grace_s <= 0:
-            self._running.core.hurry()
+            self._running.drain.hurry()
         await asyncio.shield(self._stopping)
 
     async def _stop(self, running: "_Running", grace_s: float) -> None:
         _log.info("router draining", grace_s=grace_s)
         try:
-            await running.takeover.leave()
-            await running.server.stop([running.core], grace_s)
+            await running.failover.leave()
+            await running.server.stop([running.drain], grace_s)
         finally:
             try:
-                await running.core.keeping.close()
+                await running.run_log.close()
             finally:
                 self._held.close()
         _log.info("router stopped")
@@ -143,39 +162,92 @@ class Router:
 
 
 class _Running:
-    """The parts of a router, wired."""
+    """The wired parts of a router."""
 
-    def __init__(self, config: RouterConfig, places: Places) -> None:
+    def __init__(self, config: RouterConfig, places: RuntimeDirs) -> None:
         version = importlib.metadata.version("dragoman")
-        scene = Scene(
-            directory=Directory(_specs(config)),
+        self.scene = scene = RouterContext(
+            directory=AdapterRegistry(_specs(config)),
             launcher=GuardLauncher(places.runtime, places.logs, orphan_after_s=config.adapter_orphan_after_s),
+            descriptions=DescriptionFolder(places.descriptions),
             clock=SystemClock(),
             processes=SystemProcesses(),
             timing=_timing(config),
         )
-        kept = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
-        log = Kept(config.log_retain_s, config.log_max_bytes, config.log_retain_sessions_s)
-        runs = Store(_database(config.run_log, places))
-        name = scene.processes.own_name()
-        keeping = Keeping(runs, scene.clock, name, kept=log, lease_s=config.log_lease_s)
-        policy = Policy(config.max_runs, config.upstream_retries, config.breaker_crashes)
-        self.core = Core(scene, kept, keeping, policy)
-        store = DetectionFile(places.detections)
-        self.takeover = Takeover(self.core, stays=config.takes_over)
-        self.detecting = Detecting(self.core, store, ttl_s=config.detect_ttl_s, version=version)
-        adapters = AdapterServicer(self.core, self.detecting, self.takeover)
+        self._max_runs = config.max_runs
+        self.run_log = _run_log(config, scene, Store(_database(config.run_log, places)))
+        policy = AdmissionPolicy(config.max_runs, config.upstream_retries, config.breaker_crashes)
+        self._adapters = adapters = AdapterPool(scene)
+        admission = AdmissionController(scene, self.run_log, policy, adapters.get)
+        retention = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
+        runs = RunRegistry(scene, retention, self.run_log, admission)
+        self.failover = Failover(runs, self.run_log, adapters, scene, stays=config.takes_over)
+        forwarder = ReplicaForwarder()
+        self.drain = Drain(runs, adapters, forwarder, scene.tasks)
+        self.detector = AgentDetector(
+            adapters,
+            admission,
+            scene,
+            DetectionFile(places.detections),
+            ttl_s=config.detect_ttl_s,
+            version=version,
+        )
+        locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
+        acceptance = Acceptance(adapters, runs, self.drain)
+        streams = RunStreams(self.run_log.store, self.drain)
+        adapter_list = AdapterList(adapters, admission, scene.changes)
+        run_list = RunList(runs, self.run_log, scene.processes, forwarder)
         services = {
-            _ADAPTERS: service_handler(_ADAPTERS, adapters, raw_requests=True),
-            _ROUTER: service_handler(_ROUTER, RouterServicer(self.core, version=version)),
+            _ADAPTERS: service_handler(
+                _ADAPTERS,
+                AdapterServicer(adapters, acceptance, locator, streams, self.detector, self.drain),
+                raw_requests=True,
+            ),
+            _ROUTER: service_handler(
+                _ROUTER, RouterServicer(adapter_list, run_list, runs.sessions, self.drain, version=version)
+            ),
         }
-        self.server = DragomanServer(services, config.listen)
+        self.server = DragomanServer(
+            services, _listen(config), insecure_tcp_without_token=config.insecure_tcp_without_token
+        )
+
+    def begin(self, address: str) -> None:
+        """Connect to the configured addresses, and renew the lease of this router's runs from now on.
+
+        Args:
+            address: where other routers reach this one.
+        """
+        self.run_log.address = address
+        self.scene.tasks.start(self.run_log.keep_alive(), "keep the run log")
+        self._adapters.begin()
+        self.scene.tasks.start(self._check_limits(), "check configured limits")
+
+    async def _check_limits(self) -> None:
+        """Log configured limits of unknown adapters, once those at configured addresses are known."""
+        await self._adapters.tried()
+        for name in sorted(self._max_runs):
+            if self._adapters.present(name) is None:
+                near = self._adapters.similar_names(name)
+                why = "no known adapter has this name; an undeclared alias takes effect once its adapter has started"
+                _log.warning("max_runs matches no adapter", adapter=name, did_you_mean=near, why=why)
 
 
-def _database(run_log: str, places: Places) -> Database:
+def _run_log(config: RouterConfig, scene: RouterContext, store: Store) -> RunLog:
+    kept = RetentionPolicy(config.log_retain_s, config.log_max_bytes, config.log_retain_sessions_s)
+    return RunLog(store, scene.clock, scene.processes.own_name(), kept=kept, lease_s=config.log_lease_s)
+
+
+def _listen(config: RouterConfig) -> tuple[str, ...]:
+    if config.listen:
+        return config.listen
+    make_default_directory()
+    return (default_address(),)
+
+
+def _database(run_log: str, places: RuntimeDirs) -> Database:
     if run_log.startswith(POSTGRES):
         return PostgresDatabase(f"postgresql://{run_log.partition('://')[2]}")
-    # What is to be forgotten lies where nothing outlives the router.
+    # "memory" is a file, too, in a directory that does not outlive the router.
     return SqliteDatabase(places.runtime / "runs.db" if run_log == "memory" else places.runs)
 
 
@@ -190,27 +262,44 @@ def _timing(config: RouterConfig) -> Timing:
 
 
 def _specs(config: RouterConfig) -> list[AdapterSpec]:
-    """Find the adapters. Who is found first gets a name that two claim."""
+    """Discover the adapters. The first one gets a name that several claim."""
     entry_points = entry_point_specs() if config.entry_points else []
     return [*entry_points, *manifest_specs(config.manifest_paths), *address_specs(config.addresses)]
 
 
-def run_router(config: RouterConfig, *, on_ready: Callable[[Sequence[str]], None] | None = None) -> None:
-    """Run a router until SIGTERM or SIGINT; the first drains, the second ends at once. SIGHUP detects anew.
+def _log_detections(found: Sequence[adapter_pb2.Detection]) -> None:
+    for one in found:
+        auth = adapter_pb2.AuthState.Name(one.auth).removeprefix("AUTH_STATE_").lower()
+        facts = {"available": one.available, "version": one.version, "auth": auth}
+        _log.info("agent detected", adapter=one.adapter, **facts, message=one.message, hint=one.hint)
+
+
+def run_router(
+    config: RouterConfig,
+    *,
+    on_ready: Callable[[Sequence[str]], None] | None = None,
+    on_detected: Callable[[Sequence[adapter_pb2.Detection]], None] | None = None,
+) -> None:
+    """Run a router until SIGTERM or SIGINT; the first drains, the second stops at once. SIGHUP refreshes detections.
 
     Args:
         config: its configuration.
-        on_ready: called with the addresses once it serves.
+        on_ready: called with the addresses once the router serves.
+        on_detected: called with the detections of ``config.detects_at_start``. None: they are logged.
 
     Raises:
-        AddressError: it may not or cannot listen where it should.
-        OSError: its directories cannot be made.
+        AddressError: it cannot listen on a configured address.
+        OSError: its directories cannot be created.
     """
     configure_logs(config.log_format, level=config.log_level)
-    asyncio.run(_run(config, on_ready))
+    asyncio.run(_run(config, on_ready, on_detected or _log_detections))
 
 
-async def _run(config: RouterConfig, on_ready: Callable[[Sequence[str]], None] | None) -> None:
+async def _run(
+    config: RouterConfig,
+    on_ready: Callable[[Sequence[str]], None] | None,
+    on_detected: Callable[[Sequence[adapter_pb2.Detection]], None],
+) -> None:
     first, second = asyncio.Event(), asyncio.Event()
 
     def end() -> None:
@@ -223,6 +312,8 @@ async def _run(config: RouterConfig, on_ready: Callable[[Sequence[str]], None] |
         loop.add_signal_handler(signal.SIGHUP, router.refresh_detection)
         if on_ready is not None:
             on_ready(router.addresses)
+        if config.detects_at_start:
+            router.detect(on_detected)
         await first.wait()
         stopping = asyncio.ensure_future(router.stop(config.drain_grace_s))
         impatient = asyncio.ensure_future(second.wait())

@@ -1,4 +1,4 @@
-"""An ACP agent that does what it is told on its command line. Run by path; it needs only the standard library.
+"""An ACP agent that does what its command line says. Run by path; it needs only the standard library.
 
 Usage: pretender.py SETUP STEPS, both JSON. SETUP: {"able": {...}, "auth": bool, "history": [text], "unknown": bool}.
 STEPS: what to do when prompted, each a list:
@@ -102,9 +102,9 @@ class Pretender:
                 signal.pause()
 
     def ask(self, method: str, params: dict[str, Any], *, waits: bool) -> None:
-        given = {key: self.filled(value) for key, value in params.items()}
+        filled = {key: self.filled(value) for key, value in params.items()}
         self.asked += 1
-        self.send(id=self.asked, method=method, params={"sessionId": SESSION, **given})
+        self.send(id=self.asked, method=method, params={"sessionId": SESSION, **filled})
         while waits:
             message = self.read()
             if message.get("id") == self.asked and "method" not in message:

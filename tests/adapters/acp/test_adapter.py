@@ -2,8 +2,8 @@
 
 import pytest
 from dragoman.adapters.acp import adapter
-from dragoman.sdk import JsonValue
 from dragoman.sdk.acp import CANCEL
+from dragoman.sdk.fields import JsonValue
 from dragoman.v1 import event_pb2 as pb
 
 

@@ -78,7 +78,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    server = AdapterServer(adapter(), ["127.0.0.1:0"])
+    server = AdapterServer(adapter(), ["127.0.0.1:0"], insecure_tcp_without_token=True)
     await server.start()
     workspace = tmp_path / "workspace"
     workspace.mkdir()
@@ -149,7 +149,7 @@ async def test_the_caller_answers(place: Place) -> None:
     assert place.answers == [{"outcome": {"outcome": "selected", "optionId": "ever"}}]
 
 
-async def test_a_form_nobody_is_there_for_is_declined(place: Place) -> None:
+async def test_a_form_is_declined_in_an_unattended_run(place: Place) -> None:
     form = ["call", "elicitation/create", {"mode": "form", "message": "How?", "requestedSchema": {"type": "object"}}]
     await place.run(form)
     assert place.answers == [{"action": "decline"}]
@@ -247,7 +247,7 @@ async def test_no_command_outlives_the_run(place: Place) -> None:
 # Sessions.
 
 
-async def test_history_is_not_told_again(place: Place) -> None:
+async def test_history_is_not_emitted_again(place: Place) -> None:
     handle = pb.SessionHandle(adapter="acp", native_id="pretended-1", cwd=str(place.workspace))
     session = api.SessionSelector(handle=handle)
     setup = {"able": LOADS, "history": ["Said before."]}
@@ -268,7 +268,7 @@ async def test_a_lost_session_is_begun_anew(place: Place, setup: dict[str, Any])
 # Ends.
 
 
-async def test_who_is_not_logged_in_is_told_how(place: Place) -> None:
+async def test_a_missing_login_is_reported_with_what_to_do(place: Place) -> None:
     result = await place.run(setup={"auth": True})
     assert result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
     assert "Run `pretend login`" in result.failure.message
@@ -320,7 +320,7 @@ async def test_two_runs_at_once_do_not_meet(place: Place) -> None:
 # Before a run.
 
 
-async def test_detect_runs_no_command_that_nobody_called_safe(place: Place, tmp_path: Path) -> None:
+async def test_detect_runs_only_commands_that_were_declared_safe(place: Place, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\necho 'trap 1.2.3'\necho x > {tmp_path}/sprung\n")
     trap.chmod(0o755)

@@ -15,7 +15,7 @@ from dragoman.v1 import event_pb2 as pb
 
 
 class Impatient(ClaudeCodeAdapter):
-    """Waits less for what lives on after its last word."""
+    """Waits less for what lives on after its final message."""
 
     linger_s: ClassVar[float] = 0.3
 

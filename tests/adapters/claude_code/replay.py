@@ -86,7 +86,7 @@ def _body(event: pb.AgentEvent) -> dict[str, Any]:
 
 
 def _report(report: Report) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "session": report.session_id,
         "model": report.model,
         "provider": report.provider,
@@ -96,10 +96,10 @@ def _report(report: Report) -> dict[str, Any]:
     }
     terminal = report.terminal
     if terminal is None:
-        return {**made, "terminal": None}
+        return {**fields, "terminal": None}
     failure = _failure(terminal.failure) if terminal.failure is not None else None
     return {
-        **made,
+        **fields,
         "terminal": {
             "succeeded": terminal.succeeded,
             "subtype": terminal.subtype,

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code import adapter
-from dragoman.adapters.claude_code.adapter import INHERITED, NESTING
 from dragoman.adapters.claude_code.checks import set_up_checks
-from dragoman.adapters.claude_code.schema import make_schema
-from dragoman.sdk._environment import inherited_variables
+from dragoman.sdk._request.environment import inherited_variables
 from dragoman.v1 import event_pb2 as pb
 
 FOLDER = files("dragoman.adapters.claude_code")
 DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
-SCHEMA = make_schema()
+SCHEMA = adapter().describe().config_schema
+INHERITED, NESTING = adapter().spec.inherit, adapter().spec.strip
 
 SEEDS_CONFIG: dict[str, Any] = {
     "cwd": "/srv/project",
@@ -33,7 +32,7 @@ SEEDS_CONFIG: dict[str, Any] = {
 }
 
 
-def test_the_seeds_config_fits_unchanged() -> None:
+def test_paperclips_config_fits_unchanged() -> None:
     assert list(adapter().schema.validate(SEEDS_CONFIG)) == []
 
 
@@ -47,17 +46,16 @@ def test_what_it_inherits_is_documented_and_passes_by_name() -> None:
     passed = inherited_variables(ours, strip=NESTING, allow=INHERITED)
     assert set(passed) == set(INHERITED)
     assert not set(INHERITED) & set(NESTING)
-    assert (adapter().inherit, adapter().strip) == (INHERITED, NESTING)
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDECODE"):
         assert f"`{name}`" in DOCUMENT
 
 
 def test_capabilities() -> None:
-    made = adapter().describe().capabilities
-    assert made.resume_style == pb.RESUME_STYLE_SPECIFY
-    assert made.cancel_style == pb.CANCEL_STYLE_NATIVE
-    assert made.permission_mode == pb.PERMISSION_MODE_STRICT
-    missing = set(pb.Feature.values()) - {item.feature for item in made.items} - {pb.FEATURE_UNSPECIFIED}
+    declared = adapter().describe().capabilities
+    assert declared.resume_style == pb.RESUME_STYLE_SPECIFY
+    assert declared.cancel_style == pb.CANCEL_STYLE_NATIVE
+    assert declared.permission_mode == pb.PERMISSION_MODE_STRICT
+    missing = set(pb.Feature.values()) - {item.feature for item in declared.items} - {pb.FEATURE_UNSPECIFIED}
     assert missing == {pb.FEATURE_TOOL_OUTPUT_DELTAS}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code.adapter import ClaudeCodeAdapter
-from dragoman.adapters.claude_code.classify import Wrong, failure_of_result, failure_of_words, retry_cause
+from dragoman.adapters.claude_code.classify import Wrong, failure_of_result, failure_of_text, retry_cause
 from dragoman.sdk import Evidence, Report, Terminal
 from dragoman.v1 import event_pb2 as pb
 
@@ -22,7 +22,7 @@ RECORDED = {
     "error_in_stream": ("UPSTREAM_UNAVAILABLE", "claude_server_error", None),
     "error_cut": ("NETWORK", "claude_connection_failed", None),
     "error_overflow": ("CONTEXT_OVERFLOW", "claude_prompt_too_long", 400),
-    "error_max_tokens": ("CONTEXT_OVERFLOW", "claude_max_output_tokens", None),
+    "error_max_tokens": ("OUTPUT_LIMIT", "claude_max_output_tokens", None),
     "error_no_model": ("MODEL_NOT_FOUND", "claude_model_not_found", 404),
     "error_refusal": ("MODEL_REFUSED", "claude_refusal", None),
     "max_turns": ("MAX_TURNS", "claude_max_turns", None),
@@ -124,19 +124,19 @@ LOST = (
 )
 
 
-@pytest.mark.parametrize("said", LOST)
-def test_a_lost_session_is_recognised_in_frames_and_in_plain_words(said: str) -> None:
-    frame = result(subtype="error_during_execution", errors=[said])
-    for failure in (failure_of_result(frame, Wrong(), resumed=True), failure_of_words(said, resumed=True)):
+@pytest.mark.parametrize("output", LOST)
+def test_a_lost_session_is_recognised_in_frames_and_in_plain_words(output: str) -> None:
+    frame = result(subtype="error_during_execution", errors=[output])
+    for failure in (failure_of_result(frame, Wrong(), resumed=True), failure_of_text(output, resumed=True)):
         assert failure is not None
         assert (failure.kind, failure.code) == (pb.FAILURE_KIND_SESSION_LOST, "claude_session_lost")
 
 
-@pytest.mark.parametrize("said", LOST)
-def test_a_session_that_nobody_asked_for_cannot_be_lost(said: str) -> None:
-    frame = result(subtype="error_during_execution", errors=[said])
+@pytest.mark.parametrize("output", LOST)
+def test_a_session_that_was_not_requested_cannot_be_lost(output: str) -> None:
+    frame = result(subtype="error_during_execution", errors=[output])
     assert failure_of_result(frame, Wrong(), resumed=False).code != "claude_session_lost"
-    assert failure_of_words(said, resumed=False) is None
+    assert failure_of_text(output, resumed=False) is None
 
 
 def test_an_answer_about_sessions_is_no_lost_session() -> None:
@@ -169,7 +169,7 @@ def test_an_answer_about_sessions_is_no_lost_session() -> None:
     ],
 )
 def test_words_on_standard_error_before_a_session(stderr: str, kind: str, code: str) -> None:
-    failure = failure_of_words(stderr, resumed=False)
+    failure = failure_of_text(stderr, resumed=False)
     assert failure is not None
     assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", code)
     assert "\n" not in failure.message
@@ -177,7 +177,7 @@ def test_words_on_standard_error_before_a_session(stderr: str, kind: str, code: 
 
 @pytest.mark.parametrize("stderr", ["", "  \n", "Ignoring 1 permissions.allow entry", "a trace of nothing known"])
 def test_noise_on_standard_error_says_nothing(stderr: str) -> None:
-    assert failure_of_words(stderr, resumed=True) is None
+    assert failure_of_text(stderr, resumed=True) is None
 
 
 def test_the_agents_own_word_stands_whatever_is_on_standard_error() -> None:

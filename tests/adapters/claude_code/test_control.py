@@ -22,8 +22,8 @@ ONE = {
 
 
 def request(tool: str = "Write", tool_input: Any = None, **fields: Any) -> dict[str, Any]:
-    given = WRITE if tool_input is None else tool_input
-    return {"subtype": "can_use_tool", "tool_name": tool, "input": given, "tool_use_id": "call-1", **fields}
+    tool_arguments = WRITE if tool_input is None else tool_input
+    return {"subtype": "can_use_tool", "tool_name": tool, "input": tool_arguments, "tool_use_id": "call-1", **fields}
 
 
 def frame(kind: str, **fields: Any) -> Line:
@@ -130,7 +130,7 @@ def test_policies_see_what_it_is_about(tool: str, tool_input: Any, fields: Any, 
         assert (list(found) if isinstance(value, list) else found) == value
 
 
-def test_the_reason_is_told_to_people() -> None:
+def test_the_reason_is_shown_to_people() -> None:
     body = request(decision_reason="Path is outside", description="a.txt", blocked_path="/workspace/a.txt")
     assert asked(body).request.description == "Path is outside\na.txt\nIt is about /workspace/a.txt."
 
@@ -167,12 +167,12 @@ def test_several_questions_are_a_form() -> None:
     assert answer["updatedInput"]["answers"] == {"Which colour?": "Green", "How many?": "One, Two"}
 
 
-def test_a_question_nobody_answers_is_declined_and_kept_for_the_result() -> None:
+def test_an_unanswered_question_is_declined_and_kept_for_the_result() -> None:
     parser = ClaudeParser()
     ask = asked(request("AskUserQuestion", {"questions": [ONE]}), parser)
     answer = answered(ask, Answer(allowed=False))
     assert answer["behavior"] == "deny"
-    assert answer["message"].startswith("Nobody is there to answer.")
+    assert answer["message"].startswith("No one is there to answer.")
     assert parser.report.question == pb.Question(prompt="Which colour?", choices=["Red", "Blue"])
 
 
@@ -194,7 +194,7 @@ def test_an_edited_input_is_what_the_file_change_is_about() -> None:
     assert change.provenance == pb.PROVENANCE_INFERRED
 
 
-def test_a_request_that_nobody_understands_is_answered_so_that_the_agent_goes_on() -> None:
+def test_an_unknown_request_is_answered_so_that_the_agent_continues() -> None:
     line = frame("control_request", request_id="r-1", request={"subtype": "hook_callback"})
     (write,) = list(ClaudeParser().line("stdout", line))
     assert isinstance(write, Write)

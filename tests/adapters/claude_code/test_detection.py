@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code import adapter
-from dragoman.sdk import _finding
+from dragoman.sdk._detection import agent as _finding
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters.claude_code.pretender import Pretender
 from tests.adapters.claude_code.replay import recorded
 
-INHERITED = adapter().inherit
+INHERITED = adapter().spec.inherit
 FAR_MS, PAST_MS = 4_102_444_800_000, 1000
 
 
@@ -46,8 +46,17 @@ async def test_absent(claude: Pretender) -> None:
     claude.program.unlink()
     found = await detected(claude)
     assert (found.available, found.confidence) == (False, api.DETECTION_CONFIDENCE_ABSENT)
-    assert found.message == "Claude Code is not installed."
+    assert found.message == "Claude Code is not installed, or not on the PATH of its adapter."
     assert "npm install" in found.hint
+    assert "config.command" in found.hint
+
+
+async def test_the_command_of_the_settings_is_what_is_not_found(claude: Pretender) -> None:
+    request = api.DetectRequest(env=claude.env)
+    request.config["command"] = "no-such-claude"
+    found = await adapter().detect(request)
+    assert found.message == "no-such-claude, which config.command names, was not found."
+    assert "correct config.command" in found.hint
 
 
 async def test_on_the_path_only(claude: Pretender) -> None:
@@ -97,7 +106,7 @@ async def test_a_version_that_does_not_come(claude: Pretender, monkeypatch: pyte
     monkeypatch.setattr(_finding, "VERSION_LIMIT_S", 0.2)
     claude.acts("exit 0", on_version="sleep 1000")
     found = await detected(claude)
-    assert found.available, "it may work all the same"
+    assert found.available, "it may work nevertheless"
     assert [problem.code for problem in found.problems] == ["version_timeout"]
     assert found.version == ""
 

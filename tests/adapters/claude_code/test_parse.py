@@ -1,4 +1,4 @@
-"""Claude Code's output, understood: golden streams, any split, and what nobody foresaw."""
+"""Claude Code's output, understood: golden streams, any split, and unexpected frames."""
 
 import copy
 import json
@@ -63,8 +63,8 @@ def test_a_recording_cut_short_has_no_end_and_no_duplicates(name: str) -> None:
     whole = recorded(name).splitlines(keepends=True)
     outputs, report = parse(whole[:-1])
     assert report.terminal is None or name == "background"
-    told = shown(outputs, report).split("\n")[:-2]  # without the report
-    assert told == shown(*replay(name)).split("\n")[: len(told)]
+    cut = shown(outputs, report).split("\n")[:-2]  # without the report
+    assert cut == shown(*replay(name)).split("\n")[: len(cut)]
 
 
 def text_of(outputs: list[Output]) -> str:
@@ -155,6 +155,11 @@ def test_an_interrupted_run_knows_what_it_used(name: str) -> None:
     assert report.usage.HasField("cost")
 
 
+def test_an_attempt_that_is_killed_at_once_has_its_session_and_model() -> None:
+    _, parser = lines(frame(type="system", subtype="init", session_id="s-1", model="m"))
+    assert (parser.report.session_id, parser.report.model) == ("s-1", "m")
+
+
 def test_unknown_frames_are_logged_and_end_nothing() -> None:
     unknown = [
         b'{"type":"of_the_future","x":1}\n',
@@ -195,7 +200,7 @@ def test_a_result_while_a_task_goes_on_in_the_background_is_not_the_last() -> No
 def test_a_task_that_ends_before_the_answer_does_brings_a_further_turn_too() -> None:
     frames = recorded("background").splitlines(keepends=True)
     first = next(index for index, line in enumerate(frames) if json.loads(line)["type"] == "result")
-    ended = first + 4  # told of by three frames
+    ended = first + 4  # after three frames about it
     reordered = [*frames[:first], *frames[first + 1 : ended], frames[first], *frames[ended:]]
     outputs, early = parse(reordered[:ended])
     assert isinstance(outputs[-1], CloseInput)  # so that it ends even if there is no such turn
@@ -207,7 +212,7 @@ def test_a_task_that_ends_before_the_answer_does_brings_a_further_turn_too() -> 
     assert shown([], parse(reordered)[1]) == shown([], replay("background")[1])
 
 
-def test_a_task_of_whose_end_the_model_is_told_in_time_brings_no_further_turn() -> None:
+def test_a_task_whose_end_reaches_the_model_in_time_brings_no_further_turn() -> None:
     frames = recorded("background").splitlines(keepends=True)
     first = next(index for index, line in enumerate(frames) if json.loads(line)["type"] == "result")
     requesting = next(line for line in frames if json.loads(line).get("status") == "requesting")
@@ -227,7 +232,7 @@ def test_another_version_is_warned_about_once(version: str) -> None:
     assert len(of_kind(outputs, "session")) == 1
 
 
-def test_a_changed_mode_is_told_as_the_session_that_it_changes() -> None:
+def test_a_changed_mode_is_emitted_with_the_session_that_it_changes() -> None:
     init = recorded("text").splitlines()[0]
     outputs, _ = lines(init, frame(type="system", subtype="status", status=None, permissionMode="acceptEdits"))
     first, second = of_kind(outputs, "session")
@@ -236,11 +241,11 @@ def test_a_changed_mode_is_told_as_the_session_that_it_changes() -> None:
 
 
 def test_separators_and_halves_of_pairs_are_words_like_others() -> None:
-    said = 'before\u2028after \ud83d and \\ud800 "quoted"'
-    body = {"id": "m", "content": [{"type": "text", "text": said}]}
+    text = 'before\u2028after \ud83d and \\ud800 "quoted"'
+    body = {"id": "m", "content": [{"type": "text", "text": text}]}
     raw = json.dumps({"type": "assistant", "message": body}, ensure_ascii=False).encode("utf-8", "surrogatepass")
     outputs, _ = parse([raw.replace(b"\xed\xa0\xbd", b"\\ud83d") + b"\n"])
-    assert text_of(outputs) == said.replace("\ud83d", "\ufffd")
+    assert text_of(outputs) == text.replace("\ud83d", "\ufffd")
 
 
 def test_a_line_of_200_kb_is_one_item() -> None:

@@ -10,7 +10,7 @@ from dragoman.adapters.claude_code import adapter
 from dragoman.adapters.claude_code.plan import BASE, plan_run
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import Plan
-from dragoman.sdk._sessions import NEW, SessionPlan, plan_session
+from dragoman.sdk._request.sessions import NEW, SessionPlan, plan_session
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
@@ -21,9 +21,9 @@ from tests.adapters.jobs import request_of as request
 TESTED = "2.1.330"
 
 
-def planned(made: api.ExecuteRequest, session: SessionPlan = NEW, version: str = TESTED, **job: Any) -> Plan:
+def planned(run_request: api.ExecuteRequest, session: SessionPlan = NEW, version: str = TESTED, **job: Any) -> Plan:
     facts = {"executable": "/opt/claude", "version": version, **job}
-    return plan_run(job_of(adapter(), made, session, **facts))
+    return plan_run(job_of(adapter(), run_request, session, **facts))
 
 
 def options(plan: Plan) -> list[str]:
@@ -111,7 +111,7 @@ def test_the_agents_own_mode_is_passed_on(tmp_path: Path, mode: str) -> None:
 
 
 def test_allowing_everything_is_no_bypass(tmp_path: Path) -> None:
-    """Each thing is still asked and told; and it works as root."""
+    """Each question is still asked and reported; and it works as root."""
     plan = planned(request(tmp_path, permissions=pb.Permissions(auto_approve=True)))
     assert options(plan) == STRICT
     assert plan.notices == ()
@@ -124,9 +124,9 @@ def test_the_real_bypass_is_warned_about(tmp_path: Path) -> None:
 
 def test_directories_of_request_config_and_skills(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    made = request(tmp_path, {"addDirs": ["/srv/a", str(tmp_path / "more")]})
-    made.workspace.additional_directories.append(str(tmp_path / "more"))
-    plan = planned(made, skills_dir=Path("/run/dir/skills"))
+    run_request = request(tmp_path, {"addDirs": ["/srv/a", str(tmp_path / "more")]})
+    run_request.workspace.additional_directories.append(str(tmp_path / "more"))
+    plan = planned(run_request, skills_dir=Path("/run/dir/skills"))
     assert options(plan) == [
         *STRICT,
         *("--add-dir", str(tmp_path / "more")),
@@ -156,7 +156,7 @@ def test_sessions(tmp_path: Path, session: SessionPlan, expected: list[str]) -> 
 @pytest.mark.parametrize(
     ("version", "is_there"), [("", True), (TESTED, True), ("2.2.0", True), ("2.1.9", False), ("1.0.100", False)]
 )
-def test_an_older_version_is_not_given_an_option_it_does_not_know(
+def test_an_older_version_does_not_get_an_option_it_does_not_know(
     tmp_path: Path, version: str, is_there: bool
 ) -> None:
     plan = planned(request(tmp_path), version=version)
@@ -165,8 +165,8 @@ def test_an_older_version_is_not_given_an_option_it_does_not_know(
 
 
 def test_system_prompt_and_instructions_go_by_file_behind_claudes_own(tmp_path: Path) -> None:
-    made = request(tmp_path, system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
-    plan = planned(made)
+    run_request = request(tmp_path, system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
+    plan = planned(run_request)
     assert options(plan) == [*STRICT, "--append-system-prompt-file", "/run/dir/instructions.md"]
     assert plan.files == {"instructions.md": b"You are Ada.\n\nBe brief."}
 
@@ -222,9 +222,9 @@ def test_it_is_stopped_gently_first() -> None:
     assert sum(step.share for step in steps[:-1]) < 0.5
 
 
-def refused(made: api.ExecuteRequest) -> list[str]:
+def refused(run_request: api.ExecuteRequest) -> list[str]:
     with pytest.raises(DragomanError) as caught:
-        adapter().accept(made)
+        adapter().accept(run_request)
     assert caught.value.reason == Reason.INVALID_REQUEST
     return [violation.path for violation in caught.value.violations]
 
@@ -265,10 +265,10 @@ def test_config_that_is_wrong_is_refused_with_its_path(tmp_path: Path, config: d
 
 
 def resumed(handle: pb.SessionHandle, cwd: str = "/srv/w", *, fork: bool = False) -> SessionPlan:
-    made = api.ExecuteRequest(session=api.SessionSelector(handle=handle, fork=fork))
+    run_request = api.ExecuteRequest(session=api.SessionSelector(handle=handle, fork=fork))
     info = adapter().describe()
     return plan_session(
-        made,
+        run_request,
         adapter=info.type,
         aliases=tuple(info.aliases),
         cwd=cwd,
@@ -284,7 +284,7 @@ def test_a_handle_of_any_of_its_names_is_resumed(name: str) -> None:
     assert resumed(handle, fork=True).disposition == pb.SESSION_DISPOSITION_FORK
 
 
-def test_the_seeds_session_params_alone_will_do() -> None:
+def test_paperclips_session_params_are_enough() -> None:
     handle = json_format.ParseDict({"params": {"sessionId": OLD_ID, "cwd": "/srv/w"}}, pb.SessionHandle())
     assert resumed(handle).native_id == OLD_ID
 

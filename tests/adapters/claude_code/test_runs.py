@@ -45,8 +45,10 @@ async def test_a_recorded_run_ends_as_it_did(claude: Pretender, name: str) -> No
         )
     assert result.summary == report.summary
     assert result.counters.unparsed_lines == 0
-    told = {kind for kind in kinds(events) if kind not in {"started", "state", "result"}}
-    assert told == {output.WhichOneof("body") for output in outputs if isinstance(output, pb.AgentEvent)} - {"state"}
+    emitted = {kind for kind in kinds(events) if kind not in {"started", "state", "result"}}
+    assert emitted == {output.WhichOneof("body") for output in outputs if isinstance(output, pb.AgentEvent)} - {
+        "state"
+    }
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ async def test_a_recorded_run_ends_as_it_did(claude: Pretender, name: str) -> No
         ("cat failed; cat result", FAILED, "NO_RESULT", "claude_error"),
         ("printf '\\303'; printf '\\n'; cat result; printf '\\303'", SUCCEEDED, "UNSPECIFIED", ""),
         ("head -c 20971520 /dev/zero | tr '\\0' x; echo; cat result", SUCCEEDED, "UNSPECIFIED", ""),
-        # It ends when it has said its last word, even if it lives on.
+        # The run ends with its final message, even if the process lives on.
         ("cat result; sleep 1000", SUCCEEDED, "UNSPECIFIED", ""),
         ("cat result; exec >&- 2>&-; sleep 1000", SUCCEEDED, "UNSPECIFIED", ""),
         ("sleep 1000 & cat result", SUCCEEDED, "UNSPECIFIED", ""),
@@ -93,15 +95,15 @@ def resuming() -> api.SessionSelector:
 
 
 @pytest.mark.parametrize("way", ["frame", "standard error", "plain text"])
-async def test_a_lost_session_is_begun_anew_however_it_is_told(claude: Pretender, way: str) -> None:
+async def test_a_lost_session_is_begun_anew_however_it_is_reported(claude: Pretender, way: str) -> None:
     lost = f"No conversation found with session ID: {OLD_ID}"
-    tell = {
+    report = {
         "frame": claude.says("lost", recorded("resume_unknown")),
         "standard error": f"echo '{lost}' >&2",
         "plain text": f"echo '{lost}'",
     }[way]
     text = claude.says("text", recorded("text"))
-    claude.acts(f'case "$*" in *--resume*) {tell}; exit 1;; esac', text)
+    claude.acts(f'case "$*" in *--resume*) {report}; exit 1;; esac', text)
     assert resumes("resume_unknown")
     events = await claude.run(session=resuming())
     assert kinds(events).count("started") == 2
@@ -123,7 +125,7 @@ async def test_another_failure_of_a_resumed_run_is_not_tried_again(claude: Prete
     assert not events[-1].result.HasField("session"), "the session is as good as before"
 
 
-async def test_another_version_is_told(claude: Pretender) -> None:
+async def test_another_version_is_reported(claude: Pretender) -> None:
     claude.version = "9.9.9 (Claude Code)"
     claude.acts(claude.says("out", recorded("text").replace(b"2.1.330", b"9.9.9")))
     events = await claude.run()

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.adapters.codex import adapter
-from dragoman.adapters.codex.adapter import VERSION
 from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Job, Line, Output, SessionPlan
-from dragoman.sdk._sessions import NEW
+from dragoman.sdk._request.sessions import NEW
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -32,15 +31,15 @@ def recorded(name: str) -> bytes:
 request = partial(request_of, "/")
 
 
-def job(made: api.ExecuteRequest | None = None, session: SessionPlan = NEW, **facts: Any) -> Job:
+def job(run_request: api.ExecuteRequest | None = None, session: SessionPlan = NEW, **facts: Any) -> Job:
     """Return a job as the SDK makes it."""
     known = {"executable": "/opt/codex", "version": "0.169.0", **facts}
-    return job_of(adapter(), made or request(), session, **known)
+    return job_of(adapter(), run_request or request(), session, **known)
 
 
 def parser(name: str = "") -> Codex:
     """Return the parser for a recording."""
-    return ExecParser(job()) if name.startswith("exec_") else AppServerParser(job(), VERSION)
+    return ExecParser(job()) if name.startswith("exec_") else AppServerParser(job(), adapter().spec.version)
 
 
 def replay(name: str) -> tuple[list[Output], Codex]:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from dragoman.adapters.codex.adapter import VERSION
+from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.adapters.codex.plan import digest
 from dragoman.sdk import Answer, Ask, SessionPlan
@@ -24,7 +24,7 @@ def asked(method: str, reader: Any = None, **params: Any) -> Ask:
     return ask
 
 
-def told(ask: Ask, answer: Answer) -> Any:
+def response_to(ask: Ask, answer: Answer) -> Any:
     message = json.loads(ask.encode(answer))
     assert message["id"] == 5
     return message["result"]
@@ -41,9 +41,9 @@ def answers(ask: Ask) -> dict[str, Answer]:
 @pytest.mark.parametrize("method", [COMMAND, PATCH])
 def test_decisions(method: str) -> None:
     ask = asked(method, itemId="c-1", command="/bin/bash -lc ls")
-    decided = {name: told(ask, answer)["decision"] for name, answer in answers(ask).items()}
+    decided = {name: response_to(ask, answer)["decision"] for name, answer in answers(ask).items()}
     assert decided == {"allow_once": "accept", "allow_always": "acceptForSession", "reject_once": "decline"}
-    assert told(ask, Answer(allowed=False)) == {"decision": "decline"}
+    assert response_to(ask, Answer(allowed=False)) == {"decision": "decline"}
 
 
 def test_what_a_command_is_about() -> None:
@@ -68,19 +68,32 @@ def test_what_a_patch_is_about_is_known_from_its_item() -> None:
     assert request_.subject.tool_kind == pb.TOOL_KIND_EDIT
 
 
-def test_what_was_said_when_it_was_declined_is_in_the_result() -> None:
+def test_the_message_of_a_refusal_is_in_the_result() -> None:
     reader = parser()
     item = {"type": "commandExecution", "id": "c-1", "command": "ls", "status": "declined"}
-    told(asked(COMMAND, reader, itemId="c-1", command="ls"), Answer(allowed=False, message="Not now."))
+    response_to(asked(COMMAND, reader, itemId="c-1", command="ls"), Answer(allowed=False, message="Not now."))
     outputs = reader.line("stdout", frame(method="item/completed", params={"item": item}))
     (result,) = of_kind(outputs, "tool_result")
     assert (result.status, result.content) == (pb.TOOL_STATUS_DENIED, "Not now.")
 
 
+def test_a_refused_tool_of_a_tool_server_is_denied_though_codex_calls_it_failed() -> None:
+    reader = parser()
+    call = {"type": "mcpToolCall", "id": "c-1", "server": "words", "tool": "say"}
+    list(reader.line("stdout", frame(method="item/started", params={"item": {**call, "status": "inProgress"}})))
+    meta = {"codex_approval_kind": "mcp_tool_call", "tool_name": "say"}
+    ask = asked("mcpServer/elicitation/request", reader, serverName="words", _meta=meta, message="Allow it?")
+    response_to(ask, Answer(allowed=False, message="Not now."))
+    failed = {**call, "status": "failed", "error": {"message": "user rejected MCP tool call"}}
+    outputs = reader.line("stdout", frame(method="item/completed", params={"item": failed}))
+    (result,) = of_kind(outputs, "tool_result")
+    assert (result.status, result.content, result.is_error) == (pb.TOOL_STATUS_DENIED, "Not now.", True)
+
+
 def test_more_rights() -> None:
-    wanted = {"network": {"enabled": True}, "fileSystem": None}
-    ask = asked("item/permissions/requestApproval", itemId="c-1", permissions=wanted, reason="To fetch.")
-    results = {name: told(ask, answer) for name, answer in answers(ask).items()}
+    permissions = {"network": {"enabled": True}, "fileSystem": None}
+    ask = asked("item/permissions/requestApproval", itemId="c-1", permissions=permissions, reason="To fetch.")
+    results = {name: response_to(ask, answer) for name, answer in answers(ask).items()}
     assert results == {
         "allow_once": {"permissions": {"network": {"enabled": True}}, "scope": "turn"},
         "allow_always": {"permissions": {"network": {"enabled": True}}, "scope": "session"},
@@ -89,13 +102,13 @@ def test_more_rights() -> None:
 
 
 def test_a_tool_of_a_tool_server() -> None:
-    meta = {"codex_approval_kind": "mcp_tool_call", "tool_name": "tell"}
+    meta = {"codex_approval_kind": "mcp_tool_call", "tool_name": "say"}
     ask = asked("mcpServer/elicitation/request", serverName="words", _meta=meta, message="Allow it?", mode="form")
-    results = {name: told(ask, answer) for name, answer in answers(ask).items()}
+    results = {name: response_to(ask, answer) for name, answer in answers(ask).items()}
     assert results["allow_once"] == {"action": "accept", "content": {}, "_meta": None}
     assert results["allow_always"] == {"action": "accept", "content": {}, "_meta": {"persist": "session"}}
     assert results["reject_once"]["action"] == "decline"
-    assert ask.request.subject.tool_name == "mcp__words__tell"
+    assert ask.request.subject.tool_name == "mcp__words__say"
 
 
 def test_a_form_of_a_tool_server() -> None:
@@ -103,10 +116,10 @@ def test_a_form_of_a_tool_server() -> None:
     ask = asked("mcpServer/elicitation/request", serverName="words", message="Who?", requestedSchema=schema)
     assert (ask.request.kind, ask.request.title) == (pb.INPUT_KIND_SCHEMA, "Who?")
     assert json.loads(ask.request.schema_json) == schema
-    given = told(ask, Answer(allowed=True, value_json='{"name": "Ada"}'))
-    assert given == {"action": "accept", "content": {"name": "Ada"}, "_meta": None}
-    assert told(ask, Answer(allowed=False))["action"] == "decline"
-    assert told(ask, Answer(allowed=True, value_json="no json"))["action"] == "decline"
+    response = response_to(ask, Answer(allowed=True, value_json='{"name": "Ada"}'))
+    assert response == {"action": "accept", "content": {"name": "Ada"}, "_meta": None}
+    assert response_to(ask, Answer(allowed=False))["action"] == "decline"
+    assert response_to(ask, Answer(allowed=True, value_json="no json"))["action"] == "decline"
 
 
 def test_questions_of_the_model() -> None:
@@ -114,17 +127,17 @@ def test_questions_of_the_model() -> None:
     ask = asked("item/tool/requestUserInput", itemId="c-1", questions=[one])
     assert (ask.request.kind, ask.request.title) == (pb.INPUT_KIND_CHOICE, "Which?")
     blue = ask.request.options[1]
-    assert told(ask, Answer(allowed=True, option=blue, chosen=(blue,))) == {
+    assert response_to(ask, Answer(allowed=True, option=blue, chosen=(blue,))) == {
         "answers": {"colour": {"answers": ["Blue"]}}
     }
-    assert told(ask, Answer(allowed=True, text="Green")) == {"answers": {"colour": {"answers": ["Green"]}}}
-    assert told(ask, Answer(allowed=False)) == {"answers": {}}
+    assert response_to(ask, Answer(allowed=True, text="Green")) == {"answers": {"colour": {"answers": ["Green"]}}}
+    assert response_to(ask, Answer(allowed=False)) == {"answers": {}}
     two = [one, {"id": "size", "question": "How large?"}]
     ask = asked("item/tool/requestUserInput", itemId="c-1", questions=two)
     assert ask.request.kind == pb.INPUT_KIND_SCHEMA
     assert json.loads(ask.request.schema_json)["required"] == ["colour", "size"]
-    given = told(ask, Answer(allowed=True, value_json='{"colour": "Red", "size": "9"}'))
-    assert given == {"answers": {"colour": {"answers": ["Red"]}, "size": {"answers": ["9"]}}}
+    response = response_to(ask, Answer(allowed=True, value_json='{"colour": "Red", "size": "9"}'))
+    assert response == {"answers": {"colour": {"answers": ["Red"]}, "size": {"answers": ["9"]}}}
 
 
 @pytest.mark.parametrize(
@@ -139,8 +152,10 @@ def test_questions_of_the_model() -> None:
 def test_instructions_of_an_old_thread(before: str, now: str, method: str) -> None:
     handle = pb.SessionHandle(native_id=OLD_ID)
     handle.params.update({"codexInstructions": digest(before)})
-    made = request(system_prompt=now, session=api.SessionSelector(handle=handle))
-    reader = AppServerParser(job(made, SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)), VERSION)
+    run_request = request(system_prompt=now, session=api.SessionSelector(handle=handle))
+    reader = AppServerParser(
+        job(run_request, SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)), adapter().spec.version
+    )
     list(reader.line("stdout", frame(id=1, result={})))
     outputs = list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
     last = outputs[-1]

@@ -1,11 +1,11 @@
 """What went wrong: Codex's codes first, its words second."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from dragoman.adapters.codex import adapter
-from dragoman.adapters.codex.classify import failure_of, failure_of_words, retry_cause
+from dragoman.adapters.codex.classify import failure_of, failure_of_text, retry_cause
 from dragoman.adapters.codex.login import judge_provider, judge_status
 from dragoman.adapters.codex.tools import script_of
 from dragoman.adapters.codex.usage import RunTotals, dump, load, rate_limits, used_up_until
@@ -39,6 +39,29 @@ from dragoman.v1 import event_pb2 as pb
         ("other", "Missing environment variable: `MY_API_KEY`.", "AUTH_REQUIRED", "codex_other", None),
         ("other", "stream disconnected before completion", "NETWORK", "codex_other", None),
         ("other", "something else", "PROCESS_CRASHED", "codex_other", None),
+        (
+            "other",
+            '{"error": {"message": "We could not parse the JSON body.", "type": "invalid_request_error"}}',
+            "INVALID_CONFIG",
+            "codex_other",
+            None,
+        ),
+        (
+            "other",
+            "Incomplete response returned, reason: max_output_tokens",
+            "OUTPUT_LIMIT",
+            "codex_other",
+            None,
+        ),
+        # A status that only the words name.
+        ("other", "unexpected status 404 Not Found: no such path", "INVALID_CONFIG", "codex_other", 404),
+        (
+            "serverOverloaded",
+            "status 503 Service Unavailable",
+            "UPSTREAM_UNAVAILABLE",
+            "codex_server_overloaded",
+            503,
+        ),
         (None, "", "PROCESS_CRASHED", "codex_error", None),
         ({"newInLaterVersions": 7}, "", "PROCESS_CRASHED", "codex_new_in_later_versions", None),
     ],
@@ -50,11 +73,11 @@ def test_codes(info: Any, message: str, kind: str, code: str, status: int | None
     assert failure.message
 
 
-def test_when_a_limit_ends() -> None:
-    until = (datetime.now(UTC) + timedelta(days=3)).replace(hour=9, minute=15, second=0, microsecond=0)
-    words = f"You've hit your usage limit or try again at {until:%b} {until.day}th, {until.year} 9:15 AM."
+def test_a_limit_in_words_is_no_time_to_retry_at() -> None:
+    """The time itself is in account/rateLimits/updated."""
+    words = "You've hit your usage limit or try again at Nov 26th, 2026 9:15 AM."
     failure = failure_of({"codexErrorInfo": "usageLimitExceeded", "message": words})
-    assert failure.retry_not_before == until
+    assert failure.retry_not_before is None
     assert failure.errors == (words,)
 
 
@@ -67,7 +90,7 @@ def test_a_retry_has_a_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "resumed", "kind"),
+    ("output", "resumed", "kind"),
     [
         ("Error: thread/resume failed: no rollout found for thread id 1-2 (code -32600)", True, "SESSION_LOST"),
         ("Not inside a trusted directory and --skip-git-repo-check was not specified.", False, "INVALID_CONFIG"),
@@ -77,15 +100,15 @@ def test_a_retry_has_a_cause() -> None:
         ("Not logged in", False, "AUTH_REQUIRED"),
     ],
 )
-def test_last_words(said: str, resumed: bool, kind: str) -> None:
-    failure = failure_of_words(said, resumed=resumed)
+def test_final_messages(output: str, resumed: bool, kind: str) -> None:
+    failure = failure_of_text(output, resumed=resumed)
     assert failure is not None
     assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
 
 
 def test_words_that_say_nothing() -> None:
-    assert failure_of_words("", resumed=True) is None
-    assert failure_of_words("Reading additional input from stdin...", resumed=False) is None
+    assert failure_of_text("", resumed=True) is None
+    assert failure_of_text("Reading additional input from stdin...", resumed=False) is None
 
 
 def test_its_own_word_stands() -> None:
@@ -106,7 +129,7 @@ def test_its_own_word_stands() -> None:
         ("", ""),
     ],
 )
-def test_what_a_shell_is_told(command: str, script: str) -> None:
+def test_what_a_shell_may_inherit(command: str, script: str) -> None:
     assert script_of(command) == script
 
 
@@ -127,7 +150,7 @@ class TestUsage:
         usage = totals.usage("m-1")
         assert usage is not None
         assert usage.tokens.input == 50 + 30 + 7
-        assert not usage.models, "nobody says which model took what"
+        assert not usage.models, "no field says which model took what"
         assert usage.context_size == 1000
 
     def test_numbers_that_come_again_are_no_call(self) -> None:
@@ -138,9 +161,9 @@ class TestUsage:
         assert totals.usage("m-1") is None
         self.take(totals, "main", 180, 30)
         assert totals.take("main", {"total": {"inputTokens": 180}, "last": {}}, is_main=True) is None
-        made = totals.usage("m-1")
-        assert made is not None
-        assert made.tokens.input == 30
+        run_usage = totals.usage("m-1")
+        assert run_usage is not None
+        assert run_usage.tokens.input == 30
         assert totals.total("main") == {"inputTokens": 180}
 
     @pytest.mark.parametrize(("kept", "expected"), [(150, 30), (100, 80), (None, 80)])
@@ -148,11 +171,11 @@ class TestUsage:
         totals = RunTotals({"inputTokens": kept} if kept is not None else None)
         self.take(totals, "main", 150, 50)
         self.take(totals, "main", 180, 30)
-        made = totals.usage("m-1")
-        assert made is not None
-        assert made.tokens.input == expected
+        usage = totals.usage("m-1")
+        assert usage is not None
+        assert usage.tokens.input == expected
 
-    def test_what_is_not_said_is_not_zero(self) -> None:
+    def test_what_is_absent_is_not_zero(self) -> None:
         totals = RunTotals()
         assert totals.usage("m-1") is None
         self.take(totals, "main", 150, 50)
@@ -179,7 +202,7 @@ class TestUsage:
 
 class TestLogin:
     @pytest.mark.parametrize(
-        ("exit_code", "said", "state", "method"),
+        ("exit_code", "output", "state", "method"),
         [
             (0, "Logged in using ChatGPT", api.AUTH_STATE_OK, "chatgpt"),
             (0, "API key configured - sk-fake-***00000", api.AUTH_STATE_OK, "api_key"),
@@ -189,9 +212,9 @@ class TestLogin:
         ],
     )
     def test_what_codex_says(
-        self, exit_code: int | None, said: str, state: api.AuthState.ValueType, method: str
+        self, exit_code: int | None, output: str, state: api.AuthState.ValueType, method: str
     ) -> None:
-        found = judge_status(exit_code, said)
+        found = judge_status(exit_code, output)
         assert (found.state, found.method, found.subscription) == (state, method, method == "chatgpt")
 
     def test_a_provider_of_ones_own(self) -> None:

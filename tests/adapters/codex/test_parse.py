@@ -1,10 +1,10 @@
-"""Codex's output, understood: recordings of both transports, any split, and what nobody foresaw."""
+"""Codex's output, understood: recordings of both transports, any split, and unexpected frames."""
 
 import json
 from typing import Any
 
 import pytest
-from dragoman.adapters.codex.adapter import VERSION
+from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Ask, CloseInput, Line, Output, SessionPlan, Withdraw, Write
@@ -40,6 +40,16 @@ def test_nothing_that_was_recorded_is_unknown(name: str) -> None:
     assert of_kind(outputs, "log") == []
 
 
+def test_a_missing_bubblewrap_is_reported_once() -> None:
+    reader = parser()
+    words = "Codex could not find bubblewrap on PATH. Install bubblewrap with your OS package manager."
+    line = f"\x1b[2m2026-11-22T23:05:15Z\x1b[0m \x1b[31mERROR\x1b[0m codex_app_server: {words}".encode()
+    outputs = list(reader.line("stderr", Line(line, 0, True)))
+    outputs += reader.line("stdout", frame(method="configWarning", params={"summary": words}))
+    assert of_kind(outputs, "log") == []
+    assert len(of_kind(outputs, "notice")) == 1
+
+
 @SLOW
 @given(st.data())
 def test_any_split_of_a_recording_gives_the_same(data: st.DataObject) -> None:
@@ -63,8 +73,8 @@ JSON = st.recursive(
 @given(st.data())
 def test_no_value_anywhere_makes_it_raise(data: st.DataObject) -> None:
     """A frame with one of its values replaced by anything."""
-    made = json.loads(json.dumps(data.draw(st.sampled_from(FRAMES))))
-    place: Any = made
+    document = json.loads(json.dumps(data.draw(st.sampled_from(FRAMES))))
+    place: Any = document
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
         if not keys:
@@ -76,7 +86,7 @@ def test_no_value_anywhere_makes_it_raise(data: st.DataObject) -> None:
         place = place[key]
     for reader in (parser(), parser("exec_")):
         list(reader.line("stdout", INITIALIZED))
-        list(reader.line("stdout", Line(json.dumps(made).encode(), 0, True)))
+        list(reader.line("stdout", Line(json.dumps(document).encode(), 0, True)))
         list(reader.finish())
 
 
@@ -97,7 +107,7 @@ def test_a_deep_nest_is_a_log_line() -> None:
 
 class TestConversation:
     def test_the_way_to_a_turn(self) -> None:
-        reader = AppServerParser(job(request(model="m-1")), VERSION)
+        reader = AppServerParser(job(request(model="m-1")), adapter().spec.version)
         first = written(list(reader.line("stdout", INITIALIZED)))
         assert first[0] == {"method": "initialized"}
         assert first[1]["method"] == "thread/start"
@@ -114,17 +124,17 @@ class TestConversation:
         [(pb.SESSION_DISPOSITION_RESUME, "thread/resume"), (pb.SESSION_DISPOSITION_FORK, "thread/fork")],
     )
     def test_the_way_back(self, disposition: pb.SessionDisposition.ValueType, method: str) -> None:
-        reader = AppServerParser(job(session=SessionPlan(disposition, OLD_ID)), VERSION)
+        reader = AppServerParser(job(session=SessionPlan(disposition, OLD_ID)), adapter().spec.version)
         _, asked = written(list(reader.line("stdout", INITIALIZED)))
         assert (asked["method"], asked["params"]["threadId"]) == (method, OLD_ID)
-        said = "no rollout found for thread id " + OLD_ID
-        list(reader.line("stdout", frame(id=2, error={"code": -32600, "message": said})))
+        message = "no rollout found for thread id " + OLD_ID
+        list(reader.line("stdout", frame(id=2, error={"code": -32600, "message": message})))
         assert reader.report.terminal is not None
         assert reader.report.terminal.failure is not None
         assert reader.report.terminal.failure.kind == pb.FAILURE_KIND_SESSION_LOST
 
     def test_a_refused_start_is_a_failure(self) -> None:
-        reader = AppServerParser(job(), VERSION)
+        reader = AppServerParser(job(), adapter().spec.version)
         list(reader.line("stdout", INITIALIZED))
         outputs = list(reader.line("stdout", frame(id=2, error={"code": -32600, "message": "no such sandbox"})))
         assert isinstance(outputs[-1], CloseInput)
@@ -133,12 +143,12 @@ class TestConversation:
         assert reader.report.terminal.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
         assert "no such sandbox" in reader.report.terminal.failure.message
 
-    def test_a_request_that_nobody_understands_is_refused(self) -> None:
+    def test_an_unknown_request_is_refused(self) -> None:
         (answer,) = written(list(parser().line("stdout", frame(id=7, method="attestation/generate", params={}))))
         assert (answer["id"], answer["error"]["code"]) == (7, -32601)
 
     def test_a_stop_before_the_turn_is_known_waits_for_it(self) -> None:
-        reader = AppServerParser(job(), VERSION)
+        reader = AppServerParser(job(), adapter().spec.version)
         list(reader.line("stdout", INITIALIZED))
         list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
         assert list(reader.interrupt()) == []
@@ -146,7 +156,7 @@ class TestConversation:
         assert (stop["method"], stop["params"]) == ("turn/interrupt", {"threadId": OLD_ID, "turnId": "t-1"})
 
     def test_a_turn_may_begin_before_it_is_confirmed(self) -> None:
-        reader = AppServerParser(job(), VERSION)
+        reader = AppServerParser(job(), adapter().spec.version)
         list(reader.line("stdout", INITIALIZED))
         list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
         params = {"threadId": OLD_ID, "turn": {"id": "t-1"}}
@@ -155,7 +165,7 @@ class TestConversation:
         assert stop["params"]["turnId"] == "t-1"
 
     def test_a_stop_before_there_is_a_thread_ends_it(self) -> None:
-        reader = AppServerParser(job(), VERSION)
+        reader = AppServerParser(job(), adapter().spec.version)
         assert [type(output) for output in reader.interrupt()] == [CloseInput]
         list(reader.line("stdout", INITIALIZED))
         assert list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))[-1:] != []
@@ -167,7 +177,7 @@ class TestRecordings:
         outputs, reader = replay("text")
         assert words(outputs) == reader.report.summary == "Hello from the scripted model."
         assert len(of_kind(outputs, "text")) > 2
-        assert not any(piece.whole for piece in of_kind(outputs, "text")), "it was told in pieces already"
+        assert not any(piece.whole for piece in of_kind(outputs, "text")), "it was emitted in pieces already"
         usage = reader.report.usage
         assert usage is not None
         assert (usage.tokens.input, usage.tokens.cache_read, usage.tokens.output) == (400, 800, 42)
@@ -236,7 +246,7 @@ class TestRecordings:
         assert asked.request.subject.tool_call_id == result.tool_call_id
         assert result.content == "The first word has 6 letters."
 
-    def test_a_nested_agent_is_told_apart(self) -> None:
+    def test_a_nested_agent_is_distinguished(self) -> None:
         outputs, reader = replay("nested")
         agents = of_kind(outputs, "subagent")
         assert agents[0].status == pb.SUBAGENT_STATUS_STARTED
@@ -246,7 +256,7 @@ class TestRecordings:
             "another agent's words are not its answer"
         )
 
-    def test_exec_tells_the_same(self) -> None:
+    def test_exec_reports_the_same(self) -> None:
         outputs, reader = replay("exec_toolfail")
         (result,) = of_kind(outputs, "tool_result")
         assert (result.status, result.exit_code) == (pb.TOOL_STATUS_FAILED, 3)
@@ -265,13 +275,13 @@ def test_a_question_that_codex_answers_itself_is_taken_back() -> None:
 
 
 def test_what_a_nested_agent_says_and_asks_is_marked_as_its_own() -> None:
-    reader = AppServerParser(job(), VERSION)
+    reader = AppServerParser(job(), adapter().spec.version)
     list(reader.line("stdout", INITIALIZED))
     list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
     item = {"type": "subAgentActivity", "id": "c-1", "kind": "started", "agentThreadId": "child", "agentPath": "/a"}
     list(reader.line("stdout", frame(method="item/completed", params={"threadId": OLD_ID, "item": item})))
-    said = {"threadId": "child", "itemId": "m-1", "delta": "Hello."}
-    (event,) = reader.line("stdout", frame(method="item/agentMessage/delta", params=said))
+    delta = {"threadId": "child", "itemId": "m-1", "delta": "Hello."}
+    (event,) = reader.line("stdout", frame(method="item/agentMessage/delta", params=delta))
     assert isinstance(event, pb.AgentEvent)
     assert (event.lineage.subagent_id, event.lineage.parent_tool_call_id) == ("child", "c-1")
     params = {"threadId": "child", "itemId": "c-2", "command": "ls"}
@@ -286,7 +296,7 @@ def test_what_a_nested_agent_says_and_asks_is_marked_as_its_own() -> None:
 
 
 def test_usage_of_an_earlier_turn_is_not_this_runs() -> None:
-    reader = AppServerParser(job(session=SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)), VERSION)
+    reader = AppServerParser(job(session=SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)), adapter().spec.version)
     list(reader.line("stdout", INITIALIZED))
     list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
     list(reader.line("stdout", frame(id=3, result={"turn": {"id": "now"}})))

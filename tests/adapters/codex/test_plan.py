@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.codex import adapter
-from dragoman.adapters.codex.adapter import VERSION
-from dragoman.adapters.codex.plan import access, digest, instructions, plan_run, thread_params, turn_params
+from dragoman.adapters.codex.plan import access, digest, plan_run, thread_params, turn_params
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import SessionPlan
 from dragoman.v1 import adapter_pb2 as api
@@ -22,15 +21,15 @@ SKILL = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": b"---\n
 
 
 def overrides(config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    made = thread_params(job(request(config, **fields)))["config"]
-    assert isinstance(made, dict)
-    assert made.pop("features.unbounded_connection_retries") is False
-    return dict(made)
+    params = thread_params(job(request(config, **fields)))["config"]
+    assert isinstance(params, dict)
+    assert params.pop("features.unbounded_connection_retries") is False
+    return dict(params)
 
 
-def test_the_app_server_is_told_nothing_by_its_arguments() -> None:
-    made = request({"effort": "high"}, model="m-1", system_prompt="You are Ada.", skills=[SKILL])
-    plan = plan_run(job(made), VERSION)
+def test_the_app_server_gets_nothing_by_its_arguments() -> None:
+    run_request = request({"effort": "high"}, model="m-1", system_prompt="You are Ada.", skills=[SKILL])
+    plan = plan_run(job(run_request), adapter().spec.version)
     assert plan.argv == ("/opt/codex", "app-server")
     assert plan.keep_stdin_open
     assert (plan.files, plan.env) == ({}, {})
@@ -39,7 +38,7 @@ def test_the_app_server_is_told_nothing_by_its_arguments() -> None:
 
 
 def test_it_is_stopped_by_its_own_word_first() -> None:
-    first, last = plan_run(job(), VERSION).cancel
+    first, last = plan_run(job(), adapter().spec.version).cancel
     assert (first.interrupts, first.signal, last.signal) == (True, None, SIGTERM)
 
 
@@ -61,15 +60,15 @@ def test_it_is_stopped_by_its_own_word_first() -> None:
     ],
 )
 def test_who_decides(permissions: pb.Permissions, config: dict[str, Any], expected: tuple[str, str]) -> None:
-    made = job(request(config, permissions=permissions))
-    assert access(made) == expected
-    params = thread_params(made)
+    run_job = job(request(config, permissions=permissions))
+    assert access(run_job) == expected
+    params = thread_params(run_job)
     assert (params["approvalPolicy"], params["sandbox"]) == (expected[0], "read-only")
     assert params["approvalsReviewer"] == "user", "or a model of Codex's would answer in place of the policy"
-    turn = turn_params(made, OLD_ID).get("sandboxPolicy")
+    turn = turn_params(run_job, OLD_ID).get("sandboxPolicy")
     types = {"danger-full-access": "dangerFullAccess", "workspace-write": "workspaceWrite"}
     assert (turn["type"] if isinstance(turn, dict) else None) == types.get(expected[1])
-    assert ("approvals_bypassed" in dict(plan_run(made, VERSION).notices)) == bool(
+    assert ("approvals_bypassed" in dict(plan_run(run_job, adapter().spec.version).notices)) == bool(
         config.get("dangerouslyBypassApprovalsAndSandbox")
     )
 
@@ -90,12 +89,12 @@ def test_settings_for_the_run(config: dict[str, Any], expected: dict[str, Any]) 
 def test_the_sandbox_round_the_workspace(tmp_path: Path, network: bool) -> None:
     workspace = api.Workspace(cwd="/", additional_directories=[str(tmp_path)])
     config = {"sandbox": "workspace-write", "networkAccess": network}
-    made = turn_params(job(request(config, workspace=workspace)), OLD_ID)["sandboxPolicy"]
-    assert isinstance(made, dict)
-    assert (made["writableRoots"], made["networkAccess"]) == ([str(tmp_path)], network)
+    params = turn_params(job(request(config, workspace=workspace)), OLD_ID)["sandboxPolicy"]
+    assert isinstance(params, dict)
+    assert (params["writableRoots"], params["networkAccess"]) == ([str(tmp_path)], network)
 
 
-def test_questions_only_where_somebody_answers() -> None:
+def test_questions_only_in_interactive_runs() -> None:
     assert overrides(permissions=pb.Permissions(interactive=True))["features.default_mode_request_user_input"] is True
 
 
@@ -126,8 +125,8 @@ def test_the_turn(config: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def test_instructions_come_after_the_system_prompt() -> None:
-    made = job(request(system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief.")))
-    assert instructions(made) == thread_params(made)["developerInstructions"] == "You are Ada.\n\nBe brief."
+    run_job = job(request(system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief.")))
+    assert thread_params(run_job)["developerInstructions"] == "You are Ada.\n\nBe brief."
     assert digest("a") != digest("b")
     assert digest("") == ""
 
@@ -136,8 +135,10 @@ class TestExec:
     def argv(
         self, config: dict[str, Any] | None = None, session: SessionPlan | None = None, **fields: Any
     ) -> list[str]:
-        made = request({"transport": "exec", **(config or {})}, **fields)
-        plan = plan_run(job(made, session) if session is not None else job(made), VERSION)
+        run_request = request({"transport": "exec", **(config or {})}, **fields)
+        plan = plan_run(
+            job(run_request, session) if session is not None else job(run_request), adapter().spec.version
+        )
         argv = list(plan.argv)
         assert argv[:6] == ["/opt/codex", "exec", "--json", "--skip-git-repo-check", "--cd", "/"]
         assert argv[-1] == "-"
@@ -164,16 +165,16 @@ class TestExec:
         assert self.argv(session=resumed)[-2:] == ["resume", OLD_ID]
         assert self.argv(session=copied)[-2:] == ["fork", OLD_ID]
 
-    def test_everything_it_is_told_is_on_standard_input(self) -> None:
-        made = request({"transport": "exec"}, system_prompt="You are Ada.", skills=[SKILL])
-        plan = plan_run(job(made), VERSION)
+    def test_every_instruction_is_on_standard_input(self) -> None:
+        run_request = request({"transport": "exec"}, system_prompt="You are Ada.", skills=[SKILL])
+        plan = plan_run(job(run_request), adapter().spec.version)
         assert not plan.keep_stdin_open
         assert plan.stdin.decode() == "You are Ada.\n\n# Skill: demo\n\nDo so.\n\nDo it."
         assert [step.signal for step in plan.cancel] == [SIGINT, SIGTERM]
 
     def test_a_schema_of_the_answer(self) -> None:
-        made = request({"transport": "exec", "outputSchema": {"type": "object"}})
-        plan = plan_run(job(made), VERSION)
+        run_request = request({"transport": "exec", "outputSchema": {"type": "object"}})
+        plan = plan_run(job(run_request), adapter().spec.version)
         assert plan.files == {"output-schema.json": b'{"type":"object"}'}
         assert "/run/dir/output-schema.json" in plan.argv
 

@@ -22,14 +22,14 @@ FORKED = SessionPlan(pb.SESSION_DISPOSITION_FORK, native_id=OLD_ID)
 
 def job(cwd: str = "/", *, session: SessionPlan = NEW, config: dict[str, Any] | None = None, **fields: Any) -> Job:
     """Return an attempt."""
-    made = request_of(cwd, config, **fields)
-    return job_of(adapter(), made, session, executable="/opt/copilot", version="1.0.102")
+    run_request = request_of(cwd, config, **fields)
+    return job_of(adapter(), run_request, session, executable="/opt/copilot", version="1.0.102")
 
 
-def parser(made: Job | None = None, environment: dict[str, str] | None = None) -> CopilotParser:
+def parser(run_job: Job | None = None, environment: dict[str, str] | None = None) -> CopilotParser:
     """Return a parser of an attempt."""
-    made = made or job()
-    return CopilotParser(made, session_options(made, environment or {}))
+    run_job = run_job or job()
+    return CopilotParser(run_job, session_options(run_job, environment or {}))
 
 
 def messages(name: str) -> list[bytes]:
@@ -45,11 +45,11 @@ def feed(into: CopilotParser, lines: Iterable[bytes]) -> list[Output]:
 
 def event(kind: str, data: dict[str, Any], agent: str = "") -> bytes:
     """Return a message with an event."""
-    made = {"type": kind, "data": data, **({"agentId": agent} if agent else {})}
-    return json.dumps({"jsonrpc": "2.0", "method": "session.event", "params": {"event": made}}).encode()
+    fields = {"type": kind, "data": data, **({"agentId": agent} if agent else {})}
+    return json.dumps({"jsonrpc": "2.0", "method": "session.event", "params": {"event": fields}}).encode()
 
 
-def said(data: bytes) -> dict[str, Any]:
+def message_in(data: bytes) -> dict[str, Any]:
     """Return a message of ours."""
     header, _, body = data.partition(b"\r\n\r\n")
     assert header == b"Content-Length: %d" % len(body)

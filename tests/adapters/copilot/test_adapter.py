@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from dragoman.adapters.copilot import adapter
-from dragoman.adapters.copilot.adapter import INHERITED, find_login
-from dragoman.adapters.copilot.classify import failure_of_error, failure_of_words, retry_cause
+from dragoman.adapters.copilot.adapter import find_login
+from dragoman.adapters.copilot.classify import failure_of_error, failure_of_text, retry_cause
 from dragoman.sdk import Evidence, Report
-from dragoman.sdk._environment import inherited_variables
+from dragoman.sdk._request.environment import inherited_variables
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -17,9 +17,9 @@ def test_the_aliases() -> None:
 
 
 def test_what_is_inherited() -> None:
-    own = dict.fromkeys(INHERITED, "x") | {"COPILOT_ALLOW_ALL": "true", "OPENAI_API_KEY": "sk"}
-    passed = inherited_variables(own, strip=adapter().strip, allow=adapter().inherit)
-    assert set(passed) == set(INHERITED)
+    own = dict.fromkeys(adapter().spec.inherit, "x") | {"COPILOT_ALLOW_ALL": "true", "OPENAI_API_KEY": "sk"}
+    passed = inherited_variables(own, strip=adapter().spec.strip, allow=adapter().spec.inherit)
+    assert set(passed) == set(adapter().spec.inherit)
 
 
 def test_a_login(tmp_path: Path) -> None:
@@ -52,21 +52,21 @@ def test_a_login(tmp_path: Path) -> None:
     ],
 )
 def test_plain_words(words: str, kind: int) -> None:
-    failure = failure_of_words(words, resumed=True)
+    failure = failure_of_text(words, resumed=True)
     assert failure is not None
     assert failure.kind == kind
     assert failure.message.startswith("Copilot: ")
 
 
 def test_words_that_say_nothing() -> None:
-    assert failure_of_words("", resumed=True) is None
-    assert failure_of_words("Hello.", resumed=True) is None
-    assert failure_of_words("Session not found: 1-2", resumed=False) is None
+    assert failure_of_text("", resumed=True) is None
+    assert failure_of_text("Hello.", resumed=True) is None
+    assert failure_of_text("Session not found: 1-2", resumed=False) is None
 
 
 def test_only_a_run_without_a_word_of_its_own_is_judged_by_standard_error() -> None:
-    said = Evidence(Report(), exit_code=1, stderr_tail="error: Invalid command format.")
-    failure = adapter().classify(said)
+    evidence = Evidence(Report(), exit_code=1, stderr_tail="error: Invalid command format.")
+    failure = adapter().classify(evidence)
     assert failure is not None
     assert failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
 

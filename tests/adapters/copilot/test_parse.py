@@ -16,10 +16,10 @@ from tests.adapters.copilot.replay import (
     event,
     feed,
     job,
+    message_in,
     messages,
     of_kind,
     parser,
-    said,
     shown,
 )
 from tests.adapters.jobs import NEW_ID, OLD_ID
@@ -29,70 +29,70 @@ DENY = Answer(allowed=False, message="Not here.")
 
 
 def test_it_leads_the_conversation() -> None:
-    made = parser(job(prompt="Say hello."))
-    outputs = feed(made, messages("text"))
-    created, sent = (said(output.data) for output in outputs if isinstance(output, Write))
+    tested = parser(job(prompt="Say hello."))
+    outputs = feed(tested, messages("text"))
+    created, sent = (message_in(output.data) for output in outputs if isinstance(output, Write))
     assert (created["method"], created["params"]["sessionId"]) == ("session.create", NEW_ID)
     assert created["params"]["requestPermission"] is True
-    session_id = made.report.session_id
+    session_id = tested.report.session_id
     assert sent["method"] == "session.send"
     assert sent["params"] == {"sessionId": session_id, "prompt": "Say hello."}
-    assert made.report.terminal is not None
-    assert made.report.terminal.succeeded
+    assert tested.report.terminal is not None
+    assert tested.report.terminal.succeeded
 
 
 def test_a_text() -> None:
-    made = parser()
-    outputs = feed(made, messages("text"))
-    assert shown(outputs) == made.report.summary == "Hello from the scripted model."
+    tested = parser()
+    outputs = feed(tested, messages("text"))
+    assert shown(outputs) == tested.report.summary == "Hello from the scripted model."
     assert of_kind(outputs, "log") == []
     assert of_kind(outputs, "notice") == []
     session = of_kind(outputs, "session")[0]
-    assert (session.native_id, session.agent_version) == (made.report.session_id, "1.0.102")
+    assert (session.native_id, session.agent_version) == (tested.report.session_id, "1.0.102")
     assert "github-pr-media" in session.skills
-    assert (made.report.model, made.report.provider) == ("claude-sonnet-4-5", "anthropic")
+    assert (tested.report.model, tested.report.provider) == ("claude-sonnet-4-5", "anthropic")
 
 
 def test_cached_tokens_are_not_counted_twice() -> None:
-    made = parser()
-    (call,) = of_kind(feed(made, messages("text")), "usage")
+    tested = parser()
+    (call,) = of_kind(feed(tested, messages("text")), "usage")
     assert (call.tokens.input, call.tokens.cache_read, call.tokens.output) == (400, 800, 42)
     assert not call.tokens.HasField("reasoning")
     assert call.context_size == 128000
-    assert made.report.usage is not None
-    assert made.report.usage.scope == pb.USAGE_SCOPE_RUN
-    assert made.report.usage.tokens.input == 400
+    assert tested.report.usage is not None
+    assert tested.report.usage.scope == pb.USAGE_SCOPE_RUN
+    assert tested.report.usage.tokens.input == 400
 
 
 def test_a_session_is_resumed() -> None:
-    made = parser(job(session=RESUMED))
-    outputs = feed(made, messages("text")[:1])
-    (resumed,) = (said(output.data) for output in outputs if isinstance(output, Write))
+    tested = parser(job(session=RESUMED))
+    outputs = feed(tested, messages("text")[:1])
+    (resumed,) = (message_in(output.data) for output in outputs if isinstance(output, Write))
     assert (resumed["method"], resumed["params"]["sessionId"]) == ("session.resume", OLD_ID)
 
 
 def test_a_session_is_copied_first_and_the_copy_resumed() -> None:
-    made = parser(job(session=FORKED))
+    tested = parser(job(session=FORKED))
     forked = json.dumps({"jsonrpc": "2.0", "id": 2, "result": {"sessionId": "copy"}}).encode()
-    outputs = feed(made, [messages("text")[0], forked])
-    first, second = (said(output.data) for output in outputs if isinstance(output, Write))
+    outputs = feed(tested, [messages("text")[0], forked])
+    first, second = (message_in(output.data) for output in outputs if isinstance(output, Write))
     assert (first["method"], first["params"]) == ("sessions.fork", {"sessionId": OLD_ID})
     assert (second["method"], second["params"]["sessionId"]) == ("session.resume", "copy")
 
 
 def test_an_unknown_session() -> None:
-    made = parser(job(session=RESUMED))
-    feed(made, messages("unknown_session"))
-    terminal = made.report.terminal
+    tested = parser(job(session=RESUMED))
+    feed(tested, messages("unknown_session"))
+    terminal = tested.report.terminal
     assert terminal is not None
     assert terminal.failure is not None
     assert terminal.failure.kind == pb.FAILURE_KIND_SESSION_LOST
 
 
 def test_nothing_is_lost_in_a_session_that_was_never_there() -> None:
-    made = parser()
-    feed(made, messages("unknown_session"))
-    terminal = made.report.terminal
+    tested = parser()
+    feed(tested, messages("unknown_session"))
+    terminal = tested.report.terminal
     assert terminal is not None
     assert terminal.failure is not None
     assert terminal.failure.kind != pb.FAILURE_KIND_SESSION_LOST
@@ -115,14 +115,14 @@ def test_a_permission_is_asked_and_answered() -> None:
     assert ask.request.subject.tool_kind == pb.TOOL_KIND_EDIT
     assert (ask.request.subject.tool_name, list(ask.request.subject.paths)) == ("create", ["/workspace/a.txt"])
     assert "+hello" in ask.request.description
-    answered = said(ask.encode(DENY))
+    answered = message_in(ask.encode(DENY))
     assert answered["method"] == "session.permissions.handlePendingPermissionRequest"
     assert answered["params"]["requestId"] == ask.request.id
     assert answered["params"]["result"] == {"kind": "reject", "feedback": "Not here."}
-    assert said(ask.encode(ALLOW))["params"]["result"] == {"kind": "approve-once"}
+    assert message_in(ask.encode(ALLOW))["params"]["result"] == {"kind": "approve-once"}
     always = Answer(allowed=True, option=ask.request.options[1])
     approved = {"kind": "approve-for-session", "approval": {"kind": "write"}}
-    assert said(ask.encode(always))["params"]["result"] == approved
+    assert message_in(ask.encode(always))["params"]["result"] == approved
     (result,) = of_kind(outputs, "tool_result")
     assert (result.status, result.is_error) == (pb.TOOL_STATUS_DENIED, True)
     assert "Not in this workspace." in result.content
@@ -142,16 +142,16 @@ def read_request(number: int, prompt: str, path: str = "/outside/a.txt") -> byte
 
 
 def test_what_was_allowed_is_not_asked_again_and_what_was_denied_is() -> None:
-    made = parser()
-    (first,) = feed(made, [read_request(1, "path")])
+    tested = parser()
+    (first,) = feed(tested, [read_request(1, "path")])
     assert isinstance(first, Ask)
     first.encode(DENY)
-    (again,) = feed(made, [read_request(2, "path")])
+    (again,) = feed(tested, [read_request(2, "path")])
     assert isinstance(again, Ask)
     again.encode(ALLOW)
-    (second,) = feed(made, [read_request(3, "read")])
+    (second,) = feed(tested, [read_request(3, "read")])
     assert isinstance(second, Write)
-    assert said(second.data)["params"]["result"] == {"kind": "approve-once"}
+    assert message_in(second.data)["params"]["result"] == {"kind": "approve-once"}
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_what_was_allowed_is_not_asked_again_and_what_was_denied_is() -> None:
     ],
 )
 def test_the_workspace_may_be_read_unless_a_rule_wants_otherwise(rules: Any, asks: bool) -> None:
-    made = parser(job(permissions=pb.Permissions(rules=rules)))
-    (output,) = feed(made, [read_request(1, "read", "/workspace/.env")])
+    tested = parser(job(permissions=pb.Permissions(rules=rules)))
+    (output,) = feed(tested, [read_request(1, "read", "/workspace/.env")])
     assert isinstance(output, Ask) == asks
 
 
-def test_nobody_is_asked_what_a_hook_has_decided() -> None:
+def test_what_a_hook_has_decided_is_not_asked() -> None:
     data = {"requestId": "q", "resolvedByHook": True, "permissionRequest": {"kind": "write"}}
     assert feed(parser(), [event("permission.requested", data)]) == []
 
@@ -181,7 +181,7 @@ def test_a_changed_file() -> None:
     assert change.provenance == pb.PROVENANCE_NATIVE
 
 
-def test_a_retry_is_told_and_its_end() -> None:
+def test_a_retry_and_its_end_are_reported() -> None:
     outputs = feed(parser(), messages("rate_limited_once"))
     retrying, running = of_kind(outputs, "state")
     assert (retrying.phase, running.phase) == (pb.RUN_PHASE_RETRYING, pb.RUN_PHASE_RUNNING)
@@ -189,10 +189,10 @@ def test_a_retry_is_told_and_its_end() -> None:
     assert not retrying.HasField("max_retries")
 
 
-def test_what_a_broken_call_had_said_is_taken_back() -> None:
-    made = parser()
-    outputs = feed(made, messages("cut_stream"))
-    terminal = made.report.terminal
+def test_the_output_of_a_broken_call_is_withdrawn() -> None:
+    tested = parser()
+    outputs = feed(tested, messages("cut_stream"))
+    terminal = tested.report.terminal
     assert terminal is not None
     assert terminal.failure is not None
     assert terminal.failure.kind == pb.FAILURE_KIND_NETWORK
@@ -201,9 +201,9 @@ def test_what_a_broken_call_had_said_is_taken_back() -> None:
 
 
 def test_a_wrong_key() -> None:
-    made = parser()
-    outputs = feed(made, messages("unauthorized"))
-    terminal = made.report.terminal
+    tested = parser()
+    outputs = feed(tested, messages("unauthorized"))
+    terminal = tested.report.terminal
     assert terminal is not None
     failure = terminal.failure
     assert failure is not None
@@ -213,55 +213,55 @@ def test_a_wrong_key() -> None:
 
 
 def test_a_withheld_answer_is_no_success() -> None:
-    made = parser()
-    feed(made, messages("refusal"))
-    terminal = made.report.terminal
+    tested = parser()
+    feed(tested, messages("refusal"))
+    terminal = tested.report.terminal
     assert terminal is not None
     assert terminal.failure is not None
     assert terminal.failure.kind == pb.FAILURE_KIND_MODEL_REFUSED
 
 
 def test_an_error_that_was_overcome_is_none() -> None:
-    made = parser()
+    tested = parser()
     error = event("session.error", {"errorType": "query", "message": "Something broke"})
     usage = event("assistant.usage", {"model": "m", "inputTokens": 1})
-    feed(made, [error, usage, event("session.idle", {})])
-    assert made.report.terminal is not None
-    assert made.report.terminal.succeeded
+    feed(tested, [error, usage, event("session.idle", {})])
+    assert tested.report.terminal is not None
+    assert tested.report.terminal.succeeded
 
 
 def test_an_interruption_ends_calls_and_the_run() -> None:
-    made = parser()
-    outputs = feed(made, messages("aborted_in_tool"))
+    tested = parser()
+    outputs = feed(tested, messages("aborted_in_tool"))
     assert [result.status for result in of_kind(outputs, "tool_result")] == [pb.TOOL_STATUS_CANCELLED]
-    assert made.report.terminal is not None
-    assert made.report.terminal.interrupted
+    assert tested.report.terminal is not None
+    assert tested.report.terminal.interrupted
 
 
 def test_it_is_interrupted_once_it_works_and_left_alone_before() -> None:
-    made = parser()
-    assert list(made.interrupt()) == [CloseInput()]
-    assert made.report.terminal is not None
-    assert made.report.terminal.interrupted
-    assert feed(made, messages("text")[:3]) == []
+    tested = parser()
+    assert list(tested.interrupt()) == [CloseInput()]
+    assert tested.report.terminal is not None
+    assert tested.report.terminal.interrupted
+    assert feed(tested, messages("text")[:3]) == []
     working = parser()
     feed(working, messages("text")[:4])
     (abort,) = working.interrupt()
     assert isinstance(abort, Write)
-    assert said(abort.data)["method"] == "session.abort"
+    assert message_in(abort.data)["method"] == "session.abort"
 
 
-def test_a_nested_agent_is_told_apart() -> None:
-    made = parser()
-    outputs = feed(made, messages("nested_agent"))
+def test_a_nested_agent_is_distinguished() -> None:
+    tested = parser()
+    outputs = feed(tested, messages("nested_agent"))
     started, ended = of_kind(outputs, "subagent")
     assert (started.status, ended.status) == (pb.SUBAGENT_STATUS_STARTED, pb.SUBAGENT_STATUS_COMPLETED)
     nested = [item for item in outputs if isinstance(item, pb.AgentEvent) and item.HasField("lineage")]
     assert {item.lineage.subagent_id for item in nested} == {started.id}
     assert {item.lineage.parent_tool_call_id for item in nested} == {started.tool_call_id}
-    assert made.report.summary == shown(outputs) == "Done: Hello from the scripted model."
-    assert made.report.usage is not None
-    assert made.report.usage.tokens.output == 3 * 42
+    assert tested.report.summary == shown(outputs) == "Done: Hello from the scripted model."
+    assert tested.report.usage is not None
+    assert tested.report.usage.tokens.output == 3 * 42
 
 
 def test_a_question_of_the_model() -> None:
@@ -271,17 +271,21 @@ def test_a_question_of_the_model() -> None:
     assert isinstance(ask, Ask)
     assert (ask.request.kind, ask.request.title) == (pb.INPUT_KIND_CHOICE, "Which?")
     chosen = Answer(allowed=True, option=ask.request.options[1], chosen=(ask.request.options[1],))
-    assert said(ask.encode(chosen)) == {"jsonrpc": "2.0", "id": 7, "result": {"answer": "b", "wasFreeform": False}}
-    written = said(ask.encode(Answer(allowed=True, text="neither")))
+    assert message_in(ask.encode(chosen)) == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {"answer": "b", "wasFreeform": False},
+    }
+    written = message_in(ask.encode(Answer(allowed=True, text="neither")))
     assert written["result"] == {"answer": "neither", "wasFreeform": True}
-    assert "Nobody" in said(ask.encode(Answer(allowed=False)))["result"]["answer"]
+    assert "No one" in message_in(ask.encode(Answer(allowed=False)))["result"]["answer"]
 
 
-def test_a_request_that_nobody_understands_is_refused() -> None:
+def test_an_unknown_request_is_refused() -> None:
     line = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "sessionFs.readFile", "params": {}}).encode()
     (refused,) = feed(parser(), [line])
     assert isinstance(refused, Write)
-    assert said(refused.data)["error"]["code"] == -32601
+    assert message_in(refused.data)["error"]["code"] == -32601
 
 
 def test_what_is_not_known_is_a_log_line() -> None:
@@ -300,9 +304,9 @@ def test_another_version_gets_a_notice() -> None:
 def test_a_recording_cut_anywhere_raises_nothing_and_succeeds_only_whole(name: str) -> None:
     lines = messages(name)
     for end in range(len(lines)):
-        made = parser()
-        feed(made, lines[:end])
-        assert made.report.terminal is None or not made.report.terminal.succeeded
+        tested = parser()
+        feed(tested, lines[:end])
+        assert tested.report.terminal is None or not tested.report.terminal.succeeded
 
 
 values = st.recursive(
@@ -316,11 +320,11 @@ KINDS = sorted(parser()._handlers)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), values), max_size=6))
 @settings(max_examples=100)
 def test_no_data_raises(events: list[tuple[str, Any]]) -> None:
-    made = parser()
-    feed(made, messages("text")[:2])
+    tested = parser()
+    feed(tested, messages("text")[:2])
     for kind, data in events:
         line = json.dumps({"method": "session.event", "params": {"event": {"type": kind, "data": data}}})
-        list(made.line("stdout", Line(line.encode(), 0, True)))
+        list(tested.line("stdout", Line(line.encode(), 0, True)))
 
 
 @given(st.sampled_from(NAMES), st.data())

@@ -9,7 +9,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.adapters.copilot.replay import FORKED, RESUMED, job, said
+from tests.adapters.copilot.replay import FORKED, RESUMED, job, message_in
 from tests.adapters.jobs import OLD_ID
 
 OWN_MODEL = {
@@ -31,7 +31,7 @@ def test_the_command_line() -> None:
     assert plan.keep_stdin_open
     assert plan.env == {"COPILOT_AUTO_UPDATE": "false"}
     assert plan.cancel == CANCEL
-    assert said(plan.stdin) == {"jsonrpc": "2.0", "id": 1, "method": "connect", "params": {}}
+    assert message_in(plan.stdin) == {"jsonrpc": "2.0", "id": 1, "method": "connect", "params": {}}
     assert plan.stdin == begin()[1]
 
 
@@ -63,8 +63,8 @@ def test_the_least_options() -> None:
 
 
 def test_words_go_behind_copilots_own() -> None:
-    made = job(system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
-    message = session_options(made, {})["systemMessage"]
+    run_job = job(system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
+    message = session_options(run_job, {})["systemMessage"]
     assert isinstance(message, dict)
     assert message["mode"] == "append"
     assert str(message["content"]).startswith("You are Ada.\n\nBe brief.")

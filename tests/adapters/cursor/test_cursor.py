@@ -2,6 +2,7 @@
 
 import json
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,12 +95,12 @@ def test_pieces_and_the_whole_that_repeats_them_make_one_text() -> None:
     assert shown(parse(INIT, *unmarked, END)[0]) == ["Hello"]
 
 
-def test_a_piece_may_repeat_what_was_said() -> None:
+def test_a_piece_may_repeat_earlier_text() -> None:
     pieces = [assistant("ha", timestamp_ms=1), assistant("ha", timestamp_ms=2), assistant("haha")]
     assert shown(parse(*pieces)[0]) == ["haha"]
 
 
-def test_thinking_where_it_is_told() -> None:
+def test_thinking_where_it_is_reported() -> None:
     outputs, _ = parse(
         frame("thinking", subtype="delta", text="Hm"),
         frame("thinking", subtype="completed"),
@@ -122,8 +123,8 @@ def test_thinking_where_it_is_told() -> None:
     ],
 )
 def test_how_a_call_ends(result: dict[str, Any], status: int, content: str) -> None:
-    (told,) = of_kind(parse(tool("completed", "shellToolCall", {"args": {}, "result": result}))[0], "tool_result")
-    assert (told.status, told.content) == (status, content)
+    (ended,) = of_kind(parse(tool("completed", "shellToolCall", {"args": {}, "result": result}))[0], "tool_result")
+    assert (ended.status, ended.content) == (status, content)
 
 
 def test_a_tool_that_is_called_as_a_function() -> None:
@@ -131,7 +132,7 @@ def test_a_tool_that_is_called_as_a_function() -> None:
     assert (call.name, call.input_json, call.kind) == ("f", "{}", pb.TOOL_KIND_OTHER)
 
 
-def test_tokens_where_they_are_told() -> None:
+def test_tokens_where_they_are_reported() -> None:
     usage = {"inputTokens": 5, "outputTokens": 2, "cacheReadTokens": 0}
     _, report = parse(INIT, {**END, "usage": usage})
     assert report.usage is not None
@@ -255,14 +256,32 @@ def test_words_on_standard_error(words: str, resumed: bool, kind: int) -> None:
     assert failure.kind == kind
 
 
-def test_words_that_say_nothing_and_chats_that_nobody_asked_for() -> None:
+def test_unspecific_errors_and_chats_that_were_not_requested() -> None:
     assert adapter().classify(Evidence(Report(), exit_code=1, stderr_tail="Hm.")) is None
     assert adapter().classify(Evidence(Report(), exit_code=1, stderr_tail="Chat 1-2 not found")) is None
 
 
-def test_it_is_found_and_says_what_it_is_made_from() -> None:
+def test_it_is_found_and_names_its_sources() -> None:
     (entry,) = entry_points(group="dragoman.adapters", name="cursor")
     info = entry.load()().describe()
     assert info.type == "cursor"
     assert set(info.aliases) >= {"cursor_local", "cursor-agent"}
     assert all("documentation" in item.note for item in info.capabilities.items)
+
+
+def test_what_a_tool_changed_is_reported(tmp_path: Path) -> None:
+    parser = CursorParser([str(tmp_path)])
+    events: list[Output] = []
+    for key, arguments, how in (
+        ("writeToolCall", {"path": "a.txt", "fileText": "hello\n"}, "success"),
+        ("writeToolCall", {"path": "b.txt", "fileText": "hello\n"}, "rejected"),
+        ("deleteToolCall", {"path": "a.txt"}, "success"),
+    ):
+        for subtype in ("started", "completed"):
+            ended: dict[str, Any] = {"result": {how: {}}} if subtype == "completed" else {}
+            tool_frame = tool(subtype, key, {"args": arguments, **ended}, call_id=f"{key}-{arguments['path']}")
+            events += parser.line("stdout", Line(json.dumps(tool_frame).encode(), 0, True))
+    created, deleted = of_kind(events, "file_change")
+    assert (created.path, created.operation) == (str(tmp_path / "a.txt"), pb.FILE_OPERATION_CREATE)
+    assert "+hello" in created.diff
+    assert (deleted.path, deleted.operation) == (str(tmp_path / "a.txt"), pb.FILE_OPERATION_DELETE)

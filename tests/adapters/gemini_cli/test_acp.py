@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from dragoman.adapters.gemini_cli.acp import WAYS, GeminiAcpParser
+from dragoman.adapters.gemini_cli.acp import ACP_OPTIONS, GeminiAcpParser
 from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Write
 from dragoman.sdk.acp import Conversation
 from dragoman.v1 import event_pb2 as pb
@@ -36,8 +36,8 @@ class Talk:
     """A conversation with Gemini CLI, up to the prompt."""
 
     def __init__(self, session_id: str = "", mode: str = "") -> None:
-        wanted = Conversation(cwd="/ws", prompt="Do it.", session_id=session_id)
-        self.parser = GeminiAcpParser(wanted, WAYS, "1")
+        conversation = Conversation(cwd="/ws", prompt="Do it.", session_id=session_id)
+        self.parser = GeminiAcpParser(conversation, ACP_OPTIONS, "1")
         self.outputs: list[Output] = []
         self.hear({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
         modes = {"modes": {"currentModeId": mode}} if mode else {}
@@ -106,7 +106,7 @@ def test_a_file_is_known_by_its_diff() -> None:
     assert (change.operation, "+hello" in change.diff) == (pb.FILE_OPERATION_CREATE, True)
 
 
-def test_of_a_call_that_was_refused_nothing_more_is_said_so_it_is_ended_here() -> None:
+def test_a_refused_call_gets_no_further_update_so_it_ends_here() -> None:
     talk = Talk()
     ask = talk.asks(WRITE)
     assert b"cancel" in ask.encode(Answer(allowed=False, option=ask.request.options[2]))
@@ -117,7 +117,7 @@ def test_of_a_call_that_was_refused_nothing_more_is_said_so_it_is_ended_here() -
     assert talk.end() == pb.FAILURE_KIND_UNSPECIFIED
 
 
-def test_history_is_told_after_the_session_is_loaded_and_is_not_this_runs() -> None:
+def test_history_comes_after_the_session_is_loaded_and_is_not_of_this_run() -> None:
     talk = Talk(SESSION)
     assert any(isinstance(output, Write) and b"session/prompt" in output.data for output in talk.outputs)
     talk.update(sessionUpdate="user_message_chunk", content={"type": "text", "text": "Earlier."})
@@ -150,7 +150,7 @@ def test_the_prompt_waits_until_no_history_is_left_wherever_that_comes() -> None
     assert talk.end() == pb.FAILURE_KIND_UNSPECIFIED
 
 
-def test_told_to_stop_before_its_prompt_it_is_given_none() -> None:
+def test_stopped_before_its_prompt_it_gets_none() -> None:
     talk = Talk(SESSION, mode="default")
     assert list(talk.parser.interrupt()) == [CloseInput()]
     assert talk.hear({"id": "history", "result": {}}) == []
@@ -175,25 +175,25 @@ def test_a_turn_without_a_token_broke_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("message", "kind"),
     [
         ("No previous sessions found for this project.", pb.FAILURE_KIND_SESSION_LOST),
         ('Invalid session identifier "x".', pb.FAILURE_KIND_SESSION_LOST),
     ],
 )
-def test_a_lost_session(said: str, kind: int) -> None:
+def test_a_lost_session(message: str, kind: int) -> None:
     talk = Talk.__new__(Talk)
     talk.outputs = []
-    talk.parser = GeminiAcpParser(Conversation(cwd="/ws", prompt="Do it.", session_id=SESSION), WAYS, "1")
+    talk.parser = GeminiAcpParser(Conversation(cwd="/ws", prompt="Do it.", session_id=SESSION), ACP_OPTIONS, "1")
     talk.hear({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
-    talk.hear({"id": 2, "error": {"code": -32603, "message": "Internal error", "data": {"details": said}}})
+    talk.hear({"id": 2, "error": {"code": -32603, "message": "Internal error", "data": {"details": message}}})
     terminal = talk.parser.report.terminal
     assert terminal is not None
     assert terminal.failure is not None
     assert terminal.failure.kind == kind
 
 
-def test_retries_that_are_told_when_all_is_over_change_no_phase() -> None:
+def test_retries_that_are_reported_after_the_end_change_no_phase() -> None:
     talk = Talk()
     talk.hear(stderr="Attempt 1 failed with status 429. Retrying with backoff... _ApiError: {}")
     assert of(talk.outputs, "state") == []

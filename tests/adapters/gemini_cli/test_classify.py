@@ -13,7 +13,7 @@ def google(code: int, message: str, status: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "code", "status"),
+    ("output", "kind", "code", "status"),
     [
         (google(401, "Invalid credentials.", "UNAUTHENTICATED"), "AUTH_REQUIRED", "gemini_auth_required", 401),
         (google(400, "API key not valid. Please pass one.", "INVALID_ARGUMENT"), "AUTH_REQUIRED", None, 400),
@@ -35,11 +35,13 @@ def google(code: int, message: str, status: str) -> str:
         ("[API Error: The model is overloaded. Please try again later.]", "UPSTREAM_UNAVAILABLE", None, None),
         ("Gemini API key is missing or not configured.", "AUTH_REQUIRED", "gemini_auth_required", None),
         ("[API Error: terminated]", "NETWORK", "gemini_stream_broken", None),
+        ("[API Error: models/x is not found for API version v1beta, or]", "MODEL_NOT_FOUND", None, 404),
+        ("[API Error: model not found]", "MODEL_NOT_FOUND", None, None),
         ("something else", "PROCESS_CRASHED", "gemini_error", None),
     ],
 )
-def test_errors_of_the_service(said: str, kind: str, code: str | None, status: int | None) -> None:
-    failure = failure_of_error(said)
+def test_errors_of_the_service(output: str, kind: str, code: str | None, status: int | None) -> None:
+    failure = failure_of_error(output)
     assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
     assert code is None or failure.code == code
     assert failure.http_status == status
@@ -56,17 +58,17 @@ def test_a_limit_says_until_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("output", "kind"),
     [
         ("Model stream ended without a finish reason.", pb.FAILURE_KIND_NETWORK),
         ("The response was blocked due to safety settings (SAFETY).", pb.FAILURE_KIND_MODEL_REFUSED),
-        ("The answer reached the token limit.", pb.FAILURE_KIND_CONTEXT_OVERFLOW),
+        ("The answer reached the token limit.", pb.FAILURE_KIND_OUTPUT_LIMIT),
         ("The model returned an empty response.", pb.FAILURE_KIND_NO_RESULT),
         ("", pb.FAILURE_KIND_NO_RESULT),
     ],
 )
-def test_answers_that_never_came(said: str, kind: int) -> None:
-    assert failure_of_stream(said).kind == kind
+def test_answers_that_never_came(output: str, kind: int) -> None:
+    assert failure_of_stream(output).kind == kind
 
 
 NOISE = "YOLO mode is enabled. All tool calls will be automatically approved.\nRipgrep is not available.\n"
@@ -110,6 +112,6 @@ def test_the_exit_code_holds_the_status_where_nothing_else_does() -> None:
     assert with_status(failure_of_error("daily quota"), 1).http_status is None
 
 
-def test_a_status_given_apart_is_made_up_where_the_service_never_answered() -> None:
+def test_a_separate_status_is_not_trusted_where_the_service_never_answered() -> None:
     assert failure_of_error("models/x is not found for API", status=500).http_status is None
     assert failure_of_error("An internal error has occurred.", status=500).http_status == 500

@@ -1,4 +1,4 @@
-"""Gemini CLI's JSON lines, understood: what was recorded, any split, and what nobody foresaw."""
+"""Gemini CLI's JSON lines, understood: what was recorded, any split, and unexpected frames."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.adapters.gemini_cli.parse import StreamParser, run_usage
+from dragoman.adapters.gemini_cli.parse import StreamParser, usage_of
 from dragoman.sdk import Line, Output
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
@@ -59,7 +59,7 @@ def test_text_is_one_item_until_a_tool_comes_between() -> None:
     assert parser.report.terminal.succeeded
 
 
-def test_a_tool_is_told_with_its_input_and_its_result() -> None:
+def test_a_tool_is_emitted_with_its_input_and_its_result() -> None:
     outputs, _ = parse([recorded("write")])
     (call,), (result,), (change,) = (of(outputs, kind) for kind in ("tool_call", "tool_result", "file_change"))
     assert (call.name, call.kind, call.status) == ("write_file", pb.TOOL_KIND_EDIT, pb.TOOL_STATUS_RUNNING)
@@ -85,7 +85,7 @@ def test_usage_parts_the_cache_from_the_rest_and_thoughts_from_the_answer() -> N
 
 def test_nothing_counted_is_absent_and_not_zero() -> None:
     assert parse([recorded("err401")])[1].report.usage is None
-    assert run_usage({"total_tokens": "many", "models": 3}) is None
+    assert usage_of({"total_tokens": "many", "models": 3}) is None
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ Suggested retry after 1s.. Retrying after 5696ms...
 """
 
 
-def test_a_retry_is_told_and_so_is_that_it_helped() -> None:
+def test_a_retry_is_reported_and_so_is_its_success() -> None:
     outputs, _ = parse([recorded("err429_once")], stderr=LIMITED)
     retrying, running = of(outputs, "state")
     assert (retrying.phase, retrying.retry_attempt) == (pb.RUN_PHASE_RETRYING, 1)
@@ -210,3 +210,22 @@ def test_whatever_a_frame_holds_nothing_raises(frames: list[tuple[str, dict[str,
 def test_whatever_comes_nothing_raises_and_nothing_is_lost(data: bytes) -> None:
     outputs, _ = parse([data])
     assert bool(of(outputs, "log")) == bool(data)
+
+
+def test_what_a_tool_changed_is_reported(tmp_path: Path) -> None:
+    parser = StreamParser([str(tmp_path)])
+    outputs: list[Output] = []
+    path = str(tmp_path / "a.txt")
+    replaced = {"file_path": path, "old_string": "hello", "new_string": "bye"}
+    for call_id, name, parameters in (
+        ("c1", "write_file", {"file_path": path, "content": "hello\n"}),
+        ("c2", "replace", replaced),
+    ):
+        use = {"type": "tool_use", "tool_id": call_id, "tool_name": name, "parameters": parameters}
+        ended = {"type": "tool_result", "tool_id": call_id, "status": "success"}
+        for frame in (use, ended):
+            outputs += parser.line("stdout", Line(json.dumps(frame).encode(), 0, True))
+        (tmp_path / "a.txt").write_text("hello\n", encoding="utf-8")
+    created, modified = of(outputs, "file_change")
+    assert (created.operation, "+hello" in created.diff) == (pb.FILE_OPERATION_CREATE, True)
+    assert (modified.operation, "-hello" in modified.diff) == (pb.FILE_OPERATION_MODIFY, True)

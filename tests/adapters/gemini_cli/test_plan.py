@@ -9,7 +9,7 @@ from dragoman.adapters.gemini_cli import adapter
 from dragoman.adapters.gemini_cli.plan import INSTRUCTIONS_FILE, MODES, SETTINGS_FILE, transport
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import Plan
-from dragoman.sdk._sessions import NEW, SessionPlan
+from dragoman.sdk._request.sessions import NEW, SessionPlan
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -20,14 +20,14 @@ RESUMED = SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)
 ALLOWED = pb.Permissions(auto_approve=True)
 
 
-def planned(made: api.ExecuteRequest, session: SessionPlan = NEW) -> Plan:
+def planned(run_request: api.ExecuteRequest, session: SessionPlan = NEW) -> Plan:
     this = adapter()
-    return this.plan(job_of(this, made, session, executable="/opt/gemini", version="0.61.0"))
+    return this.plan(job_of(this, run_request, session, executable="/opt/gemini", version="0.61.0"))
 
 
 def run_settings(plan: Plan) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(plan.files[SETTINGS_FILE])
-    return made
+    document: dict[str, Any] = json.loads(plan.files[SETTINGS_FILE])
+    return document
 
 
 def test_the_protocol_by_default(tmp_path: Path) -> None:
@@ -62,11 +62,11 @@ def test_json_lines_where_everything_is_allowed(tmp_path: Path) -> None:
     ],
 )
 def test_which_way(tmp_path: Path, permissions: Any, prompt: str, config: dict[str, Any], way: str) -> None:
-    made = request(tmp_path, config, permissions=pb.Permissions(**permissions), prompt=prompt)
-    assert transport(adapter().accept(made), prompt) == way
+    run_request = request(tmp_path, config, permissions=pb.Permissions(**permissions), prompt=prompt)
+    assert transport(adapter().accept(run_request), prompt) == way
 
 
-def test_what_json_lines_withhold_is_told(tmp_path: Path) -> None:
+def test_what_json_lines_withhold_is_reported(tmp_path: Path) -> None:
     plan = planned(request(tmp_path, {"transport": "stream-json"}))
     assert [code for code, _ in plan.notices] == ["tools_withheld"]
     assert "--approval-mode" not in plan.argv
@@ -99,35 +99,40 @@ def test_its_own_modes_in_both_spellings(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize("permissions", [pb.Permissions(), ALLOWED], ids=["acp", "lines"])
 def test_directories_and_further_arguments(tmp_path: Path, permissions: pb.Permissions) -> None:
-    made = request(tmp_path, {"extraArgs": ["--debug"]}, permissions=permissions)
-    made.workspace.additional_directories.append(str(tmp_path))
-    argv = planned(made).argv
+    run_request = request(tmp_path, {"extraArgs": ["--debug"]}, permissions=permissions)
+    run_request.workspace.additional_directories.append(str(tmp_path))
+    argv = planned(run_request).argv
     assert argv[argv.index("--include-directories") + 1] == str(tmp_path)
     assert argv[-1] == "--debug"
 
 
 @pytest.mark.parametrize("prompt", ["/help", " /help", "$help", "\t$ help"])
-def test_a_command_is_text_unless_it_is_wanted(tmp_path: Path, prompt: str) -> None:
+def test_a_command_is_text_unless_commands_are_enabled(tmp_path: Path, prompt: str) -> None:
     sent = planned(request(tmp_path, prompt=prompt, permissions=ALLOWED)).stdin.decode()
     assert sent.strip()[0] not in "/$"
     assert sent.endswith(prompt)
-    wanted = request(tmp_path, {"allowSlashCommands": True}, prompt=prompt, permissions=ALLOWED)
-    assert planned(wanted).stdin.decode() == prompt
+    enabled = request(tmp_path, {"allowSlashCommands": True}, prompt=prompt, permissions=ALLOWED)
+    assert planned(enabled).stdin.decode() == prompt
 
 
 def test_an_at_sign_pulls_nothing_in(tmp_path: Path) -> None:
-    made = request(tmp_path, {"transport": "stream-json"}, prompt="Mail a@b.example and @README.md")
-    assert planned(made).stdin == b"Mail a\\@b.example and \\@README.md"
+    run_request = request(tmp_path, {"transport": "stream-json"}, prompt="Mail a@b.example and @README.md")
+    assert planned(run_request).stdin == b"Mail a\\@b.example and \\@README.md"
 
 
 def test_settings_of_the_run(tmp_path: Path) -> None:
-    made = request(tmp_path, {"maxAttempts": 3, "maxTurnsPerRun": 7, "authType": "vertex-ai"})
-    assert run_settings(planned(made)) == {
+    run_request = request(tmp_path, {"maxAttempts": 3, "maxTurnsPerRun": 7, "authType": "vertex-ai"})
+    assert run_settings(planned(run_request)) == {
         "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False, "maxAttempts": 3},
         "model": {"maxSessionTurns": 7},
         "security": {"auth": {"selectedType": "vertex-ai"}},
     }
     assert "security" not in run_settings(planned(request(tmp_path)))
+
+
+@pytest.mark.parametrize("config", [{"maxTurnsPerRun": 7}, {"maxTurns": 7}, {"maxTurnsPerRun": 7, "maxTurns": 5}])
+def test_the_limit_of_turns_has_two_names_of_which_its_own_wins(tmp_path: Path, config: dict[str, Any]) -> None:
+    assert run_settings(planned(request(tmp_path, config)))["model"] == {"maxSessionTurns": 7}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,7 @@ def test_settings_of_the_run(tmp_path: Path) -> None:
         ({"GOOGLE_GENAI_USE_GCA": "true"}, "oauth-personal"),
     ],
 )
-def test_what_is_given_says_who_pays(tmp_path: Path, env: dict[str, str], method: str) -> None:
+def test_the_key_of_the_request_says_who_pays(tmp_path: Path, env: dict[str, str], method: str) -> None:
     settings = run_settings(planned(request(tmp_path, env=env)))
     assert settings["security"]["auth"]["selectedType"] == method
 
@@ -157,8 +162,8 @@ def test_tool_servers(tmp_path: Path) -> None:
 
 
 def test_instructions_are_a_file(tmp_path: Path) -> None:
-    made = request(tmp_path, system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
-    words = planned(made).files[INSTRUCTIONS_FILE].decode()
+    run_request = request(tmp_path, system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
+    words = planned(run_request).files[INSTRUCTIONS_FILE].decode()
     assert words.index("You are Ada.") < words.index("Be brief.")
     assert INSTRUCTIONS_FILE not in planned(request(tmp_path)).files
 

@@ -9,6 +9,6 @@ from tests.adapters.http import service
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[service.Bench]:
-    async with service.bench(tmp_path) as made:
-        yield made
+async def services(tmp_path: Path) -> AsyncIterator[service.Services]:
+    async with service.services(tmp_path) as opened:
+        yield opened

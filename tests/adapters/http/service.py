@@ -12,14 +12,14 @@ from typing import Any
 from dragoman.adapters.http import adapter
 from dragoman.client import Client, RunStream, execute_request
 from dragoman.sdk import AdapterServer
-from dragoman.testkit.http1 import BadRequestError, HttpRequest, Responder, read_request, stream_limit
+from dragoman.testkit.model_server.http1 import BadRequestError, HttpConnection, HttpRequest
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import event_pb2 as pb
 
 TOKEN = "token-4711-very-secret"
 HEADER_SECRET = "header-0815-very-secret"
 
-Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
+Handler = Callable[[HttpRequest, HttpConnection], Awaitable[None]]
 React = Callable[[pb.AgentEvent, RunStream], Awaitable[None]]
 
 
@@ -46,14 +46,14 @@ class Service:
         """Answer with JSON: the first request with the first, and so on; the last repeats."""
         left = list(answers)
 
-        async def handle(_: HttpRequest, responder: Responder) -> None:
-            told = left.pop(0) if len(left) > 1 else left[0]
-            await responder.send_json(status, told, {name.replace("_", "-"): item for name, item in headers.items()})
+        async def handle(_: HttpRequest, responder: HttpConnection) -> None:
+            body = left.pop(0) if len(left) > 1 else left[0]
+            await responder.send_json(status, body, {name.replace("_", "-"): item for name, item in headers.items()})
 
         self.routes[path] = handle
 
     def streams(self, path: str, *pieces: bytes, media_type: str = "text/event-stream", ends: bool = True) -> None:
-        async def handle(_: HttpRequest, responder: Responder) -> None:
+        async def handle(_: HttpRequest, responder: HttpConnection) -> None:
             await responder.begin(200, {"content-type": media_type})
             for piece in pieces:
                 await responder.write(piece)
@@ -65,7 +65,7 @@ class Service:
     def holds(self, path: str, *pieces: bytes) -> None:
         """Begin an answer and never end it."""
 
-        async def handle(_: HttpRequest, responder: Responder) -> None:
+        async def handle(_: HttpRequest, responder: HttpConnection) -> None:
             await responder.begin(200, {"content-type": "application/x-ndjson"})
             for piece in pieces:
                 await responder.write(piece)
@@ -75,26 +75,24 @@ class Service:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await read_request(reader, writer)
+            connection = HttpConnection(reader, writer)
+            request = await connection.request()
             if request is None:
                 return
             self.requests.append(request)
             handler = self.routes.get(request.path)
-            responder = Responder(writer)
             if handler is None:
-                await responder.send(404)
+                await connection.send(404)
             else:
-                await self._handled(handler, request, responder, reader)
+                await self._handled(handler, request, connection)
         except (BadRequestError, OSError):
             self.left.set()
         finally:
             writer.close()
 
-    async def _handled(
-        self, handler: Handler, request: HttpRequest, responder: Responder, reader: asyncio.StreamReader
-    ) -> None:
-        work = asyncio.ensure_future(handler(request, responder))
-        gone = asyncio.ensure_future(reader.read(1))
+    async def _handled(self, handler: Handler, request: HttpRequest, connection: HttpConnection) -> None:
+        work = asyncio.ensure_future(handler(request, connection))
+        gone = asyncio.ensure_future(connection.client_left())
         done, _ = await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if work not in done:
             self.left.set()
@@ -105,26 +103,26 @@ class Service:
 
 @asynccontextmanager
 async def service(tls: ssl.SSLContext | None = None) -> AsyncIterator[Service]:
-    made = Service()
+    running = Service()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(made.serve(reader, writer))
-        made._connections.add(task)
-        task.add_done_callback(made._connections.discard)
+        task = asyncio.ensure_future(running.serve(reader, writer))
+        running._connections.add(task)
+        task.add_done_callback(running._connections.discard)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=stream_limit(), ssl=tls)
-    made.port = server.sockets[0].getsockname()[1]
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
+    running.port = server.sockets[0].getsockname()[1]
     try:
-        yield made
+        yield running
     finally:
         server.close()
-        for task in tuple(made._connections):
+        for task in tuple(running._connections):
             task.cancel()
-        await asyncio.gather(*made._connections, return_exceptions=True)
+        await asyncio.gather(*running._connections, return_exceptions=True)
 
 
 @dataclass
-class Bench:
+class Services:
     """The adapter, served, and a service."""
 
     service: Service
@@ -133,10 +131,10 @@ class Bench:
 
     def request(self, *, allows: bool = True, **config: Any) -> Any:
         fields = {"prompt": "Do it.", **{name: config.pop(name) for name in ("prompt", "model") if name in config}}
-        made = {"url": f"{self.service.url}/run", **config}
+        settings = {"url": f"{self.service.url}/run", **config}
         if allows:
-            made.setdefault("allowedNetworks", ["127.0.0.0/8"])
-        request = execute_request("http", config=made, env={"SERVICE_KEY": HEADER_SECRET}, **fields)
+            settings.setdefault("allowedNetworks", ["127.0.0.0/8"])
+        request = execute_request("http", config=settings, env={"SERVICE_KEY": HEADER_SECRET}, **fields)
         request.auth_token = TOKEN
         return request
 
@@ -155,12 +153,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(root: Path) -> AsyncIterator[Bench]:
-    server = AdapterServer(adapter(), ["127.0.0.1:0"])
+async def services(root: Path) -> AsyncIterator[Services]:
+    server = AdapterServer(adapter(), ["127.0.0.1:0"], insecure_tcp_without_token=True)
     await server.start()
     try:
-        async with service() as made, Client(server.addresses[0]) as client:
-            yield Bench(made, client, root)
+        async with service() as running, Client(server.addresses[0]) as client:
+            yield Services(running, client, root)
     finally:
         await server.stop(0)
 

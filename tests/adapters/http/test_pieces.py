@@ -172,10 +172,14 @@ def test_states(fields: dict[str, Any], state: str) -> None:
 # The adapter.
 
 
-def test_it_is_found_as_anybody_elses_would_be() -> None:
+def test_it_is_found_by_its_entry_point() -> None:
     (entry,) = entry_points(group="dragoman.adapters", name="http")
     info = entry.load()().describe()
     assert (info.type, set(info.aliases)) == ("http", {"http_agent", "webhook"})
+
+
+def test_the_schema_names_the_paths_that_are_read() -> None:
+    assert list(adapter().describe().config_schema["properties"]["paths"]["properties"]) == list(DEFAULT_PATHS)
 
 
 @pytest.mark.parametrize("key", DEFAULT_PATHS)
@@ -193,6 +197,7 @@ def test_every_path_is_documented(key: str) -> None:
         ({"url": "https://a/", "headers": {"Host": "b"}}, "config.headers.Host"),
         ({"url": "https://a/", "headers": {"a:b": "c"}}, "config.headers.a:b"),
         ({"url": "https://a/", "mode": "callback"}, "config.callback.url"),
+        ({"url": "https://a/", "mode": "callback", "callback": {"port": 0}}, "config.callback.url"),
         ({"url": "https://a/", "paths": {"text": "$["}}, "config.paths"),
         ({"url": "https://a/", "body": "{{prompt}}", "model": "m"}, "model"),
     ],
@@ -212,7 +217,7 @@ def test_what_the_body_would_lose_is_refused() -> None:
     adapter().accept(request)
 
 
-def test_secrets_in_plain_sight_are_told() -> None:
+def test_secrets_in_plain_sight_are_reported() -> None:
     secrets = {"HTTP_BEARER_TOKEN": "t"}
     assert [code for code, _ in warnings("http://agents.example/", secrets)] == ["plain_http"]
     assert list(warnings("http://agents.example/", {})) == []
@@ -226,6 +231,6 @@ def test_a_header_cannot_be_broken_out_of() -> None:
     class Job:
         config: ClassVar = {"headers": {"X-Prompt": "{{prompt}}", "X-Key": "{{env.KEY}}"}}
 
-    made = headers_of(Job(), {"HTTP_HEADER_SECRET_KEY": "k"}, {"prompt": "a\r\nx-evil: 1"})  # type: ignore[arg-type] # all it looks at
-    assert made["x-prompt"] == "ax-evil: 1"
-    assert made["x-key"] == "k"
+    headers = headers_of(Job(), {"HTTP_HEADER_SECRET_KEY": "k"}, {"prompt": "a\r\nx-evil: 1"})  # type: ignore[arg-type] # all it looks at
+    assert headers["x-prompt"] == "ax-evil: 1"
+    assert headers["x-key"] == "k"

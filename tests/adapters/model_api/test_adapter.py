@@ -8,7 +8,6 @@ import pytest
 from anthropic.types import ModelParam
 from dragoman.adapters.model_api import adapter
 from dragoman.adapters.model_api.access import provider_named
-from dragoman.adapters.model_api.adapter import INHERITED
 from dragoman.adapters.model_api.providers import ANTHROPIC
 from dragoman.client import execute_request
 from dragoman.protocol.errors import DragomanError
@@ -18,14 +17,14 @@ FOLDER = files("dragoman.adapters.model_api")
 DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
 
 
-def test_it_is_found_as_anybody_elses_would_be() -> None:
+def test_it_is_found_by_its_entry_point() -> None:
     (entry,) = entry_points(group="dragoman.adapters", name="model_api")
     info = entry.load()().describe()
     assert info.type == "model_api"
     assert {"api-fallback", "api_fallback", "anthropic_api", "openai_api"} <= set(info.aliases)
 
 
-@pytest.mark.parametrize("name", INHERITED)
+@pytest.mark.parametrize("name", adapter().spec.inherit)
 def test_every_variable_is_documented(name: str) -> None:
     assert f"`{name}`" in DOCUMENT
 

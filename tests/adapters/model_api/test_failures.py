@@ -44,7 +44,7 @@ def test_kinds(error: dict[str, Any], kind: int, code: str) -> None:
     assert info.errors
 
 
-def test_a_cut_is_told_apart() -> None:
+def test_a_cut_is_distinguished() -> None:
     assert failure_of(cut(), NOW).code == "stream_cut"
 
 

@@ -115,14 +115,14 @@ def test_a_stream_without_its_end_is_not_complete(make: Any, frames: list[dict[s
 @pytest.mark.parametrize(("make", "frames"), [(anthropic, ANTHROPIC), (openai, OPENAI)])
 def test_what_broke_off_is_taken_back(make: Any, frames: list[dict[str, Any]]) -> None:
     reply = Reply("m1")
-    told = read(make(reply), frames[:-3])
+    emitted = read(make(reply), frames[:-3])
     shown: dict[str, str] = {}
-    for event in [*told, *reply.take_back()]:
+    for event in [*emitted, *reply.retract()]:
         if event.HasField("text"):
             before = "" if event.text.WhichOneof("content") == "whole" else shown.get(event.text.item_id, "")
             shown[event.text.item_id] = before + event.text.whole + event.text.delta
     assert set(shown.values()) == {""}
-    assert list(reply.take_back())[-1].tool_call.status == pb.TOOL_STATUS_CANCELLED
+    assert list(reply.retract())[-1].tool_call.status == pb.TOOL_STATUS_CANCELLED
 
 
 JSON = st.recursive(
@@ -150,7 +150,7 @@ def test_nothing_that_comes_raises(frames: list[dict[str, Any]]) -> None:
         read(make(reply), [{**frame, "type": KINDS[index % len(KINDS)]} for index, frame in enumerate(frames)])
         reply.message()
         reply.usage()
-        list(reply.take_back())
+        list(reply.retract())
         assert reply.calls is not None
 
 
@@ -171,7 +171,7 @@ def test_ids_that_were_used_before_get_new_ones() -> None:
     assert call.id not in {"", "call_1"}
 
 
-def test_input_that_is_no_object_is_told_apart_from_none() -> None:
+def test_input_that_is_no_object_is_distinguished_from_none() -> None:
     for arguments, expected in (("[1]", None), ('{"a":', None), ("", {}), ("{}", {})):
         reply = Reply("m1")
         delta = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "Read", "arguments": arguments}}]}

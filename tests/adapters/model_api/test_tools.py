@@ -7,7 +7,7 @@ import pytest
 from dragoman.adapters.model_api.diff import unified
 from dragoman.adapters.model_api.tools import Done, offered, run_tool, subject, tool_call
 from dragoman.adapters.model_api.workspace import RefusedError, Workspace
-from dragoman.sdk import JsonValue
+from dragoman.sdk.fields import JsonValue
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,9 +80,9 @@ def test_no_input_raises(tmp_path_factory: pytest.TempPathFactory, name: str, fi
 
 def test_a_permission_is_about_the_path_that_is_touched(tmp_path: Path) -> None:
     workspace = Workspace(str(tmp_path))
-    wanted = subject("call-1", "Write", {"file_path": "./a//b.txt"}, workspace)
-    assert list(wanted.paths) == [f"{tmp_path}/a/b.txt"]
-    assert wanted.tool_kind == pb.TOOL_KIND_EDIT
+    touched = subject("call-1", "Write", {"file_path": "./a//b.txt"}, workspace)
+    assert list(touched.paths) == [f"{tmp_path}/a/b.txt"]
+    assert touched.tool_kind == pb.TOOL_KIND_EDIT
     with pytest.raises(RefusedError):
         subject("call-1", "Write", {"file_path": "a/../../b.txt"}, workspace)
 

@@ -1,4 +1,4 @@
-"""Kept conversations: private, bounded, without secrets, and fit to be gone on with."""
+"""Stored conversations: private, bounded, without secrets, and fit to be resumed."""
 
 import os
 from pathlib import Path

@@ -101,7 +101,7 @@ def test_a_name_that_begins_like_the_root_is_outside(root: Path) -> None:
         Workspace(str(root)).read(f"{root}shop/file.txt")
 
 
-def test_what_is_no_text_is_told(root: Path) -> None:
+def test_what_is_no_text_is_reported(root: Path) -> None:
     (root / "binary").write_bytes(b"\x7fELF\0\1")
     (root / "latin").write_bytes(b"Gr\xfc\xdfe")
     (root / "large").write_bytes(b"x" * (MOST_READ_BYTES + 1))
@@ -121,7 +121,7 @@ def pipe(root: Path) -> str:
     return "pipe"
 
 
-def test_a_pipe_makes_nobody_wait(root: Path, pipe: str) -> None:
+def test_a_pipe_blocks_no_run(root: Path, pipe: str) -> None:
     with pytest.raises(RefusedError, match="no regular file"):
         Workspace(str(root)).read(pipe)
     with pytest.raises(RefusedError, match="no regular file"):
@@ -135,8 +135,8 @@ def test_a_write_keeps_the_mode_and_leaves_nothing_beside(root: Path) -> None:
     written = workspace.write("run.sh", "new\n")
     assert (written.before, written.created) == ("old\n", False)
     assert stat.S_IMODE((root / "run.sh").stat().st_mode) == 0o755
-    made = workspace.write("new/deep/file.txt", "x")
-    assert (made.before, made.created) == (None, True)
+    change = workspace.write("new/deep/file.txt", "x")
+    assert (change.before, change.created) == (None, True)
     assert names(root / "new" / "deep") == ["file.txt"]
 
 

@@ -3,7 +3,7 @@
 from functools import partial
 
 from dragoman.adapters.openclaw import adapter
-from dragoman.sdk._sessions import SessionPlan
+from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters import jobs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dragoman.adapters.openclaw.parse import OpenClawParser
 from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Withdraw, Write
-from dragoman.sdk._sessions import NEW, SessionPlan
+from dragoman.sdk._request.sessions import NEW, SessionPlan
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def replay(name: str, **fields: Any) -> tuple[OpenClawParser, list[Output]]:
     return parser, feed(parser, (RECORDINGS / f"{name}.jsonl").read_bytes().splitlines())
 
 
-def told(parser: OpenClawParser, *frames: dict[str, Any]) -> list[Output]:
+def outputs_of(parser: OpenClawParser, *frames: dict[str, Any]) -> list[Output]:
     return feed(parser, [json.dumps(frame).encode() for frame in frames])
 
 
@@ -72,7 +72,8 @@ def shown(outputs: list[Output]) -> str:
 def test_what_is_taken_away_fails_and_the_run_goes_on() -> None:
     parser, outputs = replay("read_only_write")
     assert bodies(outputs, "log") == []
-    assert bodies(outputs, "session")[0].native_id == NEW_ID
+    (session,) = bodies(outputs, "session")
+    assert (session.native_id, session.agent_version) == (NEW_ID, "2026.9.6")
     (call,), (result,) = bodies(outputs, "tool_call"), bodies(outputs, "tool_result")
     assert (call.name, call.kind, call.status) == ("write", pb.TOOL_KIND_EDIT, pb.TOOL_STATUS_RUNNING)
     assert (result.status, result.content) == (pb.TOOL_STATUS_FAILED, "Tool write not found")
@@ -115,13 +116,13 @@ def test_a_refused_key_is_no_success() -> None:
 def test_the_minute_after_a_refused_key_is_the_same() -> None:
     parser = new_parser()
     words = 'Inline API key for provider "mock" is temporarily disabled after a provider auth/billing failure.'
-    told(parser, answer("turn", {"status": "error"}, ok=False, error=words))
+    outputs_of(parser, answer("turn", {"status": "error"}, ok=False, error=words))
     assert parser.report.terminal is not None
     assert parser.report.terminal.failure is not None
     assert parser.report.terminal.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
 
 
-def test_retries_are_told_and_what_was_said_before_is_taken_back() -> None:
+def test_retries_are_reported_and_earlier_output_is_withdrawn() -> None:
     _, outputs = replay("cut_that_passes")
     states = bodies(outputs, "state")
     assert [state.phase for state in states].count(pb.RUN_PHASE_RETRYING) == 2
@@ -153,24 +154,24 @@ def test_a_stopped_turn_says_so() -> None:
 
 def test_a_gateway_without_the_plugin_is_not_used() -> None:
     parser = new_parser()
-    outputs = told(parser, {"type": "hello", "methods": ["agent"]})
+    outputs = outputs_of(parser, {"type": "hello", "methods": ["agent"]})
     assert written(outputs) == []
     assert parser.report.terminal is not None
     assert parser.report.terminal.failure is not None
     assert parser.report.terminal.failure.code == "openclaw_plugin_missing"
-    assert told(new_parser(), {"type": "hello", "methods": ["dragoman.question"]}) == []
+    assert outputs_of(new_parser(), {"type": "hello", "methods": ["dragoman.question"]}) == []
 
 
-def test_questions_are_fetched_only_where_somebody_decides() -> None:
-    outputs = told(new_parser(), answer("open", {"key": KEY}))
+def test_questions_are_fetched_only_where_a_decision_is_possible() -> None:
+    outputs = outputs_of(new_parser(), answer("open", {"key": KEY}))
     assert [method for method, _ in written(outputs)] == ["dragoman.question", "agent"]
     trusted = new_parser(permissions=pb.Permissions(auto_approve=True))
-    assert [method for method, _ in written(told(trusted, answer("open", {})))] == ["agent"]
+    assert [method for method, _ in written(outputs_of(trusted, answer("open", {})))] == ["agent"]
 
 
 def test_a_session_that_is_not_there_is_lost_and_nothing_is_begun() -> None:
     parser = new_parser(RESUMED)
-    assert written(told(parser, answer("open", {"session": None}))) == []
+    assert written(outputs_of(parser, answer("open", {"session": None}))) == []
     assert parser.report.terminal is not None
     assert parser.report.terminal.failure is not None
     assert parser.report.terminal.failure.kind == pb.FAILURE_KIND_SESSION_LOST
@@ -179,7 +180,7 @@ def test_a_session_that_is_not_there_is_lost_and_nothing_is_begun() -> None:
 
 def test_a_copy_of_a_session_that_is_not_there_is_lost() -> None:
     parser = new_parser(COPIED)
-    told(parser, answer("open", {}, ok=False, error="unknown parent session: agent:main:x not found"))
+    outputs_of(parser, answer("open", {}, ok=False, error="unknown parent session: agent:main:x not found"))
     assert parser.report.terminal is not None
     assert parser.report.terminal.failure is not None
     assert parser.report.terminal.failure.kind == pb.FAILURE_KIND_SESSION_LOST
@@ -187,51 +188,51 @@ def test_a_copy_of_a_session_that_is_not_there_is_lost() -> None:
 
 def test_a_resumed_session_is_adjusted_before_its_turn() -> None:
     parser = new_parser(RESUMED, model="a/b")
-    assert [method for method, _ in written(told(parser, answer("open", {"session": {"key": "k"}})))] == [
+    assert [method for method, _ in written(outputs_of(parser, answer("open", {"session": {"key": "k"}})))] == [
         "dragoman.question",
         "sessions.patch",
     ]
-    assert [method for method, _ in written(told(parser, answer("adjust", {})))] == ["agent"]
+    assert [method for method, _ in written(outputs_of(parser, answer("adjust", {})))] == ["agent"]
 
 
 def test_a_question_is_put_and_the_next_one_fetched() -> None:
     parser = new_parser()
     question = {"id": "q", "call": "c", "tool": "write", "params": {"path": "/w/a", "content": "x"}}
-    outputs = told(parser, answer("question", question))
+    outputs = outputs_of(parser, answer("question", question))
     asked, following = outputs
     assert isinstance(asked, Ask)
     assert written([following])[0][0] == "dragoman.question"
     assert list(asked.request.subject.paths) == ["/w/a"]
     assert json.loads(asked.request.editable_input_json) == question["params"]
     edited = '{"path": "/w/b", "content": "y"}'
-    told_back = json.loads(asked.encode(Answer(allowed=True, updated_input_json=edited)))
-    assert told_back["method"] == "dragoman.answer"
-    assert told_back["params"] == {"id": "q", "allow": True, "message": "", "params": json.loads(edited)}
+    reply = json.loads(asked.encode(Answer(allowed=True, updated_input_json=edited)))
+    assert reply["method"] == "dragoman.answer"
+    assert reply["params"] == {"id": "q", "allow": True, "message": "", "params": json.loads(edited)}
     refused = json.loads(asked.encode(Answer(allowed=False, message="No.")))["params"]
     assert refused == {"id": "q", "allow": False, "message": "No."}
 
 
-def test_an_answer_without_a_question_asks_nobody() -> None:
-    assert told(new_parser(), answer("question", {})) == []
+def test_an_answer_without_a_question_asks_nothing() -> None:
+    assert outputs_of(new_parser(), answer("question", {})) == []
 
 
-def test_what_other_runs_do_is_passed_over() -> None:
-    outputs = told(
+def test_frames_of_other_runs_are_skipped() -> None:
+    outputs = outputs_of(
         new_parser(),
         of_agent("assistant", run="another", delta="theirs", itemId="1"),
         {"type": "event", "event": "exec.approval.requested", "payload": {"id": "x", "request": {"sessionKey": "y"}}},
-        answer("somebody-elses", {}),
+        answer("another-clients", {}),
     )
     assert outputs == []
 
 
-def test_a_stream_that_nobody_knows_is_a_log() -> None:
-    assert len(bodies(told(new_parser(), of_agent("novelty", what="?")), "log")) == 1
+def test_an_unknown_stream_is_a_log() -> None:
+    assert len(bodies(outputs_of(new_parser(), of_agent("novelty", what="?")), "log")) == 1
 
 
-def test_a_file_that_is_written_is_told_with_its_diff() -> None:
+def test_a_file_that_is_written_is_reported_with_its_diff() -> None:
     details = {"changed": True, "created": True, "patch": "+hello\n"}
-    outputs = told(
+    outputs = outputs_of(
         new_parser(),
         of_agent("tool", phase="start", name="write", toolCallId="c", args={"path": "/w/./a.txt"}),
         of_agent("tool", phase="result", name="write", toolCallId="c", isError=False, result={"details": details}),
@@ -240,9 +241,19 @@ def test_a_file_that_is_written_is_told_with_its_diff() -> None:
     assert (change.path, change.operation, change.diff) == ("/w/a.txt", pb.FILE_OPERATION_CREATE, "+hello\n")
 
 
+def test_an_edit_that_changes_nothing_is_no_change() -> None:
+    outputs = outputs_of(
+        new_parser(),
+        of_agent("tool", phase="start", name="edit", toolCallId="c", args={"path": "/w/a.txt"}),
+        of_agent("tool", phase="result", name="edit", toolCallId="c", result={"details": {"changed": False}}),
+    )
+    assert bodies(outputs, "file_change") == []
+    assert len(bodies(outputs, "tool_result")) == 1
+
+
 def test_a_command_that_fails_has_its_exit_code() -> None:
     result = {"content": [{"type": "text", "text": "oops"}], "details": {"exitCode": 3, "durationMs": 27}}
-    outputs = told(
+    outputs = outputs_of(
         new_parser(), of_agent("tool", phase="result", name="exec", toolCallId="c", isError=False, result=result)
     )
     (ended,) = bodies(outputs, "tool_result")
@@ -280,7 +291,7 @@ def test_nothing_in_a_frame_raises(name: str, changes: list[tuple[int, str, Any]
             else frame["payload"]
         )
         target[key] = value
-    told(new_parser(), *frames)
+    outputs_of(new_parser(), *frames)
 
 
 @settings(max_examples=60)

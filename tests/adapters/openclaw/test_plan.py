@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.openclaw import plan
-from dragoman.adapters.openclaw.setting import Setting, own_config, read_setting, run_file, tool_environment
+from dragoman.adapters.openclaw.environment import Setting, own_config, read_setting, run_file, tool_environment
 from dragoman.adapters.openclaw.status import judge, models_of
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import Model
@@ -29,7 +29,7 @@ def sent(line: bytes) -> tuple[str, Any]:
 def test_a_new_session() -> None:
     planned = ADAPTER.plan(job_of(request()))
     assert planned.argv[1] == "-I"
-    assert planned.argv[2].endswith("relay.py")
+    assert planned.argv[2].endswith("ws_bridge.py")
     assert planned.argv[3:] == ("dragoman-run-1-1", KEY)
     assert planned.env == {}, "neither the address nor the token is known to a plan"
     assert planned.keep_stdin_open
@@ -73,7 +73,7 @@ def test_a_slash_is_no_order() -> None:
     assert sent(plan.turn(job_of(request(prompt="/reset all"))))[1]["message"] == " /reset all"
 
 
-def test_a_skill_is_told() -> None:
+def test_a_skill_is_announced() -> None:
     text = b"---\nname: demo\ndescription: Knows a word.\n---\nThe word is heliotrope.\n"
     skill = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": text}))
     system = sent(plan.turn(job_of(request(skills=[skill]))))[1]["extraSystemPrompt"]
@@ -142,12 +142,12 @@ def test_the_users_configuration_is_included_and_bounded(tmp_path: Path) -> None
     setting = Setting("/opt/openclaw", tmp_path, user, {})
     assert "$include" not in own_config(setting, 4000, Path("/own"))
     user.write_text("{}")
-    made: Any = own_config(setting, 4000, Path("/own"))
-    assert made["$include"] == str(user)
-    assert (made["gateway"]["bind"], made["gateway"]["port"]) == ("loopback", 4000)
-    assert made["gateway"]["auth"] == {"mode": "token", "token": "${OPENCLAW_GATEWAY_TOKEN}"}
-    assert made["plugins"]["load"]["paths"] == ["/own/plugin"]
-    assert made["plugins"]["entries"]["dragoman"]["config"] == {"runs": "/own/runs"}
+    configuration: Any = own_config(setting, 4000, Path("/own"))
+    assert configuration["$include"] == str(user)
+    assert (configuration["gateway"]["bind"], configuration["gateway"]["port"]) == ("loopback", 4000)
+    assert configuration["gateway"]["auth"] == {"mode": "token", "token": "${OPENCLAW_GATEWAY_TOKEN}"}
+    assert configuration["plugins"]["load"]["paths"] == ["/own/plugin"]
+    assert configuration["plugins"]["entries"]["dragoman"]["config"] == {"runs": "/own/runs"}
 
 
 def test_a_session_key_cannot_lead_elsewhere() -> None:
@@ -155,7 +155,7 @@ def test_a_session_key_cannot_lead_elsewhere() -> None:
     assert run_file("a") != run_file("b")
 
 
-# What the program tells of logins and models.
+# What the program reports of logins and models.
 
 
 @pytest.mark.parametrize(
@@ -172,5 +172,10 @@ def test_the_login(auth: Any, state: api.AuthState.ValueType) -> None:
 
 
 def test_models() -> None:
-    told: Any = {"models": [{"key": "a/b", "name": "B", "tags": ["default"]}, {"key": "a/c"}, {"name": "none"}]}
-    assert models_of(told) == [Model("a/b", "B", is_default=True), Model("a/c", "", is_default=False)]
+    listed: Any = {"models": [{"key": "a/b", "name": "B", "tags": ["default"]}, {"key": "a/c"}, {"name": "none"}]}
+    assert models_of(listed) == [Model("a/b", "B", is_default=True), Model("a/c", "", is_default=False)]
+
+
+def test_a_start_says_what_it_waits_for() -> None:
+    assert "gateway" in ADAPTER.startup_reason(job_of(request()))
+    assert "gateway" not in ADAPTER.startup_reason(job_of(request({"transport": "local"})))

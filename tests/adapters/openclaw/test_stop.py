@@ -9,7 +9,7 @@ from tests.adapters.openclaw.planning import job_of, request
 
 
 class Answering:
-    """A gateway that answers what it is told to."""
+    """A gateway with scripted answers."""
 
     def __init__(self, **answers: Any) -> None:
         self._answers = answers

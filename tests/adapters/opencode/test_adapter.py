@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.opencode import adapter
-from dragoman.adapters.opencode.adapter import KEYS
 from dragoman.adapters.opencode.login import find_login, judge, parse_jsonc
 from dragoman.adapters.opencode.tools import file_changes, tool_name
 from dragoman.sdk import Evidence, Report, Terminal
@@ -14,6 +13,8 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from .planning import job_of, request
+
+KEYS = adapter().spec.api_key_variables
 
 
 def test_its_alias() -> None:
@@ -71,7 +72,7 @@ def test_json_with_comments(text: str, value: dict[str, Any]) -> None:
     ("update", "name"),
     [
         ({"sessionUpdate": "tool_call", "title": "write"}, "write"),
-        ({"sessionUpdate": "tool_call", "title": "words_tell"}, "words_tell"),
+        ({"sessionUpdate": "tool_call", "title": "words_say"}, "words_say"),
         ({"sessionUpdate": "tool_call", "title": "src/a.txt"}, ""),
         ({"sessionUpdate": "tool_call_update", "title": "write"}, ""),
         ({"title": 3}, ""),
@@ -82,8 +83,8 @@ def test_tool_names(update: dict[str, Any], name: str) -> None:
 
 
 def test_changes_of_files() -> None:
-    made: dict[str, Any] = {"metadata": {"filepath": "/w/a.txt", "exists": False}}
-    call = ToolState("c", kind=pb.TOOL_KIND_EDIT, raw_input={"content": "x\n"}, raw_output=made)
+    output: dict[str, Any] = {"metadata": {"filepath": "/w/a.txt", "exists": False}}
+    call = ToolState("c", kind=pb.TOOL_KIND_EDIT, raw_input={"content": "x\n"}, raw_output=output)
     (change,) = file_changes(call) or []
     assert (change.path, change.operation) == ("/w/a.txt", pb.FILE_OPERATION_CREATE)
     assert "+x" in change.diff
@@ -93,7 +94,7 @@ def test_changes_of_files() -> None:
     (change,) = file_changes(call) or []
     assert (change.operation, change.diff) == (pb.FILE_OPERATION_MODIFY, diff[diff.index("---") :])
     assert file_changes(ToolState("c", kind=pb.TOOL_KIND_EXECUTE)) == []
-    assert file_changes(ToolState("c", kind=pb.TOOL_KIND_EDIT)) is None, "its diffs may tell"
+    assert file_changes(ToolState("c", kind=pb.TOOL_KIND_EDIT)) is None, "its diffs may show it"
 
 
 def test_a_session_that_is_gone(tmp_path: Path) -> None:
@@ -102,8 +103,8 @@ def test_a_session_that_is_gone(tmp_path: Path) -> None:
     assert not lost(RpcError(-32603, "Internal error: OpenCode service failure", {"service": "directory"}))
     assert not lost(RpcError(-32603, "Internal error: Incorrect API key", {"service": "session"}))
     assert not lost(RpcError(-32603, "Internal error: OpenCode service failure", "session"))
-    said = "\x1b[91mError: \x1b[0mSession not found"
-    failure = adapter().classify(Evidence(Report(), resumed=True, stderr_tail=said))
+    message = "\x1b[91mError: \x1b[0mSession not found"
+    failure = adapter().classify(Evidence(Report(), resumed=True, stderr_tail=message))
     assert failure is not None
     assert failure.kind == pb.FAILURE_KIND_SESSION_LOST
 

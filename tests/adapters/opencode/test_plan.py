@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dragoman.adapters.opencode import adapter
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.sdk._sessions import SessionPlan
+from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -61,9 +61,9 @@ def test_a_plain_run(tmp_path: Path) -> None:
 
 
 def test_the_configuration_of_a_plain_run(tmp_path: Path) -> None:
-    made = configured(tmp_path, model="anthropic/claude-sonnet-4-5")
-    agents, modes = made.pop("agent"), made.pop("mode")
-    assert made == {
+    configuration = configured(tmp_path, model="anthropic/claude-sonnet-4-5")
+    agents, modes = configuration.pop("agent"), configuration.pop("mode")
+    assert configuration == {
         "autoupdate": False,
         "share": "disabled",
         "model": "anthropic/claude-sonnet-4-5",
@@ -90,26 +90,35 @@ def test_nested_agents_never_ask(tmp_path: Path) -> None:
     assert (nested["*"], nested["edit"], nested["bash"], nested["task"]) == ("allow", "allow", "allow", "deny")
 
 
+@pytest.mark.parametrize("about", [{"tool_kind": pb.TOOL_KIND_SKILL}, {"tool_name": "skill"}])
+def test_a_rule_about_skills_is_asked_about(tmp_path: Path, about: dict[str, Any]) -> None:
+    rule = pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, **about)
+    asked = request(tmp_path, permissions=pb.Permissions(rules=[rule]))
+    assert json.loads(adapter().plan(job_of(asked)).env["OPENCODE_PERMISSION"])["skill"] == "ask"
+    nested = configured(tmp_path, permissions=pb.Permissions(rules=[rule]))["agent"]["general"]["permission"]
+    assert nested["skill"] == "deny"
+
+
 def test_without_a_model_the_makers_own_has_none(tmp_path: Path) -> None:
-    made = configured(
+    configuration = configured(
         tmp_path, {"opencodeConfig": {"provider": {"mine": {"name": "Mine"}, "opencode": {"name": "x"}}}}
     )
-    assert "model" not in made
-    assert "enabled_providers" not in made
-    assert made["provider"] == {"mine": {"name": "Mine"}, "opencode": {"name": "x", "whitelist": []}}
+    assert "model" not in configuration
+    assert "enabled_providers" not in configuration
+    assert configuration["provider"] == {"mine": {"name": "Mine"}, "opencode": {"name": "x", "whitelist": []}}
 
 
 def test_providers_beside_that_of_the_model(tmp_path: Path) -> None:
-    made = configured(tmp_path, {"model": "openai/gpt-5", "enabledProviders": ["anthropic", "openai"]})
-    assert made["enabled_providers"] == ["openai", "anthropic"]
+    configuration = configured(tmp_path, {"model": "openai/gpt-5", "enabledProviders": ["anthropic", "openai"]})
+    assert configuration["enabled_providers"] == ["openai", "anthropic"]
 
 
 def test_the_agent_its_steps_and_more_configuration(tmp_path: Path) -> None:
     more = {"agent": {"review": {"model": "a/b"}}, "experimental": {"mcp_timeout": 5}, "share": "auto"}
-    made = configured(tmp_path, {"agent": "review", "steps": 7, "opencodeConfig": more})
-    assert made["agent"]["review"] == {"model": "a/b", "permission": ASKED, "steps": 7}
-    assert made["experimental"] == {"mcp_timeout": 5, "continue_loop_on_deny": True}
-    assert made["share"] == "disabled"
+    configuration = configured(tmp_path, {"agent": "review", "steps": 7, "opencodeConfig": more})
+    assert configuration["agent"]["review"] == {"model": "a/b", "permission": ASKED, "steps": 7}
+    assert configuration["experimental"] == {"mcp_timeout": 5, "continue_loop_on_deny": True}
+    assert configuration["share"] == "disabled"
 
 
 def test_own_permissions_and_none(tmp_path: Path) -> None:
@@ -129,9 +138,9 @@ def test_a_project_that_is_not_trusted(tmp_path: Path) -> None:
 
 def test_instructions_skills_and_directories(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    made = request(tmp_path, system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
-    made.workspace.additional_directories.append(str(tmp_path / "more"))
-    job = job_of(made, skills_dir=Path("/run/dir/skills"))
+    run_request = request(tmp_path, system_prompt="You are Ada.", instructions=api.Instructions(text="Be brief."))
+    run_request.workspace.additional_directories.append(str(tmp_path / "more"))
+    job = job_of(run_request, skills_dir=Path("/run/dir/skills"))
     plan = adapter().plan(job)
     content = json.loads(plan.env["OPENCODE_CONFIG_CONTENT"])
     assert content["instructions"] == ["/run/dir/instructions.md"]
@@ -139,9 +148,9 @@ def test_instructions_skills_and_directories(tmp_path: Path) -> None:
     assert content["skills"] == {"paths": ["/run/dir/skills/.opencode/skills"]}
     outside = json.loads(plan.env["OPENCODE_PERMISSION"])["external_directory"]
     assert outside == {"*": "ask", f"{tmp_path}/more/*": "allow", "/run/dir/skills/*": "allow"}
-    wanted = adapter().acp_conversation(job)
-    assert wanted.prompt == "Do it.", "instructions are in the configuration"
-    assert wanted.additional_directories == ()
+    conversation = adapter().acp_conversation(job)
+    assert conversation.prompt == "Do it.", "instructions are in the configuration"
+    assert conversation.additional_directories == ()
 
 
 @pytest.mark.parametrize("prompt", ["/compact", "  /x y", "\n/x"])
@@ -176,10 +185,10 @@ class TestRunTransport:
             api.McpServer(name="b", http=api.McpHttp(url="https://b.example", headers={"H": "v"})),
         ]
         allowed = pb.Permissions(auto_approve=True)
-        made = request(tmp_path, config, model="a/b", permissions=allowed, mcp_servers=servers)
-        plan = adapter().plan(job_of(made, session))
-        given = ("--model", "a/b", "--agent", "plan", "--variant", "high")
-        assert plan.argv[5:] == (*given, *more, "--auto", "--pure")
+        run_request = request(tmp_path, config, model="a/b", permissions=allowed, mcp_servers=servers)
+        plan = adapter().plan(job_of(run_request, session))
+        options = ("--model", "a/b", "--agent", "plan", "--variant", "high")
+        assert plan.argv[5:] == (*options, *more, "--auto", "--pure")
         assert plan.notices == ()
         assert json.loads(plan.env["OPENCODE_CONFIG_CONTENT"])["mcp"] == {
             "a": {"type": "local", "command": ["x", "y"], "environment": {"K": "v"}},
@@ -220,7 +229,7 @@ def test_session_ids(session_id: str, is_one: bool) -> None:
 
 @pytest.mark.parametrize("mode", ["Plan", "plann", "PLAN", "Build"])
 def test_a_mistyped_agent_is_no_agent_with_all_tools(tmp_path: Path, mode: str) -> None:
-    made = request(tmp_path, permissions=pb.Permissions(native_mode=mode))
+    run_request = request(tmp_path, permissions=pb.Permissions(native_mode=mode))
     with pytest.raises(DragomanError) as caught:
-        adapter().accept(made)
+        adapter().accept(run_request)
     assert caught.value.violations[0].path == "permissions.native_mode"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dragoman.adapters.opencode.run_format import RunParser
 from dragoman.sdk import Line, Output
-from dragoman.sdk._lines import LineSplitter
+from dragoman.sdk._encoding.lines import LineSplitter
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,7 +77,7 @@ def test_what_opencode_refuses_ends_the_run() -> None:
     ("name", "kind", "status"),
     [
         ("err401", pb.FAILURE_KIND_AUTH_REQUIRED, 401),
-        ("err400", pb.FAILURE_KIND_PROCESS_CRASHED, 400),
+        ("err400", pb.FAILURE_KIND_INVALID_CONFIG, 400),
         ("drop", pb.FAILURE_KIND_NETWORK, None),
     ],
 )
@@ -93,7 +93,7 @@ def test_errors(name: str, kind: pb.FailureKind.ValueType, status: int | None) -
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("length", pb.FAILURE_KIND_CONTEXT_OVERFLOW),
+        ("length", pb.FAILURE_KIND_OUTPUT_LIMIT),
         ("content-filter", pb.FAILURE_KIND_MODEL_REFUSED),
         ("who-knows", pb.FAILURE_KIND_NO_RESULT),
     ],
@@ -152,7 +152,7 @@ def test_nothing_raises(frame: dict[str, Any], path: list[int], value: Any) -> N
 
 @settings(max_examples=50)
 @given(st.sampled_from(sorted(path.name for path in RECORDINGS.glob("*.jsonl"))), st.integers(1, 97))
-def test_any_split_tells_the_same(name: str, size: int) -> None:
+def test_any_split_gives_the_same(name: str, size: int) -> None:
     data = (RECORDINGS / name).read_bytes()
     parser, splitter = RunParser("mock/mock-model"), LineSplitter()
     lines = [line for at in range(0, len(data), size) for line in splitter.feed(data[at : at + size])]

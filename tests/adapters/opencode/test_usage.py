@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.adapters.opencode.usage import database, read_usage, sum_up, with_context
+from dragoman.adapters.opencode.usage import StoredMessage, database, last_answer, read_usage, sum_up, with_context
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,10 +23,12 @@ def answer(model: str = "m-1", cost: float = 0.5, **tokens: Any) -> dict[str, An
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     path = tmp_path / "opencode.db"
-    with closing(sqlite3.connect(path)) as made, made:
-        made.execute("CREATE TABLE session (id TEXT, parent_id TEXT)")
-        made.execute("CREATE TABLE message (session_id TEXT, time_created INTEGER, data TEXT)")
-        made.executemany("INSERT INTO session VALUES (?, ?)", [(SESSION, None), ("nested", SESSION), ("ses_2", None)])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE session (id TEXT, parent_id TEXT)")
+        connection.execute("CREATE TABLE message (session_id TEXT, time_created INTEGER, data TEXT)")
+        connection.executemany(
+            "INSERT INTO session VALUES (?, ?)", [(SESSION, None), ("nested", SESSION), ("ses_2", None)]
+        )
         rows = [
             (SESSION, 50, answer(cost=9)),  # of an earlier run
             (SESSION, 100, {"role": "user"}),
@@ -35,7 +37,7 @@ def store(tmp_path: Path) -> Path:
             ("ses_2", 130, answer(cost=9)),  # of another
             (SESSION, 140, answer(input=0, output=0, reasoning=0, cache={"read": 0, "write": 0})),  # broken off
         ]
-        made.executemany("INSERT INTO message VALUES (?, ?, ?)", [(a, b, json.dumps(c)) for a, b, c in rows])
+        connection.executemany("INSERT INTO message VALUES (?, ?, ?)", [(a, b, json.dumps(c)) for a, b, c in rows])
     return path
 
 
@@ -55,8 +57,8 @@ def test_nothing_is_claimed_of_what_is_not_known(store: Path, tmp_path: Path) ->
     assert not (tmp_path / "gone.db").exists()
     (tmp_path / "other.db").write_text("no database")
     assert read_usage(tmp_path / "other.db", SESSION, 0) is None
-    with closing(sqlite3.connect(tmp_path / "new.db")) as made, made:
-        made.execute("CREATE TABLE message (id TEXT)")
+    with closing(sqlite3.connect(tmp_path / "new.db")) as connection, connection:
+        connection.execute("CREATE TABLE message (id TEXT)")
     assert read_usage(tmp_path / "new.db", SESSION, 0) is None
 
 
@@ -75,8 +77,8 @@ def test_floating_noise_is_left_out() -> None:
 
 
 def test_how_full_the_context_is_stays() -> None:
-    told = pb.Usage(context_used=7)
-    assert with_context(pb.Usage(), told) == told
+    reported = pb.Usage(context_used=7)
+    assert with_context(pb.Usage(), reported) == reported
     assert with_context(pb.Usage(), None) == pb.Usage()
 
 
@@ -92,3 +94,15 @@ ODD = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size
 @given(st.dictionaries(st.sampled_from(["role", "tokens", "cost", "modelID"]), ODD), ODD, ODD)
 def test_odd_messages_do_not_raise(more: dict[str, Any], tokens: Any, cost: Any) -> None:
     sum_up([more, {**answer(), **more}, answer(input=tokens, cache=tokens), {**answer(), "cost": cost}])
+
+
+def test_the_last_answer_is_the_sessions_own() -> None:
+    own, nested = {"role": "assistant", "finish": "length"}, {"role": "assistant", "finish": "stop"}
+    messages = [
+        StoredMessage(SESSION, {"role": "assistant", "finish": "tool-calls"}),
+        StoredMessage(SESSION, own),
+        StoredMessage("ses_nested", nested),
+        StoredMessage(SESSION, {"role": "user"}),
+    ]
+    assert last_answer(messages, SESSION) == own
+    assert last_answer(messages, "ses_none") == {}

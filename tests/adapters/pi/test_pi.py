@@ -8,13 +8,14 @@ import pytest
 from dragoman.adapters.pi import adapter
 from dragoman.adapters.pi.parse import PiParser
 from dragoman.protocol.errors import DragomanError
-from dragoman.sdk import Evidence, FailureInfo, Instructions, Job, Line, Report, SkillSource, Terminal
+from dragoman.sdk import Evidence, FailureInfo, Job, Line, Report, Terminal
+from dragoman.sdk.run import Instructions
+from dragoman.sdk.skills import SkillSource
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.adapters.jobs import job_of, request_of
-from tests.adapters.pi.schema import make_schema
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SESSION = "01a1ffd5-35dd-7551-b064-600a91c73bf6"
@@ -37,7 +38,7 @@ def frame(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
-def said(events: list[pb.AgentEvent], kind: str = "text") -> str:
+def joined(events: list[pb.AgentEvent], kind: str = "text") -> str:
     return "".join(getattr(event, kind).delta for event in events if event.WhichOneof("body") == kind)
 
 
@@ -64,8 +65,8 @@ def test_cumulative_frames_become_pieces() -> None:
 
 def test_thinking_is_not_the_answer() -> None:
     _, events = parsed(*recorded("reasoning"))
-    assert said(events, "thinking") == "Let me think. Two plus two is four."
-    assert said(events) == "The answer is 4."
+    assert joined(events, "thinking") == "Let me think. Two plus two is four."
+    assert joined(events) == "The answer is 4."
 
 
 def test_tokens_and_cost_of_calls_add_up() -> None:
@@ -76,10 +77,10 @@ def test_tokens_and_cost_of_calls_add_up() -> None:
     ] * 2
     total = parser.report.usage
     assert total is not None
-    assert (total.tokens.input, total.tokens.output, total.cost.amount) == (180, 40, "0.0002620000")
+    assert (total.tokens.input, total.tokens.output, total.cost.amount) == (180, 40, "0.000262")
 
 
-def test_a_message_that_failed_used_what_nobody_knows() -> None:
+def test_the_usage_of_a_failed_message_is_unknown() -> None:
     parser, events = parsed(*recorded("err401"))
     assert of(events, "usage") == []
     assert parser.report.usage is None
@@ -93,7 +94,7 @@ def test_a_model_without_price_has_no_cost() -> None:
     assert not parser.report.usage.HasField("cost")
 
 
-def test_a_tool_is_told_from_its_first_word_to_its_result() -> None:
+def test_a_tool_is_emitted_from_its_first_delta_to_its_result() -> None:
     _, events = parsed(*recorded("write"))
     calls = of(events, "tool_call")
     assert [call.status for call in calls] == [pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_RUNNING]
@@ -118,7 +119,7 @@ def test_an_error_is_the_end_only_once_nothing_follows() -> None:
     assert not parser.report.terminal.succeeded
 
 
-def test_each_try_is_told_and_counted() -> None:
+def test_each_try_is_reported_and_counted() -> None:
     _, events = parsed(*recorded("drop"))
     states = [state for state in of(events, "state") if state.phase == pb.RUN_PHASE_RETRYING]
     assert len(of(events, "state")) == 6, "after each it goes on"
@@ -127,7 +128,7 @@ def test_each_try_is_told_and_counted() -> None:
         (2, 3, 4),
         (3, 3, 8),
     ]
-    assert said(events) == "partial answer" * 4
+    assert joined(events) == "partial answer" * 4
     taken_back = [text.item_id for text in of(events, "text") if text.WhichOneof("content") == "whole"]
     assert taken_back == ["1-0", "2-0", "3-0"], "what was said of a message that is begun anew does not stand"
 
@@ -179,8 +180,8 @@ def test_no_mangled_recording_raises(data: st.DataObject) -> None:
 def job(tmp_path: Path, **changed: Any) -> Job:
     settings = {"config": changed.pop("config", {}), "model": changed.pop("model", "")}
     permissions = changed.pop("permissions", pb.Permissions(auto_approve=True))
-    made = request_of(tmp_path, **settings, permissions=permissions)
-    return job_of(adapter(), made, **{"executable": "/bin/pi", "version": "0.73.1", **changed})
+    run_request = request_of(tmp_path, **settings, permissions=permissions)
+    return job_of(adapter(), run_request, **{"executable": "/bin/pi", "version": "0.73.1", **changed})
 
 
 def test_the_plainest_run(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_the_plainest_run(tmp_path: Path) -> None:
     assert plan.env == {"PI_OFFLINE": "1", "PI_TELEMETRY": "0"}
 
 
-def test_all_that_can_be_said(tmp_path: Path) -> None:
+def test_every_option_is_passed_on(tmp_path: Path) -> None:
     plan = adapter().plan(
         job(
             tmp_path,
@@ -258,6 +259,8 @@ def test_tools_that_are_not_wholly_allowed_are_withheld(
         ("terminated", pb.FAILURE_KIND_NETWORK),
         ("Strange.", None),
         ("500 The server had an error", pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE),
+        ("400 We could not parse the JSON body of your request.", pb.FAILURE_KIND_INVALID_CONFIG),
+        ('400: {"message":"No such field.","type":"invalid_request_error"}', pb.FAILURE_KIND_INVALID_CONFIG),
     ],
 )
 def test_what_its_words_mean(words: str, kind: int | None) -> None:
@@ -265,6 +268,79 @@ def test_what_its_words_mean(words: str, kind: int | None) -> None:
     report = Report(terminal=Terminal(succeeded=False, failure=failure))
     found = adapter().classify(Evidence(report))
     assert (found.kind if found else None) == kind
+
+
+@pytest.mark.parametrize(
+    "words", ["429 Slow down, please", '429: {"message":"Rate limit","code":"rate_limit_exceeded"}']
+)
+def test_the_status_before_its_words(words: str) -> None:
+    failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, words, "pi_error")
+    found = adapter().classify(Evidence(Report(terminal=Terminal(succeeded=False, failure=failure))))
+    assert found is not None
+    assert (found.kind, found.http_status) == (pb.FAILURE_KIND_RATE_LIMITED, 429)
+
+
+def message_end(reason: str, **usage: int) -> bytes:
+    content = [{"type": "text", "text": "Half an"}]
+    message = {"role": "assistant", "content": content, "stopReason": reason, "usage": usage}
+    return frame(type="message_end", message=message)
+
+
+def test_an_answer_cut_by_the_output_limit_has_failed() -> None:
+    start = frame(type="message_start", message={"role": "assistant"})
+    parser, _events = parsed(start, message_end("length", totalTokens=5, output=5), frame(type="agent_end"))
+    assert parser.report.terminal is not None
+    assert parser.report.terminal.failure is not None
+    assert parser.report.terminal.failure.kind == pb.FAILURE_KIND_OUTPUT_LIMIT
+
+
+@pytest.mark.parametrize(("tokens", "codes"), [(0, ["answer_may_be_cut"]), (5, [])])
+def test_an_answer_without_a_token_count_may_be_cut(tokens: int, codes: list[str]) -> None:
+    start = frame(type="message_start", message={"role": "assistant"})
+    parser, events = parsed(start, message_end("stop", totalTokens=tokens), frame(type="agent_end"))
+    assert [notice.code for notice in of(events, "notice")] == codes
+    assert parser.report.terminal is not None
+
+
+def test_pieces_without_the_whole_are_emitted_once() -> None:
+    def piece(kind: str, at: int, **more: Any) -> bytes:
+        return frame(type="message_update", assistantMessageEvent={"type": kind, "contentIndex": at, **more})
+
+    content = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hello there."}]
+    whole = {"role": "assistant", "content": content, "stopReason": "stop", "usage": {"totalTokens": 5}}
+    parser, events = parsed(
+        frame(type="message_start", message={"role": "assistant", "content": []}),
+        piece("thinking_delta", 0, delta="Hm."),
+        piece("text_start", 1),
+        piece("text_delta", 1, delta="Hello "),
+        piece("text_delta", 1, delta="there."),
+        piece("text_end", 1, content="Hello there."),
+        frame(type="message_end", message=whole),
+        frame(type="agent_end"),
+    )
+    assert [event.delta for event in of(events, "text") if event.delta] == ["Hello ", "there."]
+    assert joined(events, "thinking") == "Hm."
+    assert parser.report.summary == "Hello there."
+
+
+def test_compaction_is_reported() -> None:
+    result = {"summary": "So far.", "tokensBefore": 1200}
+    _parser, events = parsed(
+        frame(type="compaction_start", reason="threshold"),
+        frame(type="compaction_end", reason="threshold", result=result, aborted=False, willRetry=False),
+    )
+    began, ended = of(events, "compaction")
+    assert (began.trigger, began.finished) == ("threshold", False)
+    assert (ended.finished, ended.tokens_before, ended.summary) == (True, 1200, "So far.")
+    _parser, events = parsed(frame(type="compaction_end", reason="overflow", aborted=False, errorMessage="No key"))
+    assert [notice.code for notice in of(events, "notice")] == ["compaction_failed"]
+
+
+def test_extra_frames_of_later_versions_are_no_log() -> None:
+    _parser, events = parsed(
+        frame(type="entry_appended", entry={"type": "context_edit"}), frame(type="agent_settled")
+    )
+    assert events == []
 
 
 def test_an_unknown_session() -> None:
@@ -287,5 +363,27 @@ def test_what_is_refused(tmp_path: Path) -> None:
         adapter().accept(request_of(tmp_path, prompt="\n "))
 
 
-def test_the_shipped_schema_is_the_one_that_is_made() -> None:
-    assert adapter().describe().config_schema == make_schema()
+def test_what_a_tool_changed_is_reported(tmp_path: Path) -> None:
+    def frame(kind: str, call_id: str, name: str, **more: Any) -> Line:
+        fields = {"type": f"tool_execution_{kind}", "toolCallId": call_id, "toolName": name, **more}
+        return Line(json.dumps(fields).encode(), 0, True)
+
+    done = {"content": [{"type": "text", "text": "Done."}]}
+    edits = [{"oldText": "hello", "newText": "bye"}]
+    parser, events = PiParser([str(tmp_path)]), []
+    for kind, call_id, name, more in (
+        ("start", "c1", "write", {"args": {"path": "a.txt", "content": "hello\n"}}),
+        ("end", "c1", "write", {"result": done, "isError": False}),
+        ("start", "c2", "edit", {"args": {"path": "a.txt", "edits": edits}}),
+        ("end", "c2", "edit", {"result": done, "isError": False}),
+        ("start", "c3", "write", {"args": {"path": "b.txt", "content": "x"}}),
+        ("end", "c3", "write", {"result": done, "isError": True}),
+    ):
+        events += list(parser.line("stdout", frame(kind, call_id, name, **more)))
+        if kind == "end" and call_id == "c1":
+            (tmp_path / "a.txt").write_text("hello\n", encoding="utf-8")
+    created, modified = of([event for event in events if isinstance(event, pb.AgentEvent)], "file_change")
+    assert (created.path, created.operation) == (str(tmp_path / "a.txt"), pb.FILE_OPERATION_CREATE)
+    assert "+hello" in created.diff
+    assert (modified.tool_call_id, modified.operation) == ("c2", pb.FILE_OPERATION_MODIFY)
+    assert ("-hello" in modified.diff, "+bye" in modified.diff) == (True, True)

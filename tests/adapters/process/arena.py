@@ -22,8 +22,8 @@ import structlog
 from dragoman.adapters.process import adapter as process_adapter
 from dragoman.guard.processes import carriers, pids
 from dragoman.sdk import Adapter
-from dragoman.testkit import fake_agent
-from dragoman.testkit.journal import facts, read_journal
+from dragoman.testkit.fakes import agent as fake_agent
+from dragoman.testkit.fakes.journal import facts, read_journal
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -40,9 +40,9 @@ GONE_WITHIN_S = 1.0
 
 def duration(value_s: float) -> duration_pb2.Duration:
     """Return seconds as a Duration."""
-    made = duration_pb2.Duration()
-    made.FromNanoseconds(int(value_s * 1e9))
-    return made
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(int(value_s * 1e9))
+    return duration
 
 
 class Arena:

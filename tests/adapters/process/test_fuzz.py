@@ -132,9 +132,9 @@ def _fill(draw: st.DrawFn, message: Message, field: Any, depth: int) -> None:
             is_bytes = value.type == FieldDescriptor.TYPE_BYTES
             entries[key] = draw(TEXTS).encode() if is_bytes else draw(TEXTS)
     elif kind is not None:
-        made = draw(_submessages(kind, depth))
+        inner = draw(_submessages(kind, depth))
         target = getattr(message, field.name)
-        target.append(made) if field.is_repeated else target.CopyFrom(made)
+        target.append(inner) if field.is_repeated else target.CopyFrom(inner)
     elif field.is_repeated:
         getattr(message, field.name).extend(draw(st.lists(_scalars(field), max_size=2)))
     else:
@@ -146,8 +146,8 @@ def _submessages(kind: Any, depth: int) -> st.SearchStrategy[Any]:
         return structs()
     if kind.full_name == "google.protobuf.Duration":
         return DURATIONS
-    made = GetMessageClass(kind)
-    return messages(made, depth - 1) if depth else st.builds(made)
+    message = GetMessageClass(kind)
+    return messages(message, depth - 1) if depth else st.builds(message)
 
 
 def _scalars(field: Any) -> st.SearchStrategy[Any]:
@@ -166,7 +166,7 @@ REFUSED = {
 
 
 def is_ours(error: DragomanError) -> bool:
-    """Tell whether a status says that we are at fault, or nobody knows who."""
+    """Return whether a status says that the server is at fault, or does not say who is."""
     return error.reason in {None, Reason.INTERNAL}
 
 

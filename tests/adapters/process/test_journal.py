@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from dragoman.client import Client
-from dragoman.testkit.journal import journalled, read_journal, received
+from dragoman.testkit.fakes.journal import journalled, read_journal, received
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
@@ -23,21 +23,21 @@ NOISE = st.sampled_from(["raw=", "flood=3", "long=70000", "answer=$ENV_SECRET", 
 
 def steps(words: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
     """Draw what an agent says, in order."""
-    said = st.builds(lambda word, text: f"{word}={text}".replace("=$", "= $"), words, TEXT)
-    return st.lists(said, max_size=25)
+    step = st.builds(lambda word, text: f"{word}={text}".replace("=$", "= $"), words, TEXT)
+    return st.lists(step, max_size=25)
 
 
-async def compare(arena: Arena, told: list[str], output: str) -> None:
+async def compare(arena: Arena, script: list[str], output: str) -> None:
     """Run the agent, read it with the client, and compare."""
     arena.journal.unlink(missing_ok=True)
-    request = arena.agent(*told, output=output)
+    request = arena.agent(*script, output=output)
     async with Client(str(arena.sidecar.server.addresses[0])) as client, client.execute(request) as run:
         events = [event async for event in run]
     check_stream(events, secrets=SECRETS)
     assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
-    expected = journalled(read_journal(arena.journal)) if told else {"stdout": [], "stderr": []}
-    for stream, said in expected.items():
-        expected[stream] = [one._replace(text=one.text.replace(SECRETS[1], "[redacted]")) for one in said]
+    expected = journalled(read_journal(arena.journal)) if script else {"stdout": [], "stderr": []}
+    for stream, entries in expected.items():
+        expected[stream] = [one._replace(text=one.text.replace(SECRETS[1], "[redacted]")) for one in entries]
     assert received(events) == expected
 
 
@@ -45,30 +45,30 @@ through = settings(max_examples=12, suppress_health_check=[HealthCheck.function_
 
 
 @through
-@given(told=steps(PLAIN))
-async def test_lines(arena: Arena, told: list[str]) -> None:
-    await compare(arena, told, "text")
+@given(script=steps(PLAIN))
+async def test_lines(arena: Arena, script: list[str]) -> None:
+    await compare(arena, script, "text")
 
 
 @through
-@given(told=steps(TYPED), noise=st.lists(NOISE, max_size=3))
-async def test_json_lines_amid_noise(arena: Arena, told: list[str], noise: list[str]) -> None:
-    mixed = [step for pair in zip(told, [*noise, *[""] * len(told)], strict=False) for step in pair if step]
+@given(script=steps(TYPED), noise=st.lists(NOISE, max_size=3))
+async def test_json_lines_amid_noise(arena: Arena, script: list[str], noise: list[str]) -> None:
+    mixed = [step for pair in zip(script, [*noise, *[""] * len(script)], strict=False) for step in pair if step]
     await compare(arena, [*mixed, "result=ok"], "jsonl")
 
 
 @pytest.mark.parametrize("how", ["kill=9", "exit=0", "hang"])
-async def test_whatever_ends_it_what_was_received_is_a_beginning_of_what_was_said(arena: Arena, how: str) -> None:
+async def test_whatever_ends_it_what_was_received_is_a_prefix_of_what_was_written(arena: Arena, how: str) -> None:
     request = arena.agent("flood=2000", "out=ready", how)
     stream = arena.begin(request)
     run_id = (await stream.until("started")).run_id
     if how == "hang":
-        arena.sidecar.server.servicer._runs[run_id].run.cancel(0.0)
+        arena.sidecar.server.servicer._runs.find(run_id).cancel(0.0)
     events = await asyncio.wait_for(stream.rest(), DEADLINE_S)
-    said, got = journalled(arena.entries()), received(events)
+    written, got = journalled(arena.entries()), received(events)
     for name, lines in got.items():
-        complete = lines if lines == said[name] else lines[:-1]  # the last may have been cut by the end
-        assert complete == said[name][: len(complete)]
+        complete = lines if lines == written[name] else lines[:-1]  # the last may have been cut by the end
+        assert complete == written[name][: len(complete)]
     if how != "hang":
         assert {name: len(lines) for name, lines in got.items()} == {"stdout": 2001, "stderr": 2000}
 

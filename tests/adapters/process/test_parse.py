@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from dragoman.adapters.process.parse import JsonLinesParser, TextParser
+from dragoman.adapters.process.parse import ObjectParser, TextParser
 from dragoman.sdk import Line, Output
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
@@ -14,7 +14,7 @@ from tests.sdk.feeding import feed as feed_pieces
 from tests.sdk.feeding import pieces_of
 
 
-def feed(parser: JsonLinesParser | TextParser, *lines: dict[str, Any] | bytes) -> list[pb.AgentEvent]:
+def feed(parser: ObjectParser | TextParser, *lines: dict[str, Any] | bytes) -> list[pb.AgentEvent]:
     """Return the events of these lines on standard output."""
     outputs: list[Output] = []
     for line in lines:
@@ -26,11 +26,11 @@ def feed(parser: JsonLinesParser | TextParser, *lines: dict[str, Any] | bytes) -
 
 
 def one(line: dict[str, Any]) -> pb.AgentEvent:
-    (event,) = feed(JsonLinesParser(), line)
+    (event,) = feed(ObjectParser(), line)
     return event
 
 
-def test_each_kind_of_the_seeds_transcripts() -> None:
+def test_each_kind_of_paperclips_transcripts() -> None:
     assert one({"type": "init", "model": "m", "sessionId": "s"}).session == pb.Session(native_id="s", model="m")
     assert one({"type": "assistant", "text": "t"}).text == pb.Text(item_id="text-1", whole="t")
     assert one({"type": "thinking", "text": "t"}).thinking == pb.Thinking(item_id="thinking-1", whole="t")
@@ -51,23 +51,33 @@ def test_each_kind_of_the_seeds_transcripts() -> None:
 def test_pieces_make_items_and_say_where_they_end() -> None:
     piece = {"type": "assistant", "delta": True}
     events = feed(
-        JsonLinesParser(), {**piece, "text": "a"}, {**piece, "text": "b"}, {"type": "user"}, {**piece, "text": "c"}
+        ObjectParser(), {**piece, "text": "a"}, {**piece, "text": "b"}, {"type": "user"}, {**piece, "text": "c"}
     )
-    told = [(event.text.item_id, event.text.WhichOneof("content")) for event in events if event.HasField("text")]
-    assert told == [("text-1", "delta"), ("text-1", "delta"), ("text-1", None), ("text-2", "delta")]
+    texts = [(event.text.item_id, event.text.WhichOneof("content")) for event in events if event.HasField("text")]
+    ended = [("text-1", None), ("text-2", "delta"), ("text-2", None)]
+    assert texts == [("text-1", "delta"), ("text-1", "delta"), *ended]
+
+
+def test_objects_of_any_type_are_output_in_the_form_that_is_due() -> None:
+    parser = ObjectParser()
+    feed(parser, b"noise")
+    assert not parser.report.has_output
+    (event,) = feed(parser, {"type": "nonsense"})
+    assert event.HasField("log")
+    assert parser.report.has_output
 
 
 def test_noise_does_not_end_an_item() -> None:
     piece = {"type": "assistant", "delta": True}
-    events = feed(JsonLinesParser(), {**piece, "text": "a"}, b"noise", {**piece, "text": "b"})
-    assert [event.text.item_id for event in events] == ["text-1", "", "text-1"]
+    events = feed(ObjectParser(), {**piece, "text": "a"}, b"noise", {**piece, "text": "b"})
+    assert [event.text.item_id for event in events] == ["text-1", "", "text-1", "text-1"]
 
 
 RESULT = {"type": "result", "text": "done", "subtype": "s", "inputTokens": 5, "outputTokens": 0, "costUsd": 0.0026}
 
 
 def test_the_result() -> None:
-    parser = JsonLinesParser()
+    parser = ObjectParser()
     assert feed(parser, RESULT) == []
     report = parser.report
     assert report.terminal is not None
@@ -80,7 +90,7 @@ def test_the_result() -> None:
 
 
 def test_a_failure_with_its_reasons() -> None:
-    parser = JsonLinesParser()
+    parser = ObjectParser()
     feed(parser, {"type": "result", "isError": True, "text": "no luck", "errors": ["a", 5, "b"]})
     assert parser.report.terminal is not None
     failure = parser.report.terminal.failure
@@ -102,14 +112,14 @@ def test_a_failure_with_its_reasons() -> None:
     ],
 )
 def test_odd_numbers_take_nothing_with_them(odd: dict[str, Any]) -> None:
-    parser = JsonLinesParser()
+    parser = ObjectParser()
     feed(parser, {"type": "result", **odd})
     assert parser.report.terminal is not None
     assert parser.report.usage is None
 
 
 def test_infinite_costs_are_none() -> None:
-    parser = JsonLinesParser()
+    parser = ObjectParser()
     feed(parser, b'{"type": "result", "costUsd": Infinity, "outputTokens": NaN}')
     assert parser.report.terminal is not None
     assert parser.report.usage is None
@@ -117,12 +127,12 @@ def test_infinite_costs_are_none() -> None:
 
 @pytest.mark.parametrize("line", [b"", b"text", b"[]", b"5", b'{"type": 5}', b'{"type": "nonsense"}', b"{", b"\xff"])
 def test_anything_else_is_a_line(line: bytes) -> None:
-    (event,) = feed(JsonLinesParser(), line)
+    (event,) = feed(ObjectParser(), line)
     assert (event.log.raw or event.log.text.encode()) == line
 
 
 def test_standard_error_is_never_parsed() -> None:
-    parser = JsonLinesParser()
+    parser = ObjectParser()
     (event,) = parser.line("stderr", Line(json.dumps(RESULT).encode(), 0, complete=True))
     assert isinstance(event, pb.AgentEvent)
     assert event.log.stream == pb.OUTPUT_STREAM_STDERR
@@ -130,7 +140,7 @@ def test_standard_error_is_never_parsed() -> None:
 
 
 def test_the_summary_of_an_answer_in_many_pieces_takes_no_square_of_its_length() -> None:
-    parser = JsonLinesParser()
+    parser = ObjectParser()
     piece = json.dumps({"type": "assistant", "delta": True, "text": "word "}).encode()
     for _ in range(100_000):
         parser.line("stdout", Line(piece, 0, complete=True))
@@ -157,11 +167,11 @@ lines = st.lists(
 
 
 @given(lines, st.data())
-def test_any_split_gives_the_same_events(said: list[bytes], data: st.DataObject) -> None:
-    whole = b"".join(line + b"\n" for line in said)
+def test_any_split_gives_the_same_events(lines: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(line + b"\n" for line in lines)
 
     def events(pieces: list[bytes]) -> list[bytes]:
-        outputs = feed_pieces(JsonLinesParser(), pieces)
+        outputs = feed_pieces(ObjectParser(), pieces)
         return [output.SerializeToString() for output in outputs if isinstance(output, pb.AgentEvent)]
 
     assert events(pieces_of(whole, data)) == events([whole])

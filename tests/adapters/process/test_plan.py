@@ -16,11 +16,11 @@ PROMPT = "Say \N{LATIN SMALL LETTER E WITH ACUTE}."
 
 
 def planned(cwd: Path, config: dict[str, Any]) -> Plan:
-    made = api.ExecuteRequest(run_id="run-1", prompt=PROMPT)
-    made.workspace.cwd = str(cwd)
-    made.brand.env_prefix = "PAPERCLIP"
-    made.config.update({"command": "/bin/tool", **config})
-    job = job_of(adapter(), made, executable="/bin/tool")
+    run_request = api.ExecuteRequest(run_id="run-1", prompt=PROMPT)
+    run_request.workspace.cwd = str(cwd)
+    run_request.brand.env_prefix = "PAPERCLIP"
+    run_request.config.update({"command": "/bin/tool", **config})
+    job = job_of(adapter(), run_request, executable="/bin/tool")
     return adapter().plan(job)
 
 

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest_asyncio
 from dragoman.client import Client, DragomanError
+from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command
 from dragoman.guard.processes import carriers
-from dragoman.testkit import fake_agent
-from dragoman.testkit.journal import facts, journalled, read_journal, received
+from dragoman.testkit.fakes import agent as fake_agent
+from dragoman.testkit.fakes.journal import facts, journalled, read_journal, received
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters.process.arena import SECRETS, duration
-from tests.hostile import is_alive
+from tests.hostile import hostile, is_alive
 from tests.sdk.serving import DEADLINE_S
 
 
@@ -61,23 +62,49 @@ class Program:
 
 @pytest_asyncio.fixture
 async def program(tmp_path: Path) -> AsyncIterator[Program]:
+    async with serving_program(tmp_path, guarded=False) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def guarded_program(tmp_path: Path) -> AsyncIterator[Program]:
+    """One that was started as a router starts it, under a guard."""
+    async with serving_program(tmp_path, guarded=True) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def serving_program(tmp_path: Path, *, guarded: bool) -> AsyncIterator[Program]:
     # Short: in a folder with a long name the adapter would not make its run directories.
     temporary = Path(tempfile.mkdtemp(prefix="t-"))
     socket, log = tmp_path / "s", tmp_path / "log"
     command = [sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process", "--listen", f"unix:{socket}"]
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    with log.open("wb") as output:
+    command += ["--log-format", "json"]
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(log.open("wb"))
+        inherited = []
+        if guarded:
+            options = AdapterOptions(
+                instance=temporary / "instance",
+                instance_id="i",
+                control=temporary / "control",
+                log=temporary / "log",
+                listen=f"unix:{socket}",
+            )
+            command, words_fd = stack.enter_context(guard_command(adapter_guard(command, options)))
+            inherited.append(words_fd)
         process = await asyncio.create_subprocess_exec(
-            *command, "--log-format", "json", env=environment, stdout=output, stderr=output, cwd=tmp_path
+            *command, env=environment, stdout=output, stderr=output, cwd=tmp_path, pass_fds=inherited
         )
-    made = Program(process, f"unix:{socket}", tmp_path, log, temporary)
+    program = Program(process, f"unix:{socket}", tmp_path, log, temporary)
     try:
-        yield made
+        yield program
     finally:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            process.terminate() if guarded else process.kill()
         await process.wait()
-        made.clean_up()
+        program.clean_up()
         shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -102,7 +129,7 @@ async def _answers(client: Client) -> bool:
 async def until_gone(pids: list[int]) -> None:
     """Wait until none of these processes is left."""
     async with asyncio.timeout(DEADLINE_S):
-        while any(map(is_alive, pids)):  # noqa: ASYNC110 - nobody here is their parent
+        while any(map(is_alive, pids)):  # noqa: ASYNC110 - no process here is their parent
             await asyncio.sleep(0.01)
 
 
@@ -123,6 +150,43 @@ async def test_a_run_through_a_process_of_its_own(program: Program) -> None:
     assert '"event": "run ended"' in log
     assert not any(secret in log for secret in SECRETS)
     assert "do it" not in log
+
+
+def request_that_kills_its_guard(program: Program, name: str) -> api.ExecuteRequest:
+    """Return a request for a run that leaves a daemon, notes its pid in a file of that name, and kills its guard."""
+    request = program.request()
+    command, *args = hostile("kills_its_guard", str(program.root / name))
+    request.config.update({"command": command, "args": args})
+    return request
+
+
+async def test_an_agent_that_kills_its_guard_leaves_nothing(guarded_program: Program) -> None:
+    """Its daemon has shed all that says whose it is. A run beside it goes on."""
+    beside = guarded_program.request("daemon=wiped", "out=ready", "hang")
+    async with connect(guarded_program) as client, client.execute(beside) as other:
+        async for event in other:
+            if event.HasField("log"):
+                break
+        (kept,) = facts(read_journal(guarded_program.journal), "daemon")
+        async with client.execute(request_that_kills_its_guard(guarded_program, "daemon")) as run:
+            events = [event async for event in run]
+        assert events[-1].result.outcome == pb.OUTCOME_FAILED
+        assert events[-1].result.tree_confirmed_dead
+        assert not is_alive(int((guarded_program.root / "daemon").read_text()))
+        assert is_alive(kept["pid"]), "of another run"
+        await other.cancel(grace_s=0)
+        last = [event async for event in other][-1]
+        assert last.result.tree_confirmed_dead
+    assert not is_alive(kept["pid"])
+
+
+async def test_what_cannot_be_confirmed_is_not_claimed(program: Program) -> None:
+    """Without a guard above the adapter no ancestor of such a daemon could report its end."""
+    async with connect(program) as client, client.execute(request_that_kills_its_guard(program, "daemon")) as run:
+        events = [event async for event in run]
+    os.kill(int((program.root / "daemon").read_text()), signal.SIGKILL)
+    assert events[-1].result.HasField("tree_confirmed_dead")
+    assert not events[-1].result.tree_confirmed_dead
 
 
 async def test_sigterm_drains(program: Program) -> None:
@@ -169,7 +233,7 @@ async def test_killed_it_takes_its_agents_with_it(program: Program) -> None:
         await until_gone(pids)
 
 
-async def test_a_socket_that_is_taken_is_told(program: Program) -> None:
+async def test_a_socket_that_is_taken_is_reported(program: Program) -> None:
     async with connect(program):
         second = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process"),

@@ -8,9 +8,10 @@ import pytest
 from dragoman.adapters.qwen import adapter
 from dragoman.adapters.qwen.login import find_login
 from dragoman.adapters.qwen.plan import DEFAULTS, call_tokens, model_name
-from dragoman.sdk import Job, Line, SkillStrategy
-from dragoman.testkit.families.qwen import QWEN
+from dragoman.sdk import Job, Line
+from dragoman.sdk.skills import SkillStrategy
 from dragoman.testkit.isolation import isolate
+from dragoman.testkit.profiles.qwen import QWEN
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -21,15 +22,15 @@ SESSION = "3c140deb-b207-443e-88fa-ea65b6c83720"
 
 
 def job(tmp_path: Path, **changed: Any) -> Job:
-    made = request_of(
+    run_request = request_of(
         tmp_path,
         changed.pop("config", {}),
         model=changed.pop("model", ""),
         permissions=changed.pop("permissions", pb.Permissions()),
     )
-    made.workspace.additional_directories.extend(changed.pop("directories", ()))
+    run_request.workspace.additional_directories.extend(changed.pop("directories", ()))
     facts = {"executable": "/bin/qwen", "version": "0.24.4", "new_session_id": SESSION, **changed}
-    return job_of(adapter(), made, **facts)
+    return job_of(adapter(), run_request, **facts)
 
 
 def test_the_plainest_run_asks_before_it_does_anything(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_the_plainest_run_asks_before_it_does_anything(tmp_path: Path) -> None:
     assert json.loads(plan.files["defaults.json"]) == DEFAULTS
 
 
-def test_all_that_can_be_said(tmp_path: Path) -> None:
+def test_every_option_is_passed_on(tmp_path: Path) -> None:
     plan = adapter().plan(
         job(
             tmp_path,
@@ -66,8 +67,8 @@ def test_skipping_permissions_unless_the_request_has_a_mode(tmp_path: Path, nati
 
 
 def test_skills_go_into_the_prompt_unless_the_workspace_may_be_used() -> None:
-    assert adapter().skill_strategy is SkillStrategy.WORKSPACE
-    assert adapter().skill_layout == ".qwen/skills/{name}"
+    assert adapter().spec.skill_strategy is SkillStrategy.WORKSPACE
+    assert adapter().spec.skill_layout == ".qwen/skills/{name}"
 
 
 def test_a_recorded_turn(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from dragoman.adapters.qwen import adapter
 from dragoman.adapters.qwen.stream import QwenStreamParser, failure_of_words
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.sdk import Evidence, Line, Report
+from dragoman.sdk import Evidence, Line, Output, Report
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
@@ -50,7 +50,7 @@ def test_text_and_tokens() -> None:
     (call,) = of(events, "usage")
     assert (call.tokens.input, call.tokens.cache_read) == (90, 10)
     assert parser.report.usage is not None
-    assert parser.report.usage.tokens.input == 180, "a call that nobody sees is paid too"
+    assert parser.report.usage.tokens.input == 180, "a call without a frame is paid too"
 
 
 def test_a_tool_from_its_first_word_to_its_result() -> None:
@@ -62,7 +62,7 @@ def test_a_tool_from_its_first_word_to_its_result() -> None:
     assert (result.status, result.content) == (pb.TOOL_STATUS_FAILED, "File not found: /nonexistent/nope.txt")
 
 
-def test_tries_are_told() -> None:
+def test_tries_are_reported() -> None:
     parser, events = parsed(*recorded("drop"))
     retrying, running = pb.RUN_PHASE_RETRYING, pb.RUN_PHASE_RUNNING
     assert [state.phase for state in of(events, "state")] == [retrying, running] * 3
@@ -72,7 +72,7 @@ def test_tries_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "toolfail", "resume"])
-def test_a_last_line_that_is_cut_still_tells_the_end(name: str) -> None:
+def test_a_last_line_that_is_cut_still_reports_the_end(name: str) -> None:
     lines = recorded(name)
     start = lines[-1].replace(b'"session_id"', b'"uuid":"x","session_id"', 1)
     parser, events = parsed(*lines[:-1], start[:120], complete=False)
@@ -92,7 +92,7 @@ def test_a_failure_that_is_cut_is_no_success() -> None:
 def test_a_nested_agent_has_its_lineage() -> None:
     frame = {"type": "stream_event", "parent_tool_use_id": "call_1"}
     frame["event"] = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}}  # type: ignore[assignment]  # a frame is of any shape
-    _, (event,) = parsed(json.dumps(frame).encode())
+    _, (event, _) = parsed(json.dumps(frame).encode())
     assert event.lineage.parent_tool_call_id == "call_1"
 
 
@@ -149,7 +149,7 @@ def test_no_frame_raises(kind: str, fields: dict[str, Any]) -> None:
 # How it is run.
 
 
-def test_a_run_that_nobody_allows_anything(tmp_path: Path) -> None:
+def test_a_run_without_any_permission(tmp_path: Path) -> None:
     plan = adapter().plan(job(tmp_path, config=LINES))
     assert plan.argv == (
         *("/bin/qwen", "--output-format", "stream-json", "--include-partial-messages"),
@@ -188,3 +188,22 @@ def test_what_would_be_taken_for_something_else(tmp_path: Path, fields: Any, pat
     with pytest.raises(DragomanError) as refused:
         adapter().accept(api.ExecuteRequest(prompt="x", workspace=api.Workspace(cwd=str(tmp_path)), **fields))
     assert [violation.path for violation in refused.value.violations] == [path]
+
+
+def test_what_a_tool_changed_is_reported(tmp_path: Path) -> None:
+    parser, path = QwenStreamParser([str(tmp_path)]), str(tmp_path / "a.txt")
+    outputs: list[Output] = []
+    for call_id, name, inputs in (
+        ("c1", "write_file", {"file_path": path, "content": "hello\n"}),
+        ("c2", "edit", {"file_path": path, "old_string": "hello", "new_string": "bye"}),
+    ):
+        call = {"type": "tool_use", "id": call_id, "name": name, "input": inputs}
+        ended = {"type": "tool_result", "tool_use_id": call_id, "content": "Done."}
+        for kind, part in (("assistant", call), ("user", ended)):
+            frame = {"type": kind, "message": {"content": [part]}}
+            outputs += parser.line("stdout", Line(json.dumps(frame).encode(), 0, True))
+        (tmp_path / "a.txt").write_text("hello\n", encoding="utf-8")
+    changes = [output.file_change for output in outputs if isinstance(output, pb.AgentEvent)]
+    created, modified = [change for change in changes if change.path]
+    assert (created.operation, "+hello" in created.diff) == (pb.FILE_OPERATION_CREATE, True)
+    assert (modified.operation, "-hello" in modified.diff) == (pb.FILE_OPERATION_MODIFY, True)

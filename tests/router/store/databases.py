@@ -5,13 +5,14 @@ import secrets
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Final
 
 import psycopg
 import pytest
-from dragoman.router._store.database import Database
-from dragoman.router._store.postgres import PostgresDatabase
-from dragoman.router._store.sqlite import SqliteDatabase
-from dragoman.router._store.store import Store
+from dragoman.router.storage.database import Database
+from dragoman.router.storage.postgres import PostgresDatabase
+from dragoman.router.storage.sqlite import SqliteDatabase
+from dragoman.router.storage.store import Store
 
 KINDS = ("sqlite", "postgres")
 _START_S = 50
@@ -31,8 +32,14 @@ def postgres_server() -> Iterator[str]:
             patch.setattr(
                 postgres_server, "pg_ctl", lambda *args, **more: pg_ctl(*args, **more | {"timeout": _START_S})
             )
-            server = postgres_server.get_server(Path(folder) / "data", cleanup_mode="stop")
+            server = postgres_server.get_server(Path(folder) / "data", cleanup_mode=None)
+        # What is written survives a killed server nevertheless; only a machine that loses power needs fsync.
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
         yield server.get_uri()
+        # At once: an orderly stop writes out every database of the session, which are not read again.
+        pg_ctl(["-w", "stop", "-m", "immediate"], pgdata=server.pgdata, user=server.system_user, timeout=_START_S)
         server.cleanup()
         atexit.unregister(server._cleanup)  # it would make the folder again
 
@@ -42,13 +49,29 @@ def new_database(kind: str, folder: Path, request: pytest.FixtureRequest) -> Dat
     return SqliteDatabase(folder / "runs.db") if kind == "sqlite" else PostgresDatabase(new_postgres(request))
 
 
+_unused: Final[list[str]] = []
+"""Databases of the session's server that tests before had: to empty one costs a tenth of making one."""
+
+
 def new_postgres(request: pytest.FixtureRequest) -> str:
-    """Make an empty database of the session's server, and return its address."""
+    """Take or make a database of the session's server, empty it, and return its address."""
     uri: str = request.getfixturevalue("postgres_server")
-    name = f"d{secrets.token_hex(6)}"
-    with psycopg.connect(uri, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return uri.replace("/postgres?", f"/{name}?")
+    if not _unused:
+        name = f"d{secrets.token_hex(6)}"
+        with psycopg.connect(uri, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        url = uri.replace("/postgres?", f"/{name}?")
+    else:
+        url = _unused.pop()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+    request.addfinalizer(lambda: _unused.append(url))
+    return url
 
 
 @pytest.fixture(params=KINDS)

@@ -1,7 +1,7 @@
 """Events in a row as one value."""
 
 import pytest
-from dragoman.router._store.batches import pack, unpack
+from dragoman.router.storage.batches import pack, unpack
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,5 +27,5 @@ def test_nothing_else_is_taken_for_one(data: bytes) -> None:
 
 @pytest.mark.parametrize("cut", [b"\x05abc", b"\x80", b"\xff\xff\xff\xff\xff\xff\x01"])
 def test_a_cut_value_is_no_value(cut: bytes) -> None:
-    with pytest.raises(ValueError, match="cut"):
+    with pytest.raises(ValueError, match="truncated"):
         list(unpack(cut))

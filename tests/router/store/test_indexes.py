@@ -4,10 +4,10 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import pytest
-from dragoman.router._domain.stored import RunQuery
-from dragoman.router._store.database import Database, Row, Statement, Value
-from dragoman.router._store.sqlite import SqliteDatabase
-from dragoman.router._store.store import Store
+from dragoman.router.model.stored import RunQuery
+from dragoman.router.storage.database import Database, Row, Statement, Value
+from dragoman.router.storage.sqlite import SqliteDatabase
+from dragoman.router.storage.store import Store
 
 _HISTORY = """
 INSERT INTO runs (run_id, accepted_at, finished_at, adapter, agent_id, company_id, task_key, outcome, digest, state,
@@ -36,6 +36,12 @@ class Explained:
 
     async def open(self) -> None:
         await self.database.open()
+
+    async def reopen(self) -> None:
+        await self.database.reopen()
+
+    async def reclaim(self) -> None:
+        await self.database.reclaim()
 
     async def close(self) -> None:
         await self.database.close()
@@ -66,8 +72,8 @@ async def explained(database: Database) -> AsyncIterator[Explained]:
     await database.close()
 
 
-def listing(before: tuple[float, str] | None = None, **wanted: object) -> _Asking:
-    query = RunQuery(**wanted)  # type: ignore[arg-type]  # fields of many types
+def listing(before: tuple[float, str] | None = None, **filters: object) -> _Asking:
+    query = RunQuery(**filters)  # type: ignore[arg-type]  # fields of many types
     return lambda store: store.runs(query, before=before, size=20)
 
 
@@ -93,7 +99,7 @@ async def test_it_is_found_by_an_index(explained: Explained, ask: _Asking, index
 
 @pytest.mark.parametrize("limits", [(50.0, 1 << 40), (0.0, 385_000)], ids=["by-age", "by-size"])
 async def test_what_is_to_be_forgotten_is_found_by_an_index(explained: Explained, limits: tuple[float, int]) -> None:
-    assert await Store(explained).forget(before=limits[0], most_bytes=limits[1]) > 40
+    assert await Store(explained).retention.delete_old(before=limits[0], most_bytes=limits[1]) > 40
     look, *largest, events, runs = explained.plans
     assert all("runs_finished" in plan for plan in largest), largest
     assert re.search("COVERING INDEX runs_finished|Index Only Scan using runs_finished", look), look
@@ -104,6 +110,6 @@ async def test_what_is_to_be_forgotten_is_found_by_an_index(explained: Explained
 
 
 async def test_sessions_that_are_to_be_forgotten_are_found_by_an_index(explained: Explained) -> None:
-    assert await Store(explained).forget_sessions(before=50.0) > 40
+    assert await Store(explained).sessions.delete_unused(before=50.0) > 40
     (plan,) = explained.plans
     assert re.search(r"\bsessions_by_time\b", plan), plan

@@ -7,24 +7,27 @@ from pathlib import Path
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router._domain.contact import Contact
-from dragoman.router._domain.stored import StoredRun
-from dragoman.router._local.clock import SystemClock
-from dragoman.router._rpc.forgetting import Forgetting, Kept
-from dragoman.router._rpc.keeping import LEASE_S, Keeping
-from dragoman.router._store.database import Database, StoreError
-from dragoman.router._store.store import Store
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.storage.database import Database, StoreError
+from dragoman.router.storage.health import StoreHealth
+from dragoman.router.storage.lease_table import LeaseTable
+from dragoman.router.storage.leases import LEASE_S
+from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
+from dragoman.router.storage.retention_table import RetentionTable
+from dragoman.router.storage.run_log import RunLog
+from dragoman.router.storage.store import Store
+from dragoman.router.system import SystemClock
 from dragoman.v1 import router_pb2
 
 from tests.router.harness import PATIENCE_S
 from tests.router.store.test_store import KEY, a_run, ended
-from tests.router.test_sessions import scene_in
+from tests.router.test_sessions import harness_in
 
-KEPT = Kept(seconds=100.0, most_bytes=1000)
+KEPT = RetentionPolicy(seconds=100.0, most_bytes=1000)
 
 
 class SetClock(SystemClock):
-    """A clock that goes when it is told to."""
+    """A clock that a test sets."""
 
     now = 1000.0
 
@@ -33,7 +36,7 @@ class SetClock(SystemClock):
 
 
 class Slow(Store):
-    """A store that takes long to forget, fails when told to, and tells what it was asked."""
+    """A store that takes long to delete, fails on demand, and records its calls."""
 
     fails = False
 
@@ -42,25 +45,39 @@ class Slow(Store):
         self.gate = asyncio.Event()
         self.forgetting = asyncio.Event()
         self.renewed: asyncio.Queue[float] = asyncio.Queue()
-
-    async def forget(self, *, before: float, most_bytes: int) -> int:
-        self.forgetting.set()
-        await self.gate.wait()
-        return await super().forget(before=before, most_bytes=most_bytes)
+        self.retention = SlowRetention(database, self)
+        self.leases = FailingLeases(database, self)
 
     async def begin(self, run: StoredRun) -> bool:
         if self.fails:
             raise StoreError("it is not there")
         return await super().begin(run)
 
-    async def renew(self, owner: str, lease_until: float) -> None:
-        if self.fails:
-            raise StoreError("it is not there")
-        await super().renew(owner, lease_until)
-        self.renewed.put_nowait(lease_until)
-
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[object]:  # type: ignore[override]  # never returns
         raise StoreError("it is not there")
+
+
+class SlowRetention(RetentionTable):
+    def __init__(self, database: Database, store: Slow) -> None:
+        super().__init__(database)
+        self.store = store
+
+    async def delete_old(self, *, before: float, most_bytes: int) -> int:
+        self.store.forgetting.set()
+        await self.store.gate.wait()
+        return await super().delete_old(before=before, most_bytes=most_bytes)
+
+
+class FailingLeases(LeaseTable):
+    def __init__(self, database: Database, store: Slow) -> None:
+        super().__init__(database)
+        self.store = store
+
+    async def renew(self, owner: str, lease_until: float) -> None:
+        if self.store.fails:
+            raise StoreError("it is not there")
+        await super().renew(owner, lease_until)
+        self.store.renewed.put_nowait(lease_until)
 
 
 @pytest.fixture
@@ -73,7 +90,7 @@ async def slow(database: Database) -> AsyncIterator[Slow]:
 
 async def test_a_lease_is_renewed_however_long_forgetting_takes(slow: Slow) -> None:
     await slow.begin(ended("old", 1.0))
-    keeping = Keeping(slow, SystemClock(), "one", kept=KEPT, lease_s=0.03)
+    keeping = RunLog(slow, SystemClock(), "one", kept=KEPT, lease_s=0.03)
     alive = asyncio.ensure_future(keeping.keep_alive())
     async with asyncio.timeout(PATIENCE_S):
         await slow.forgetting.wait()
@@ -93,46 +110,46 @@ async def test_all_that_is_old_is_forgotten_some_at_once(store: Store) -> None:
     await asyncio.gather(*(store.begin(ended(f"r{number}", number / 10)) for number in range(450)))
     for run in (ended("new", 950.0), a_run("live")):
         await store.begin(run)
-    assert await store.forget(before=10.0, most_bytes=1000) == 100
-    await Forgetting(store, clock, KEPT).forget()
+    assert await store.retention.delete_old(before=10.0, most_bytes=1000) == 100
+    await RetentionTask(store, clock, KEPT).forget()
     assert await store.run("r449") is None
     assert await store.run("new") is not None
     assert await store.run("live") is not None
-    assert await store.forget(before=900.0, most_bytes=1000) == 0
+    assert await store.retention.delete_old(before=900.0, most_bytes=1000) == 0
 
 
 async def test_sessions_that_no_run_uses_are_forgotten(store: Store) -> None:
     clock = SetClock()
     other = replace(KEY, task_key="other")
-    await store.keep_session(KEY, router_pb2.StoredSession(runs=1), 100.0)
-    await store.keep_session(other, router_pb2.StoredSession(runs=2), 900.0)
-    await Forgetting(store, clock, KEPT).forget()
-    assert await store.session(KEY) is not None, "for ever"
-    await Forgetting(store, clock, replace(KEPT, sessions_s=800.0)).forget()
-    assert await store.session(KEY) is None
-    assert await store.session(other) is not None
+    await store.sessions.put(KEY, router_pb2.StoredSession(runs=1), 100.0)
+    await store.sessions.put(other, router_pb2.StoredSession(runs=2), 900.0)
+    await RetentionTask(store, clock, KEPT).forget()
+    assert await store.sessions.get(KEY) is not None, "for ever"
+    await RetentionTask(store, clock, replace(KEPT, sessions_s=800.0)).forget()
+    assert await store.sessions.get(KEY) is None
+    assert await store.sessions.get(other) is not None
 
 
 async def test_sessions_are_forgotten_as_it_was_configured(folder: Path) -> None:
-    async with scene_in(folder, log_retain_s=0.0, log_retain_sessions_s=0.01) as scene:
+    async with harness_in(folder, log_retain_s=0.0, log_retain_sessions_s=0.01) as scene:
         await scene.run({"set": "s1"})
         async with asyncio.timeout(PATIENCE_S):
-            while await scene.sessions():  # noqa: ASYNC110 - nobody tells
+            while await scene.sessions():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
 
 
 async def test_who_comes_back_after_an_outage_lets_others_renew_first(slow: Slow) -> None:
     clock = SetClock()
-    keeping = Keeping(slow, clock, "one", kept=KEPT)
-    assert not keeping.may_claim(), "it was not there before"
+    keeping = RunLog(slow, clock, "one", kept=KEPT)
+    assert not keeping.ownership.may_claim(), "it was not there before"
 
     async def renew(at: float, *, fails: bool = False) -> bool:
         clock.now, slow.fails = at, fails
-        assert await keeping.renew() is not fails
-        return keeping.may_claim()
+        assert await keeping.ownership.renew() is not fails
+        return keeping.ownership.may_claim()
 
     for at in (985.0, 990.0, 995.0):
-        assert not await renew(at), "nobody knows how long the log has been there"
+        assert not await renew(at), "it is unknown how long the log has been there"
     assert await renew(1000.0)
     assert await renew(1005.0)
     assert not await renew(1010.0, fails=True)
@@ -140,12 +157,12 @@ async def test_who_comes_back_after_an_outage_lets_others_renew_first(slow: Slow
     for at in (1035.0, 1040.0, 1044.0):
         assert not await renew(at)
     assert await renew(1045.0), "by now they are renewed, or theirs is the fault"
-    keeping.missed()
-    assert not keeping.may_claim(), "who looks for runs has seen it fail"
+    keeping.ownership.record_failure()
+    assert not keeping.ownership.may_claim(), "who looks for runs has seen it fail"
 
 
-class Unheard(Store):
-    """A store whose first claim is done, and answered by a broken connection."""
+class Unheard(LeaseTable):
+    """Leases whose first claim is done, and answered by a broken connection."""
 
     is_heard = False
 
@@ -157,41 +174,42 @@ class Unheard(Store):
         raise StoreError("the connection broke")
 
 
-async def test_a_claim_that_nobody_heard_of_is_found_by_the_next(database: Database) -> None:
-    store, clock = Unheard(database), SetClock()
+async def test_a_claim_whose_answer_was_lost_is_found_by_the_next(database: Database) -> None:
+    store, clock = Store(database), SetClock()
+    store.leases = Unheard(database)
     await store.open()
     for run in (a_run("theirs", owner="two"), a_run("mine", owner="one"), ended("over", 1.0)):
         await store.begin(run)
-    await store.release("two")
-    keeping = Keeping(store, clock, "one", kept=KEPT)
+    await store.leases.release("two")
+    keeping = RunLog(store, clock, "one", kept=KEPT)
     with pytest.raises(StoreError):
-        await keeping.claim()
-    (taken,) = await keeping.claim()
+        await keeping.ownership.claim()
+    (taken,) = await keeping.ownership.claim()
     assert (taken.run_id, taken.owner, taken.reserved) == ("theirs", "one", a_run("theirs").reserved + 1)
-    assert await keeping.claim() == []
+    assert await keeping.ownership.claim() == []
     await store.close()
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-async def test_just_after_an_outage_or_a_start_only_what_was_given_up_is_claimed(
+async def test_just_after_an_outage_or_a_start_only_released_runs_are_claimed(
     database: Database, *, is_new: bool
 ) -> None:
     store, clock = Store(database), SetClock()
-    keeping = Keeping(store, clock, "one", kept=KEPT)
+    keeping = RunLog(store, clock, "one", kept=KEPT)
     await keeping.open()
     for run in (a_run("alive", owner="two"), a_run("given-up", owner="three")):
         await store.begin(run)
-    await store.release("three")
+    await store.leases.release("three")
     if not is_new:
         for _ in range(4):
-            await keeping.renew()
+            await keeping.ownership.renew()
             clock.now += 5.0
-        keeping.missed()
-    assert [run.run_id for run in await keeping.claim()] == ["given-up"]
+        keeping.ownership.record_failure()
+    assert [run.run_id for run in await keeping.ownership.claim()] == ["given-up"]
     for _ in range(5):
-        await keeping.renew()
+        await keeping.ownership.renew()
         clock.now += 5.0
-    assert [run.run_id for run in await keeping.claim()] == ["alive"], "by now it would be renewed"
+    assert [run.run_id for run in await keeping.ownership.claim()] == ["alive"], "by now it would be renewed"
     await keeping.close()
 
 
@@ -199,7 +217,7 @@ async def test_just_after_an_outage_or_a_start_only_what_was_given_up_is_claimed
 async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_a_new_one(
     slow: Slow, monkeypatch: pytest.MonkeyPatch, *, is_written_meanwhile: bool
 ) -> None:
-    keeping = Keeping(slow, SystemClock(), "one", kept=KEPT)
+    keeping = RunLog(slow, SystemClock(), "one", kept=KEPT)
     await keeping.open()
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r"))
     slow.fails = True
@@ -227,51 +245,51 @@ async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_
 
 
 def test_what_was_not_seen_for_long_was_away() -> None:
-    contact = Contact(LEASE_S)
+    contact = StoreHealth(LEASE_S)
     for at in (985.0, 990.0, 995.0):
-        assert not contact.lasts(at), "it has just been opened"
-        contact.worked(at)
-        assert not contact.lasts(at)
-    contact.worked(1000.0)
-    assert contact.lasts(1010.0)
-    assert not contact.lasts(1011.0), "a renewal hangs"
-    contact.worked(1012.0)
-    assert not contact.lasts(1012.0)
+        assert not contact.is_stable(at), "it has just been opened"
+        contact.record_success(at)
+        assert not contact.is_stable(at)
+    contact.record_success(1000.0)
+    assert contact.is_stable(1010.0)
+    assert not contact.is_stable(1011.0), "a renewal hangs"
+    contact.record_success(1012.0)
+    assert not contact.is_stable(1012.0)
     for at in (1017.0, 1022.0, 1026.0):
-        contact.worked(at)
-        assert not contact.lasts(at)
-    contact.worked(1027.0)
-    assert contact.lasts(1027.0)
+        contact.record_success(at)
+        assert not contact.is_stable(at)
+    contact.record_success(1027.0)
+    assert contact.is_stable(1027.0)
 
 
 def test_a_clock_that_was_set_back_holds_nothing_up_for_long() -> None:
-    contact = Contact(LEASE_S)
-    contact.worked(5000.0)
-    contact.worked(1000.0)
-    assert not contact.lasts(1000.0)
+    contact = StoreHealth(LEASE_S)
+    contact.record_success(5000.0)
+    contact.record_success(1000.0)
+    assert not contact.is_stable(1000.0)
     for at in (1005.0, 1010.0, 1015.0):
-        contact.worked(at)
-    assert contact.lasts(1015.0)
+        contact.record_success(at)
+    assert contact.is_stable(1015.0)
 
 
-async def test_what_cannot_be_read_is_told(slow: Slow) -> None:
+async def test_what_cannot_be_read_is_reported(slow: Slow) -> None:
     with pytest.raises(DragomanError) as caught:
-        await Keeping(slow, SystemClock(), "one", kept=KEPT).at_task("c", "a", "t")
+        await RunLog(slow, SystemClock(), "one", kept=KEPT).at_task("c", "a", "t")
     assert caught.value.reason is Reason.RUN_LOG_UNAVAILABLE
 
 
 async def test_a_run_that_was_refused_is_found_no_more_while_it_is_still_kept(store: Store) -> None:
-    keeping = Keeping(store, SystemClock(), "one", kept=KEPT)
+    keeping = RunLog(store, SystemClock(), "one", kept=KEPT)
     for run in (a_run(), a_run("theirs", owner="two")):
         await store.begin(run)
-        keeping.forget(run.run_id).close()  # nobody waits for it
+        keeping.forget(run.run_id).close()  # nothing waits for it
     assert await keeping.find("r") is None
     assert await keeping.find("theirs") is not None
     assert [run.run_id for run in await keeping.at_task("c", "a", "t")] == ["theirs"]
     work = asyncio.ensure_future(keeping.writer.run())
     async with asyncio.timeout(PATIENCE_S):
-        await keeping.writer.removed("r")
-        await keeping.writer.removed("theirs")
+        await keeping.writer.removals.wait("r")
+        await keeping.writer.removals.wait("theirs")
     assert await store.run("r") is None
     assert await store.run("theirs") is not None
     await keeping.writer.close()

@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from dragoman.router._domain.stored import StoredEvents
-from dragoman.router._rpc.keeping import LEASE_S
-from dragoman.router._store.database import StoreError
-from dragoman.router._store.postgres import PostgresDatabase
-from dragoman.router._store.store import Store
 from dragoman.router.config import RouterConfig
+from dragoman.router.model.stored import StoredEvents
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.leases import LEASE_S
+from dragoman.router.storage.postgres import PostgresDatabase
+from dragoman.router.storage.store import Store
 from dragoman.v1 import router_pb2
 
 from tests.router.harness import PATIENCE_S, config, routing
@@ -70,7 +70,7 @@ async def wait_for_locks(url: str, count: int) -> None:
     asking = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with asyncio.timeout(PATIENCE_S):
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            while await (await connection.execute(asking)).fetchone() != (count,):  # noqa: ASYNC110 - a server tells nobody
+            while await (await connection.execute(asking)).fetchone() != (count,):  # noqa: ASYNC110 - a server has no event for it
                 await asyncio.sleep(0.01)
 
 
@@ -89,7 +89,11 @@ async def test_two_that_change_the_same_runs_never_wait_for_one_another(
             await other.execute("SELECT FROM runs WHERE run_id = 'a' FOR UPDATE")
             writing = asyncio.ensure_future(store.write([StoredEvents("c", 1, 2, b"e")], runs[::-1]))
             await wait_for_locks(url, 1)
-            many = store.renew("one", 60.0) if change == "renewed" else store.claim("two", now=51.0, lease_until=99.0)
+            many = (
+                store.leases.renew("one", 60.0)
+                if change == "renewed"
+                else store.leases.claim("two", now=51.0, lease_until=99.0)
+            )
             changing = asyncio.ensure_future(many)
             await wait_for_locks(url, 2)
         assert await writing == []
@@ -98,7 +102,9 @@ async def test_two_that_change_the_same_runs_never_wait_for_one_another(
         await store.close()
 
 
-async def test_who_cannot_reach_the_server_is_told_why(capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+async def test_an_unreachable_server_is_reported_with_the_reason(
+    capfd: pytest.CaptureFixture[str], folder: Path
+) -> None:
     database = PostgresDatabase(f"postgresql://user:secret@/none?host={folder}")
     database.connect_s = 1.0
     with pytest.raises(StoreError, match="No such file or directory") as failure:
@@ -108,8 +114,8 @@ async def test_who_cannot_reach_the_server_is_told_why(capfd: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("rest", ["bob:secret pw@/x", "bob:secret@[::bad/x", "bob:secret@/x?nonsense=1"])
-async def test_an_address_that_is_none_is_told_without_its_password(rest: str) -> None:
-    with pytest.raises(StoreError, match="percent-encoded") as failure:
+async def test_an_invalid_address_is_reported_without_its_password(rest: str) -> None:
+    with pytest.raises(StoreError, match="percent-encode") as failure:
         await PostgresDatabase(f"postgresql://{rest}").open()
     assert failure.value.is_lasting
     assert "secret" not in "".join(traceback.format_exception(failure.value))
@@ -124,14 +130,16 @@ async def test_a_password_may_have_anything_in_it(request: pytest.FixtureRequest
 
 
 async def test_a_host_may_be_percent_encoded(request: pytest.FixtureRequest) -> None:
-    given = psycopg.conninfo.conninfo_to_dict(new_postgres(request))
-    database = PostgresDatabase(f"postgresql://postgres@{quote(str(given['host']), safe='')}/{given['dbname']}")
+    parameters = psycopg.conninfo.conninfo_to_dict(new_postgres(request))
+    database = PostgresDatabase(
+        f"postgresql://postgres@{quote(str(parameters['host']), safe='')}/{parameters['dbname']}"
+    )
     await database.open()
     assert await database.fetch("SELECT count(*) FROM runs", {}) == [(0,)]
     await database.close()
 
 
-async def test_what_was_perhaps_done_is_told_from_what_was_not(request: pytest.FixtureRequest) -> None:
+async def test_what_was_perhaps_done_is_distinguished_from_what_was_not(request: pytest.FixtureRequest) -> None:
     database = PostgresDatabase(new_postgres(request))
     await database.open()
     try:
@@ -158,8 +166,8 @@ async def test_both_spellings_of_its_url_are_understood(request: pytest.FixtureR
         assert not (await caller.router.ListRuns(router_pb2.ListRunsRequest(), timeout=PATIENCE_S)).runs
 
 
-def test_a_run_log_that_is_neither_is_refused_without_telling_its_password() -> None:
-    with pytest.raises(ValueError, match="'mysql' is no postgresql:// URL") as failure:
+def test_a_run_log_that_is_neither_is_refused_without_its_password() -> None:
+    with pytest.raises(ValueError, match="'mysql' must be a postgresql:// URL") as failure:
         RouterConfig(run_log="mysql://user:secret@host/runs")
     assert "secret" not in str(failure.value)
 
@@ -211,7 +219,7 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(request: pytest.F
 
 async def why_not(store: Store) -> StoreError | None:
     try:
-        await store.renew("one", 9.0)
+        await store.leases.renew("one", 9.0)
     except StoreError as error:
         return error
     return None

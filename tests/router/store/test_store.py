@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import yoyo
 from dragoman.protocol.limits import MIB
-from dragoman.router._domain.stored import RunQuery, SessionId, StoredEvents, StoredRun
-from dragoman.router._store.database import Database, Row, Statement, StoreError, Value
-from dragoman.router._store.postgres import PostgresDatabase
-from dragoman.router._store.sqlite import SqliteDatabase
-from dragoman.router._store.store import Store, session_name
+from dragoman.router.model.assignment import Dispatched
+from dragoman.router.model.stored import RunQuery, SessionId, StoredEvents, StoredRun
+from dragoman.router.storage.database import Database, Row, Statement, StoreError, Value
+from dragoman.router.storage.postgres import PostgresDatabase
+from dragoman.router.storage.session_table import session_name
+from dragoman.router.storage.sqlite import SqliteDatabase
+from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 
@@ -43,7 +45,7 @@ async def kept(store: Store, run_id: str = "r") -> StoredRun:
 
 
 async def test_a_run_is_kept_as_it_is(store: Store) -> None:
-    run = a_run(digest=b"\x00\xff", place='{"address": "unix:/s"}', orphan_after=2.5)
+    run = a_run(digest=b"\x00\xff", assignment=Dispatched("unix:/s", "i"), router="unix:/r", orphan_after=2.5)
     assert await store.begin(run)
     assert await store.run("r") == run
     assert await store.run("another") is None
@@ -78,7 +80,7 @@ async def test_what_is_read_at_once_is_bounded_in_bytes(store: Store) -> None:
     assert pages == [[1, 2, 3, 4, 5], [6, 7], [8, 9]]
 
 
-async def test_what_was_not_kept_is_told(store: Store) -> None:
+async def test_what_was_not_written_is_reported(store: Store) -> None:
     await store.begin(a_run())
     await store.write([StoredEvents("r", 1, 7, None)], [a_run(logged=7)])
     assert await store.events("r", 0) == [StoredEvents("r", 1, 7, None)]
@@ -92,7 +94,7 @@ async def test_writing_again_what_was_perhaps_written_changes_nothing(store: Sto
     assert await store.events("r", 0) == [batch]
 
 
-async def test_what_came_while_nobody_knew_whether_it_was_written_is_kept_too(store: Store) -> None:
+async def test_what_came_while_the_write_was_in_doubt_is_written_too(store: Store) -> None:
     await store.begin(a_run())
     await store.write([StoredEvents("r", 1, 3, b"first three")], [a_run(logged=3)])
     await store.write([StoredEvents("r", 1, 5, b"all five")], [a_run(logged=5)])
@@ -104,17 +106,17 @@ async def test_a_run_that_was_perhaps_begun_is_begun_again_by_its_owner(store: S
     assert await store.begin(a_run())
     assert not await store.begin(a_run(owner="two"))
     assert await store.begin(a_run(reserved=30_000))
-    assert (await kept(store)).reserved == 30_000, "no more may be told than is written"
+    assert (await kept(store)).reserved == 30_000, "no more may be published than is written"
 
 
-async def test_nobody_takes_over_what_is_its_own(store: Store) -> None:
+async def test_no_router_recovers_its_own_runs(store: Store) -> None:
     await store.begin(a_run(lease_until=1.0))
-    assert await store.claim("one", now=50.0, lease_until=99.0) == []
+    assert await store.leases.claim("one", now=50.0, lease_until=99.0) == []
 
 
 async def test_a_run_of_another_owner_is_not_written_over(store: Store) -> None:
     await store.begin(a_run())
-    (taken,) = await store.claim("two", now=51.0, lease_until=99.0)
+    (taken,) = await store.leases.claim("two", now=51.0, lease_until=99.0)
     assert taken.owner == "two"
     assert await store.write([StoredEvents("r", 1, 2, b"late")], [a_run(logged=2)]) == ["r"]
     assert await store.events("r", 0) == []
@@ -127,31 +129,31 @@ async def test_only_an_expired_lease_is_taken_over(store: Store) -> None:
     await store.begin(a_run("live", lease_until=50.0))
     await store.begin(a_run("dead", lease_until=10.0))
     await store.begin(replace(ended("over", 5.0), lease_until=10.0))
-    claimed = await asyncio.gather(*(store.claim(f"c{n}", now=20.0, lease_until=99.0) for n in range(4)))
+    claimed = await asyncio.gather(*(store.leases.claim(f"c{n}", now=20.0, lease_until=99.0) for n in range(4)))
     assert [run.run_id for runs in claimed for run in runs] == ["dead"]
-    await store.renew("one", 100.0)
-    assert await store.claim("late", now=60.0, lease_until=99.0) == []
-    await store.release("one")
-    assert [run.run_id for run in await store.claim("next", now=60.0, lease_until=99.0)] == ["live"]
+    await store.leases.renew("one", 100.0)
+    assert await store.leases.claim("late", now=60.0, lease_until=99.0) == []
+    await store.leases.release("one")
+    assert [run.run_id for run in await store.leases.claim("next", now=60.0, lease_until=99.0)] == ["live"]
 
 
-async def test_who_takes_a_run_over_has_one_sequence_that_nobody_told_of(store: Store) -> None:
+async def test_the_next_owner_of_a_run_begins_after_all_published_sequences(store: Store) -> None:
     await store.begin(a_run(reserved=10_000, lease_until=1.0))
-    (taken,) = await store.claim("two", now=50.0, lease_until=99.0)
+    (taken,) = await store.leases.claim("two", now=50.0, lease_until=99.0)
     assert taken.reserved == (await kept(store)).reserved == 10_001
-    (again,) = await store.claim("three", now=100.0, lease_until=150.0)
-    assert again.reserved == 10_002, "what two told of under its own is not told again by three"
+    (again,) = await store.leases.claim("three", now=100.0, lease_until=150.0)
+    assert again.reserved == 10_002, "what two published under its own sequences three does not publish again"
 
 
 async def test_runs_are_listed_newest_first_in_pages(store: Store) -> None:
     for number in range(7):
         await store.begin(a_run(f"r{number}", accepted_at=float(number // 2)))
-    told: list[str] = []
+    listed: list[str] = []
     before: tuple[float, str] | None = None
     while page := await store.runs(RunQuery(), before=before, size=3):
-        told += [run.run_id for run in page]
+        listed += [run.run_id for run in page]
         before = (page[-1].accepted_at, page[-1].run_id)
-    assert told == ["r6", "r5", "r4", "r3", "r2", "r1", "r0"]
+    assert listed == ["r6", "r5", "r4", "r3", "r2", "r1", "r0"]
 
 
 async def test_runs_are_found_by_what_is_asked(store: Store) -> None:
@@ -161,8 +163,8 @@ async def test_runs_are_found_by_what_is_asked(store: Store) -> None:
     for run in (a_run(), other, replace(ended("over", 3.0), accepted_at=3.0)):
         await store.begin(run)
 
-    async def found(**wanted: object) -> list[str]:
-        query = RunQuery(**wanted)  # type: ignore[arg-type]  # fields of many types
+    async def found(**filters: object) -> list[str]:
+        query = RunQuery(**filters)  # type: ignore[arg-type]  # fields of many types
         return [run.run_id for run in await store.runs(query, before=None, size=10)]
 
     assert await found() == ["over", "other", "r"]
@@ -174,7 +176,7 @@ async def test_runs_are_found_by_what_is_asked(store: Store) -> None:
     assert await found(task_key="none") == []
 
 
-async def test_live_runs_of_one_task_are_found_whoever_follows_them(store: Store) -> None:
+async def test_live_runs_of_one_task_are_found_whatever_their_owner(store: Store) -> None:
     for run in (a_run("here"), a_run("there", owner="two"), ended("over", 3.0)):
         await store.begin(run)
     for field in ("company_id", "agent_id", "task_key"):
@@ -198,7 +200,7 @@ async def test_old_and_too_many_runs_are_forgotten_with_their_events(store: Stor
     for run in (ended("old", 1.0, 10), ended("large", 8.0, 100), ended("new", 9.0, 50), a_run("live")):
         await store.begin(run)
         await store.write([StoredEvents(run.run_id, 1, 1, b"e")], [run])
-    assert await store.forget(before=2.0, most_bytes=100) == 2
+    assert await store.retention.delete_old(before=2.0, most_bytes=100) == 2
     assert [run.run_id for run in await store.runs(RunQuery(), before=None, size=9)] == ["new", "live"]
     assert await store.events("large", 0) == []
     assert await store.events("new", 0) != []
@@ -211,7 +213,7 @@ async def test_a_very_large_run_loses_its_events_before_others_are_forgotten_for
     await store.write(events, [ended("huge", 8.0, 199 * MIB // 4)])
     await store.write(events[:0], [replace(await kept(store, "huge"), logged=199)])
     steps = 0
-    while await store.forget(before=0.0, most_bytes=2 * MIB):
+    while await store.retention.delete_old(before=0.0, most_bytes=2 * MIB):
         steps += 1
     assert {run.run_id for run in await store.runs(RunQuery(), before=None, size=9)} == {"old", "huge", "live"}
     assert steps == 2, "some at once"
@@ -222,8 +224,8 @@ async def test_a_very_large_run_loses_its_events_before_others_are_forgotten_for
 async def test_many_bytes_are_not_forgotten_at_once(store: Store) -> None:
     for number in range(3):
         await store.begin(ended(f"r{number}", float(number), 30 * MIB))
-    assert await store.forget(before=9.0, most_bytes=MIB) == 2
-    assert await store.forget(before=9.0, most_bytes=MIB) == 1
+    assert await store.retention.delete_old(before=9.0, most_bytes=MIB) == 2
+    assert await store.retention.delete_old(before=9.0, most_bytes=MIB) == 1
 
 
 class Overtaken:
@@ -236,7 +238,7 @@ class Overtaken:
 
     async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
         rows = await self._database.fetch(sql, values)
-        await self._other.forget(before=0.0, most_bytes=100)
+        await self._other.retention.delete_old(before=0.0, most_bytes=100)
         return rows
 
     async def execute(self, statements: Sequence[Statement]) -> list[int]:
@@ -244,6 +246,12 @@ class Overtaken:
 
     async def open(self) -> None:
         await self._database.open()
+
+    async def reopen(self) -> None:
+        await self._database.reopen()
+
+    async def reclaim(self) -> None:
+        await self._database.reclaim()
 
     async def close(self) -> None:
         await self._database.close()
@@ -254,34 +262,34 @@ async def test_several_routers_that_forget_at_once_forget_no_more_than_one(datab
     await store.open()
     for number in range(20):
         await store.begin(ended(f"r{number:02}", float(number), 10))
-    await store.forget(before=0.0, most_bytes=100)
+    await store.retention.delete_old(before=0.0, most_bytes=100)
     left = await store.runs(RunQuery(), before=None, size=99)
     assert {run.run_id for run in left} == {f"r{number}" for number in range(10, 20)}
     await store.close()
 
 
 async def test_a_session_is_kept_replaced_and_forgotten(store: Store) -> None:
-    assert await store.session(KEY) is None
-    await store.keep_session(KEY, router_pb2.StoredSession(runs=1), 1.0)
-    await store.keep_session(KEY, router_pb2.StoredSession(runs=2), 2.0)
-    found = await store.session(KEY)
+    assert await store.sessions.get(KEY) is None
+    await store.sessions.put(KEY, router_pb2.StoredSession(runs=1), 1.0)
+    await store.sessions.put(KEY, router_pb2.StoredSession(runs=2), 2.0)
+    found = await store.sessions.get(KEY)
     assert found is not None
     assert found.runs == 2
-    assert await store.forget_session(KEY)
-    assert not await store.forget_session(KEY)
+    assert await store.sessions.delete(KEY)
+    assert not await store.sessions.delete(KEY)
 
 
 async def test_sessions_are_listed_last_used_first_in_pages(store: Store) -> None:
     keys = [replace(KEY, task_key=f"t{number}") for number in range(5)]
     for number, key in enumerate(keys):
-        await store.keep_session(key, router_pb2.StoredSession(runs=number), float(number // 2))
-    told: list[int] = []
+        await store.sessions.put(key, router_pb2.StoredSession(runs=number), float(number // 2))
+    listed: list[int] = []
     before: tuple[float, str] | None = None
-    while page := await store.sessions({"agent_id": "agent"}, before=before, size=2):
-        told += [session.runs for session in page]
+    while page := await store.sessions.page({"agent_id": "agent"}, before=before, size=2):
+        listed += [session.runs for session in page]
         before = (float(page[-1].runs // 2), session_name(keys[page[-1].runs]))
-    assert told == [4, 3, 2, 1, 0]
-    assert await store.sessions({"company_id": "another"}, before=None, size=9) == []
+    assert listed == [4, 3, 2, 1, 0]
+    assert await store.sessions.page({"company_id": "another"}, before=None, size=9) == []
 
 
 async def test_it_is_all_there_when_it_is_opened_again(database: Database) -> None:
@@ -307,7 +315,7 @@ async def test_what_a_later_version_wrote_is_left_alone(database: Database) -> N
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_who_was_killed_while_it_made_the_database_locks_nobody_out(
+async def test_a_process_killed_while_it_created_the_database_leaves_no_lock(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     path = tmp_path / "runs.db"
@@ -335,7 +343,7 @@ async def test_two_may_open_a_new_database_at_once(database: Database) -> None:
     await asyncio.gather(database.close(), other.close())
 
 
-async def test_nobody_else_can_read_the_file(tmp_path: Path) -> None:
+async def test_no_other_user_can_read_the_file(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "runs.db")
     store = Store(database)
     await store.open()
@@ -372,30 +380,30 @@ async def test_what_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(["runs.db", "runs.db-wal", "runs.db-shm"], 0o600)
 
 
-async def test_what_went_wrong_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def migrate(_url: str) -> None:
         try:
             raise sqlite3.OperationalError("database or disk is full")
         finally:  # as the migration tool tidies up
             raise sqlite3.OperationalError("no such table: yoyo_lock")
 
-    monkeypatch.setattr("dragoman.router._store.sqlite.migrate", migrate)
+    monkeypatch.setattr("dragoman.router.storage.sqlite.migrate", migrate)
     with pytest.raises(StoreError, match="database or disk is full"):
         await SqliteDatabase(tmp_path / "runs.db").open()
 
 
-async def test_a_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         await SqliteDatabase(tmp_path / "absent" / "runs.db").open()
 
 
-async def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+async def test_what_is_no_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "runs.db").write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match="not a database"):
         await SqliteDatabase(tmp_path / "runs.db").open()
 
 
-async def test_a_server_that_is_not_there_is_told_without_its_password() -> None:
+async def test_an_absent_server_is_reported_without_its_password() -> None:
     database = PostgresDatabase("postgresql://me:Pa55w0rd-hidden@127.0.0.1:1/runs?connect_timeout=1")
     database.connect_s = 1.0
     with pytest.raises(StoreError) as caught:

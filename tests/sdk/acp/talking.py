@@ -29,7 +29,7 @@ def update(what: str, session: str = "s-1", /, **fields: Any) -> dict[str, Any]:
     return {"method": "session/update", "params": {"sessionId": session, "update": {"sessionUpdate": what, **fields}}}
 
 
-def said(text: str, **fields: Any) -> dict[str, Any]:
+def agent_text(text: str, **fields: Any) -> dict[str, Any]:
     return update("agent_message_chunk", content={"type": "text", "text": text}, **fields)
 
 
@@ -42,11 +42,11 @@ class Talk:
     """One attempt: feed it what the agent says."""
 
     options: AcpOptions = field(default_factory=AcpOptions)
-    wanted: Conversation = field(default_factory=lambda: Conversation(CWD, "hello"))
+    conversation: Conversation = field(default_factory=lambda: Conversation(CWD, "hello"))
     outputs: list[Output] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.parser = AcpParser(self.wanted, self.options)
+        self.parser = AcpParser(self.conversation, self.options)
 
     @classmethod
     def ready(cls, *frames: dict[str, Any], **options: Any) -> "Talk":
@@ -64,7 +64,7 @@ class Talk:
 
     @property
     def written(self) -> list[dict[str, Any]]:
-        """What the agent was told."""
+        """What was written to the agent."""
         return [json.loads(output.data) for output in self.outputs if isinstance(output, Write)]
 
     @property

@@ -9,7 +9,7 @@ from dragoman.sdk.acp import AcpOptions, Conversation, TurnEnd, opening
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.sdk.acp.talking import CWD, READY, Talk, asks, said, update
+from tests.sdk.acp.talking import CWD, READY, Talk, agent_text, asks, update
 
 END = {"id": 3, "result": {"stopReason": "end_turn"}}
 
@@ -40,7 +40,7 @@ def test_the_first_line_says_what_is_offered() -> None:
 
 
 def test_a_turn_from_beginning_to_end() -> None:
-    talk = Talk().hear(*READY, said("Hello"), said(" you."), END)
+    talk = Talk().hear(*READY, agent_text("Hello"), agent_text(" you."), END)
     new, prompt = talk.written
     assert (new["method"], new["params"]) == ("session/new", {"cwd": CWD, "mcpServers": []})
     assert prompt["params"] == {"sessionId": "s-1", "prompt": [{"type": "text", "text": "hello"}]}
@@ -52,13 +52,13 @@ def test_a_turn_from_beginning_to_end() -> None:
     assert report.terminal.succeeded
 
 
-def test_servers_and_directories_are_given_to_the_session() -> None:
+def test_servers_and_directories_are_passed_to_the_session() -> None:
     servers = (
         api.McpServer(name="words", stdio=api.McpStdio(command="words", args=["-v"], env={"KEY": "v"})),
         api.McpServer(name="far", http=api.McpHttp(url="https://mcp.example/", headers={"A": "b"})),
     )
-    wanted = Conversation(CWD, "hello", additional_directories=("/more",), mcp_servers=servers)
-    talk = Talk(wanted=wanted).hear(
+    conversation = Conversation(CWD, "hello", additional_directories=("/more",), mcp_servers=servers)
+    talk = Talk(conversation=conversation).hear(
         offering(mcpCapabilities={"http": True}, sessionCapabilities={"additionalDirectories": {}})
     )
     assert talk.of("notice") == []
@@ -72,10 +72,10 @@ def test_servers_and_directories_are_given_to_the_session() -> None:
     }
 
 
-def test_what_the_agent_does_not_take_is_told() -> None:
+def test_what_the_agent_does_not_support_is_reported() -> None:
     servers = (api.McpServer(name="far", http=api.McpHttp(url="https://mcp.example/")),)
-    wanted = Conversation(CWD, "hello", additional_directories=("/more",), mcp_servers=servers)
-    talk = Talk(wanted=wanted).hear(offering())
+    conversation = Conversation(CWD, "hello", additional_directories=("/more",), mcp_servers=servers)
+    talk = Talk(conversation=conversation).hear(offering())
     assert [notice.code for notice in talk.of("notice")] == ["acp_no_additional_directories", "acp_no_http_mcp"]
     assert "additionalDirectories" not in talk.written[0]["params"]
 
@@ -125,29 +125,29 @@ def test_a_session_is_resumed_in_the_way_that_the_agent_offers(
 
 
 def test_an_agent_that_cannot_resume_loses_the_session() -> None:
-    talk = Talk(wanted=Conversation(CWD, "go on", session_id="s-1")).hear(offering())
+    talk = Talk(conversation=Conversation(CWD, "go on", session_id="s-1")).hear(offering())
     assert (failure(talk).kind, failure(talk).code) == (pb.FAILURE_KIND_SESSION_LOST, "acp_no_resume")
 
 
 def test_a_session_is_copied_if_the_agent_offers_it() -> None:
-    wanted = Conversation(CWD, "go on", session_id="s-0", forks=True)
-    talk = Talk(wanted=wanted).hear(offering(sessionCapabilities={"fork": {}}), READY[1])
+    conversation = Conversation(CWD, "go on", session_id="s-0", forks=True)
+    talk = Talk(conversation=conversation).hear(offering(sessionCapabilities={"fork": {}}), READY[1])
     assert methods(talk) == ["session/fork", "session/prompt"]
     assert talk.parser.report.session_id == "s-1"
-    talk = Talk(wanted=wanted).hear(offering(loadSession=True))
+    talk = Talk(conversation=conversation).hear(offering(loadSession=True))
     assert failure(talk).code == "acp_no_fork"
 
 
-def test_history_is_not_told_again() -> None:
-    talk = Talk(wanted=Conversation(CWD, "go on", session_id="s-1")).hear(
+def test_history_is_not_emitted_again() -> None:
+    talk = Talk(conversation=Conversation(CWD, "go on", session_id="s-1")).hear(
         offering(loadSession=True),
-        said("Said before."),
+        agent_text("Said before."),
         update("user_message_chunk", content={"type": "text", "text": "before"}),
         update("tool_call", toolCallId="t", title="old", status="completed"),
         update("plan", entries=[{"content": "old"}]),
         update("current_mode_update", currentModeId="plan"),
         {"id": 2, "result": {}},
-        said("Said now."),
+        agent_text("Said now."),
         END,
     )
     assert talk.text == talk.parser.report.summary == "Said now."
@@ -164,17 +164,17 @@ def test_history_is_not_told_again() -> None:
     ],
 )
 def test_an_unknown_session_is_lost(answer: dict[str, Any]) -> None:
-    talk = Talk(wanted=Conversation(CWD, "go on", session_id="s-1")).hear(offering(loadSession=True), answer)
+    talk = Talk(conversation=Conversation(CWD, "go on", session_id="s-1")).hear(offering(loadSession=True), answer)
     assert failure(talk).kind == pb.FAILURE_KIND_SESSION_LOST
 
 
 def test_an_adapter_knows_other_words_for_it() -> None:
     answer = error(-32603, "service failure", {"service": "session"})
-    wanted = Conversation(CWD, "go on", session_id="s-1")
-    talk = Talk(wanted=wanted).hear(offering(loadSession=True), answer)
+    conversation = Conversation(CWD, "go on", session_id="s-1")
+    talk = Talk(conversation=conversation).hear(offering(loadSession=True), answer)
     assert failure(talk).kind == pb.FAILURE_KIND_PROCESS_CRASHED
     options = AcpOptions(lost_session=lambda error: error.code == -32603)
-    talk = Talk(options, wanted).hear(offering(loadSession=True), answer)
+    talk = Talk(options, conversation).hear(offering(loadSession=True), answer)
     assert failure(talk).kind == pb.FAILURE_KIND_SESSION_LOST
     talk = Talk(options).hear(offering(loadSession=True), answer)
     assert failure(talk).kind == pb.FAILURE_KIND_PROCESS_CRASHED, "there was no session to lose"
@@ -225,7 +225,7 @@ def test_what_is_in_force_already_is_not_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kind", "code"),
+    ("conversation", "kind", "code"),
     [
         ({"mode": "yolo", "modes": MODES}, pb.FAILURE_KIND_INVALID_CONFIG, "acp_not_offered"),
         ({"mode": "yolo"}, pb.FAILURE_KIND_INVALID_CONFIG, "acp_not_offered"),
@@ -234,8 +234,8 @@ def test_what_is_in_force_already_is_not_set() -> None:
         ({"options": AcpOptions(config_values={"x": "y"})}, pb.FAILURE_KIND_INVALID_CONFIG, "acp_not_offered"),
     ],
 )
-def test_what_is_not_offered_ends_the_run(wanted: dict[str, Any], kind: int, code: str) -> None:
-    talk = opened(**wanted)
+def test_what_is_not_offered_ends_the_run(conversation: dict[str, Any], kind: int, code: str) -> None:
+    talk = opened(**conversation)
     assert (failure(talk).kind, failure(talk).code) == (kind, code)
     assert "session/prompt" not in methods(talk)
 
@@ -243,10 +243,31 @@ def test_what_is_not_offered_ends_the_run(wanted: dict[str, Any], kind: int, cod
 # The end.
 
 
+def test_a_turn_without_progress_is_abandoned() -> None:
+    answers = [agent_text("Half an", messageId=f"m-{number}") for number in range(9)]
+    talk = Talk.ready(*answers[:8])
+    assert talk.parser.report.terminal is None
+    talk.hear(answers[8])
+    assert failure(talk).code == "acp_no_progress"
+    assert failure(talk).kind == pb.FAILURE_KIND_NO_RESULT
+    assert methods(talk)[-1] == "session/cancel"
+    assert talk.closes
+
+
+def test_the_same_words_after_something_was_done_are_progress() -> None:
+    frames = []
+    for number in range(20):
+        frames += [
+            agent_text("Next.", messageId=f"m-{number}"),
+            update("tool_call", toolCallId=f"t-{number}", title="Look"),
+        ]
+    assert Talk.ready(*frames).parser.report.terminal is None
+
+
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("max_tokens", pb.FAILURE_KIND_CONTEXT_OVERFLOW),
+        ("max_tokens", pb.FAILURE_KIND_OUTPUT_LIMIT),
         ("max_turn_requests", pb.FAILURE_KIND_MAX_TURNS),
         ("refusal", pb.FAILURE_KIND_MODEL_REFUSED),
         ("cancelled", pb.FAILURE_KIND_PROCESS_CRASHED),
@@ -254,7 +275,7 @@ def test_what_is_not_offered_ends_the_run(wanted: dict[str, Any], kind: int, cod
     ],
 )
 def test_a_stop_reason_that_is_no_success(reason: str, kind: int) -> None:
-    talk = Talk.ready(said("Hm."), {"id": 3, "result": {"stopReason": reason}})
+    talk = Talk.ready(agent_text("Hm."), {"id": 3, "result": {"stopReason": reason}})
     assert failure(talk).kind == kind
     assert talk.parser.report.terminal is not None
     assert talk.parser.report.terminal.subtype == reason
@@ -274,13 +295,15 @@ def test_an_adapter_reads_errors_that_come_as_text() -> None:
         assert end.stop_reason == "end_turn"
         return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, end.text) if end.text.startswith("Error:") else None
 
-    assert failure(Talk.ready(said("Error: 401"), END, turn_failure=judge)).kind == pb.FAILURE_KIND_AUTH_REQUIRED
-    terminal = Talk.ready(said("Fine."), END, turn_failure=judge).parser.report.terminal
+    assert (
+        failure(Talk.ready(agent_text("Error: 401"), END, turn_failure=judge)).kind == pb.FAILURE_KIND_AUTH_REQUIRED
+    )
+    terminal = Talk.ready(agent_text("Fine."), END, turn_failure=judge).parser.report.terminal
     assert terminal is not None
     assert terminal.succeeded
 
 
-def test_who_is_not_logged_in_is_told_how() -> None:
+def test_a_missing_login_is_reported_with_what_to_do() -> None:
     ways = [{"id": "l", "name": "Log in", "description": "Run `agent login`"}]
     first = {"id": 1, "result": {"protocolVersion": 1, "authMethods": ways}}
     talk = Talk().hear(first, error(-32000, "Authentication required"))
@@ -288,9 +311,9 @@ def test_who_is_not_logged_in_is_told_how() -> None:
     assert failure(talk).message == ("The agent wants you to log in. Ways that it knows: Log in: Run `agent login`.")
 
 
-def test_an_error_of_the_models_service_is_told_as_such() -> None:
-    said_so = error(-32603, "Internal error", {"details": "HTTP 429 Too Many Requests"}, answers=3)
-    talk = Talk.ready(said("Well"), said_so)
+def test_an_error_of_the_models_service_is_classified_as_such() -> None:
+    overloaded = error(-32603, "Internal error", {"details": "HTTP 429 Too Many Requests"}, answers=3)
+    talk = Talk.ready(agent_text("Well"), overloaded)
     assert (failure(talk).kind, failure(talk).http_status) == (pb.FAILURE_KIND_RATE_LIMITED, 429)
     assert talk.parser.report.summary == "Well"
 
@@ -308,14 +331,14 @@ def test_an_error_that_says_nothing_is_a_crash() -> None:
 
 
 def test_the_end_of_output_without_an_answer_is_no_word() -> None:
-    talk = Talk.ready(said("Hel"))
+    talk = Talk.ready(agent_text("Hel"))
     talk.outputs += talk.parser.finish()
     assert talk.parser.report.terminal is None
     assert talk.parser.report.summary == "Hel"
     assert talk.of("text")[-1].WhichOneof("content") is None, "what is held back of it is let go"
 
 
-# Stopping.
+# StopSequence.
 
 
 def test_a_turn_is_cancelled_and_its_questions_with_it() -> None:
@@ -324,9 +347,9 @@ def test_a_turn_is_cancelled_and_its_questions_with_it() -> None:
     talk = Talk.ready(update("tool_call", toolCallId="t", status="in_progress"), permission, form)
     talk.outputs += talk.parser.interrupt()
     assert talk.written[-3:] == [
+        {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s-1"}},
         {"jsonrpc": "2.0", "id": 7, "result": {"outcome": {"outcome": "cancelled"}}},
         {"jsonrpc": "2.0", "id": 8, "result": {"action": "cancel"}},
-        {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s-1"}},
     ]
     talk.hear({"id": 3, "result": {"stopReason": "cancelled"}})
     assert talk.of("tool_result")[0].status == pb.TOOL_STATUS_CANCELLED
@@ -336,7 +359,7 @@ def test_a_turn_is_cancelled_and_its_questions_with_it() -> None:
 
 
 def test_some_answer_a_cancelled_turn_with_an_error() -> None:
-    talk = Talk.ready(said("Hel"))
+    talk = Talk.ready(agent_text("Hel"))
     talk.outputs += talk.parser.interrupt()
     talk.hear(error(-32603, "aborted", answers=3))
     terminal = talk.parser.report.terminal
@@ -362,7 +385,7 @@ def test_a_question_is_withdrawn_when_the_agent_says_so() -> None:
     ]
 
 
-# What nobody asked for.
+# Unexpected frames.
 
 
 @pytest.mark.parametrize(
@@ -381,7 +404,7 @@ def test_what_is_not_known_is_a_log(frame: dict[str, Any]) -> None:
 
 
 def test_a_late_answer_changes_nothing() -> None:
-    talk = Talk.ready(said("Hello"), END, {"id": 3, "result": {"stopReason": "refusal"}})
+    talk = Talk.ready(agent_text("Hello"), END, {"id": 3, "result": {"stopReason": "refusal"}})
     assert talk.parser.report.terminal is not None
     assert talk.parser.report.terminal.succeeded
     assert len(talk.of("log")) == 1

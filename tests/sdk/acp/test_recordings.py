@@ -1,4 +1,4 @@
-"""Recorded conversations with real agents, and what nobody foresaw."""
+"""Recorded conversations with real agents, and frames that no agent should send."""
 
 import copy
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dragoman.sdk import Answer, Line
-from dragoman.sdk._lines import LineSplitter
+from dragoman.sdk._encoding.lines import LineSplitter
 from dragoman.sdk.acp import AcpOptions, AcpParser, Conversation
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +21,7 @@ ALL = AcpOptions(reads_files=True, writes_files=True, terminals=True)
 
 
 def replay(name: str, pieces: list[bytes] | None = None) -> Talk:
-    talk = Talk(wanted=Conversation(CWD, "hello", session_id=LOADED.get(name, "")))
+    talk = Talk(conversation=Conversation(CWD, "hello", session_id=LOADED.get(name, "")))
     splitter = LineSplitter(1 << 20)
     for piece in pieces if pieces is not None else [recorded(name)]:
         talk.feed(line.data for line in splitter.feed(piece))
@@ -88,7 +88,7 @@ def test_copilot_asks_and_is_refused() -> None:
     assert {call.title for call in talk.of("tool_call")} == {"Creating /home/ada/acp_denied_copilot.txt"}
 
 
-def test_copilot_tells_a_diff() -> None:
+def test_copilot_sends_a_diff() -> None:
     (change,) = replay("copilot_write").of("file_change")
     assert (change.operation, change.provenance) == (pb.FILE_OPERATION_CREATE, pb.PROVENANCE_NATIVE)
     assert "+hello from mock\n" in change.diff
@@ -175,8 +175,8 @@ def test_nesting_without_end_is_a_log_or_an_error(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
     call = b'{"toolCallId": "t", "rawInput": {"x": %s}' % deep
     asked = b'{"id": 5, "method": "session/request_permission", "params": {"toolCall": %s}}}' % call
-    told = b'{"method": "session/update", "params": {"update": %s, "sessionUpdate": "tool_call"}}}' % call
+    message = b'{"method": "session/update", "params": {"update": %s, "sessionUpdate": "tool_call"}}}' % call
     talk = Talk.ready()
     before = len(talk.outputs)
-    talk.feed([told, asked])
+    talk.feed([message, asked])
     assert len(talk.outputs) >= before + 2

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from dragoman.sdk import Answer, Ask
-from dragoman.sdk._parser import Perform
-from dragoman.sdk._workbench import AbsentError, WorkbenchError
+from dragoman.sdk._output.parser import HostCall
+from dragoman.sdk._process.host_services import AbsentError, HostCallError
 from dragoman.v1 import event_pb2 as pb
 
-from tests.sdk.acp.talking import CWD, Talk, asks, said, update
+from tests.sdk.acp.talking import CWD, Talk, agent_text, asks, update
 
 OPTIONS = [
     {"optionId": "ever", "kind": "allow_always", "name": "Always"},
@@ -32,8 +32,8 @@ def answer(ask: Ask, option_id: str = "") -> dict[str, Any]:
         pb.INPUT_OPTION_KIND_ALLOW_ONCE,
         pb.INPUT_OPTION_KIND_ALLOW_ALWAYS,
     }
-    told: dict[str, Any] = json.loads(ask.encode(Answer(allowed, option)))
-    return told
+    message: dict[str, Any] = json.loads(ask.encode(Answer(allowed, option)))
+    return message
 
 
 def test_a_permission_is_asked_in_the_agents_own_options() -> None:
@@ -53,7 +53,7 @@ def test_a_permission_is_asked_in_the_agents_own_options() -> None:
     )
 
 
-def test_an_input_that_only_the_question_holds_is_told_with_the_result() -> None:
+def test_an_input_that_only_the_question_has_is_emitted_with_the_result() -> None:
     asked = permission({**CALL, "rawInput": {"path": "a.txt"}})
     talk = Talk.ready(
         update("tool_call", **CALL), asked, update("tool_call_update", toolCallId="t", status="completed")
@@ -62,7 +62,7 @@ def test_an_input_that_only_the_question_holds_is_told_with_the_result() -> None
 
 
 @pytest.mark.parametrize("option", ["once", "ever", "no", "never", "odd"])
-def test_the_option_chosen_is_told(option: str) -> None:
+def test_the_chosen_option_is_sent(option: str) -> None:
     (ask,) = Talk.ready(permission()).asked
     assert answer(ask, option)["result"] == {"outcome": {"outcome": "selected", "optionId": option}}
 
@@ -96,13 +96,13 @@ def test_a_refused_call_is_denied_however_the_agent_calls_it() -> None:
     assert talk.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
 
 
-def test_a_call_that_only_its_permission_tells_of_is_told() -> None:
-    talk = Talk.ready(said("I will."), permission())
+def test_a_call_that_only_its_permission_names_is_emitted() -> None:
+    talk = Talk.ready(agent_text("I will."), permission())
     kinds = [event.WhichOneof("body") for event in talk.events]
     assert kinds[-3:] == ["text", "text", "tool_call"]
     assert talk.of("text")[-1].WhichOneof("content") is None
     answer(talk.asked[0], "no")
-    talk.hear(said("No?"), {"id": 3, "result": {"stopReason": "end_turn"}})
+    talk.hear(agent_text("No?"), {"id": 3, "result": {"stopReason": "end_turn"}})
     assert [result.status for result in talk.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
     assert talk.parser.report.summary == "No?"
 
@@ -135,11 +135,11 @@ def test_no_address_is_opened() -> None:
 # Files and commands.
 
 
-def wishes(talk: Talk) -> list[Perform]:
-    return [output for output in talk.outputs if isinstance(output, Perform)]
+def host_calls(talk: Talk) -> list[HostCall]:
+    return [output for output in talk.outputs if isinstance(output, HostCall)]
 
 
-def test_what_an_agent_only_tells_is_acknowledged_and_not_done() -> None:
+def test_a_request_that_only_informs_is_acknowledged_and_not_executed() -> None:
     talk = Talk.ready(
         asks("fs/write_text_file", path=f"{CWD}/a.txt", content="x"),
         writes_files=True,
@@ -155,7 +155,7 @@ def test_what_an_agent_only_tells_is_acknowledged_and_not_done() -> None:
 def test_what_was_not_offered_is_refused(method: str) -> None:
     talk = Talk.ready(asks(method, path="/project/a", content="", command="ls", terminalId="x"))
     assert talk.written[-1]["error"]["code"] == -32601
-    assert not wishes(talk)
+    assert not host_calls(talk)
     assert not talk.asked
 
 
@@ -174,7 +174,7 @@ def test_writing_needs_permission() -> None:
     talk = Talk.ready(asks("fs/write_text_file", path="/project/a.txt", content="x"), writes_files=True)
     (ask,) = talk.asked
     assert not ask.is_free
-    assert wishes(talk) == []
+    assert host_calls(talk) == []
     assert json.loads(ask.encode(Answer(False, message="No.")))["error"]["message"] == "No."
 
 
@@ -183,9 +183,9 @@ def test_what_was_just_allowed_is_not_asked_again_and_only_once() -> None:
     talk = Talk.ready(permission(), reads_files=True, writes_files=True)
     answer(talk.asked[0], "once")
     talk.hear(asks("fs/read_text_file", 9, path=f"{CWD}/a.txt"), write)
-    assert len(wishes(talk)) == 1
+    assert len(host_calls(talk)) == 1
     talk.hear(write)
-    assert len(wishes(talk)) == 1
+    assert len(host_calls(talk)) == 1
     assert [ask.request.subject.tool_name for ask in talk.asked[1:]] == ["fs/read_text_file", "fs/write_text_file"]
 
 
@@ -193,7 +193,7 @@ def test_what_was_refused_is_asked_again() -> None:
     talk = Talk.ready(permission(), writes_files=True)
     answer(talk.asked[0], "no")
     talk.hear(asks("fs/write_text_file", 8, path=f"{CWD}/a.txt", content="x"))
-    assert wishes(talk) == []
+    assert host_calls(talk) == []
 
 
 def test_what_is_allowed_always_is_not_asked_again() -> None:
@@ -202,7 +202,7 @@ def test_what_is_allowed_always_is_not_asked_again() -> None:
     talk.hear(
         asks("fs/write_text_file", 8, path=f"{CWD}/b.txt", content="x"), asks("terminal/create", 9, command="ls")
     )
-    assert len(wishes(talk)) == 1
+    assert len(host_calls(talk)) == 1
     assert [ask.request.subject.command for ask in talk.asked[1:]] == ["ls"], "it was about editing"
 
 
@@ -225,11 +225,11 @@ def test_a_request_that_says_too_little_is_refused(wrong: dict[str, Any]) -> Non
     assert talk.written[-1]["error"]["code"] == -32602
 
 
-def test_what_comes_of_it_is_told() -> None:
-    (wish,) = wishes(Talk.ready(asks("terminal/output", terminalId="c"), terminals=True))
-    assert json.loads(wish.encode({"output": ""}))["result"] == {"output": ""}
-    assert json.loads(wish.encode(AbsentError("gone")))["error"]["code"] == -32002
-    refused = json.loads(wish.encode(WorkbenchError("outside")))["error"]
+def test_the_outcome_of_a_question_is_reported() -> None:
+    (call,) = host_calls(Talk.ready(asks("terminal/output", terminalId="c"), terminals=True))
+    assert json.loads(call.encode({"output": ""}))["result"] == {"output": ""}
+    assert json.loads(call.encode(AbsentError("gone")))["error"]["code"] == -32002
+    refused = json.loads(call.encode(HostCallError("outside")))["error"]
     assert (refused["code"], refused["message"]) == (-32603, "outside")
 
 
@@ -240,7 +240,7 @@ def test_a_terminal_that_is_part_of_a_call_is_its_output() -> None:
         asks("terminal/wait_for_exit", 8, terminalId="c"),
         terminals=True,
     )
-    output, ended = wishes(talk)
+    output, ended = host_calls(talk)
     output.encode({"output": "hi\n", "truncated": False})
     ended.encode({"exitCode": 3, "signal": None})
     talk.hear(update("tool_call_update", toolCallId="t", status="completed"))

@@ -1,12 +1,13 @@
-"""What the agent tells while it works."""
+"""What the agent reports while it works."""
 
 from typing import Any
 
 import pytest
-from dragoman.sdk.acp import Conversation, ToolState, read_tokens, unified_diff
+from dragoman.sdk.acp import AcpOptions, Conversation, ToolState, read_tokens, unified_diff
+from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
-from tests.sdk.acp.talking import CWD, READY, Talk, said, update
+from tests.sdk.acp.talking import CWD, READY, Talk, agent_text, asks, update
 
 END = {"id": 3, "result": {"stopReason": "end_turn"}}
 
@@ -27,7 +28,9 @@ def words(text: str) -> dict[str, Any]:
 
 
 def test_an_item_ends_where_something_else_begins() -> None:
-    talk = Talk.ready(said("I "), said("will. "), tool("tool_call", title="Write"), said("Done."), END)
+    talk = Talk.ready(
+        agent_text("I "), agent_text("will. "), tool("tool_call", title="Write"), agent_text("Done."), END
+    )
     items = [(text.item_id, text.delta) for text in talk.of("text")]
     assert items == [("text-1", "I "), ("text-1", "will. "), ("text-1", ""), ("text-2", "Done."), ("text-2", "")]
     kinds = [event.WhichOneof("body") for event in talk.events]
@@ -36,7 +39,9 @@ def test_an_item_ends_where_something_else_begins() -> None:
 
 
 def test_messages_are_items_by_their_ids() -> None:
-    talk = Talk.ready(thought("Hm", messageId="a"), said("A", messageId="a"), said("B", messageId="b"), END)
+    talk = Talk.ready(
+        thought("Hm", messageId="a"), agent_text("A", messageId="a"), agent_text("B", messageId="b"), END
+    )
     assert [item.item_id for item in talk.of("thinking")] == ["a", "a"]
     assert list(dict.fromkeys(item.item_id for item in talk.of("text"))) == ["a-2", "b"]
     assert talk.parser.report.summary == "B"
@@ -58,11 +63,11 @@ def test_what_is_no_text_is_named(block: dict[str, Any], shown: str) -> None:
 
 def test_another_session_is_a_nested_agents() -> None:
     talk = Talk.ready(
-        said("main"),
+        agent_text("main"),
         update("agent_message_chunk", "s-2", content={"type": "text", "text": "nested"}),
         update("tool_call", "s-2", toolCallId="n", title="Look"),
         update("current_mode_update", "s-2", currentModeId="plan"),
-        said(" goes on"),
+        agent_text(" goes on"),
         END,
     )
     lineages = [(event.WhichOneof("body"), event.lineage.subagent_id) for event in talk.events[1:]]
@@ -73,6 +78,36 @@ def test_another_session_is_a_nested_agents() -> None:
 
 
 # Tools.
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "server"),
+    [
+        ("words_say", pb.TOOL_KIND_MCP, "words"),
+        ("mcp__words__say", pb.TOOL_KIND_MCP, "words"),
+        ("mcp__other__say", pb.TOOL_KIND_MCP, ""),
+        ("skill", pb.TOOL_KIND_SKILL, ""),
+        ("words_own", pb.TOOL_KIND_TODO, ""),
+        ("strange", pb.TOOL_KIND_OTHER, ""),
+    ],
+)
+def test_a_tools_name_says_what_the_protocol_has_no_word_for(
+    name: str, kind: pb.ToolKind.ValueType, server: str
+) -> None:
+    own = {"skill": pb.TOOL_KIND_SKILL, "words_own": pb.TOOL_KIND_TODO}
+    conversation = Conversation(cwd=CWD, prompt="Do it.", mcp_servers=[adapter_pb2.McpServer(name="words")])
+    talk = Talk(AcpOptions(tool_kinds=own), conversation).hear(*READY)
+    talk.hear(
+        tool("tool_call", kind="other", name=name), asks("session/request_permission", toolCall={"toolCallId": "t"})
+    )
+    assert (talk.of("tool_call")[-1].kind, talk.of("tool_call")[-1].mcp_server) == (kind, server)
+    assert talk.asked[0].request.subject.tool_kind == kind
+
+
+def test_a_tool_of_the_agents_own_is_no_servers() -> None:
+    conversation = Conversation(cwd=CWD, prompt="Do it.", mcp_servers=[adapter_pb2.McpServer(name="read")])
+    talk = Talk(conversation=conversation).hear(*READY, tool("tool_call", kind="read", name="read_file"))
+    assert talk.of("tool_call")[0].kind == pb.TOOL_KIND_READ
 
 
 def test_a_call_is_followed_to_its_end() -> None:
@@ -86,7 +121,7 @@ def test_a_call_is_followed_to_its_end() -> None:
     assert [(call.status, call.input_json) for call in calls] == [
         (pb.TOOL_STATUS_PENDING, ""),
         (pb.TOOL_STATUS_RUNNING, '{"path":"a.txt"}'),
-    ], "what does not change is not told again"
+    ], "what does not change is not emitted again"
     assert {(call.kind, call.title) for call in calls} == {(pb.TOOL_KIND_EDIT, "write")}
     (result,) = talk.of("tool_result")
     assert (result.status, result.content, result.output_json) == (
@@ -102,7 +137,7 @@ def test_a_call_is_followed_to_its_end() -> None:
     )
 
 
-def test_a_diff_is_a_change_that_the_agent_tells() -> None:
+def test_a_diff_is_a_change_that_the_agent_reports() -> None:
     diff = {"type": "diff", "path": f"{CWD}/a.txt", "oldText": "one\ntwo\n", "newText": "one\n2"}
     talk = Talk.ready(tool("tool_call", kind="edit", status="pending", content=[diff]))
     assert talk.of("file_change") == [], "it is not done yet"
@@ -122,7 +157,7 @@ def test_a_file_without_a_past_is_new(old: str | None) -> None:
     assert change.diff == f"--- /dev/null\n+++ {CWD}/a.txt\n@@ -0,0 +1 @@\n+x\u2028y\n"
 
 
-def test_a_huge_diff_is_not_made() -> None:
+def test_a_huge_diff_is_not_computed() -> None:
     assert unified_diff("a", "x\n" * 9_999, "y\n" * 2, created=False) == ""
 
 
@@ -141,19 +176,19 @@ def test_a_failed_call_changes_nothing() -> None:
     (result,) = talk.of("tool_result")
     assert (result.status, result.is_error, result.content) == (pb.TOOL_STATUS_FAILED, True, "no room")
     assert talk.of("file_change") == []
-    assert len(talk.of("tool_call")) == 1, "it was never told that it began"
+    assert len(talk.of("tool_call")) == 1, "its start was never emitted"
 
 
 @pytest.mark.parametrize(
     ("output", "code"),
     [({"exitCode": 3}, 3), ({"metadata": {"exit": 0}}, 0), ({"exit_code": "3"}, None), ({"exit": 1e99}, None)],
 )
-def test_an_exit_code_is_read_where_it_is_said(output: dict[str, Any], code: int | None) -> None:
+def test_an_exit_code_is_read_from_where_agents_put_it(output: dict[str, Any], code: int | None) -> None:
     (result,) = Talk.ready(tool("tool_call", kind="execute", status="completed", rawOutput=output)).of("tool_result")
     assert (result.exit_code if result.HasField("exit_code") else None) == code
 
 
-def test_output_that_grows_is_told_in_pieces() -> None:
+def test_output_that_grows_is_emitted_in_pieces() -> None:
     talk = Talk.ready(
         tool("tool_call", kind="execute", status="in_progress"),
         tool(content=[words("one\n")]),
@@ -165,7 +200,7 @@ def test_output_that_grows_is_told_in_pieces() -> None:
     assert talk.of("tool_result")[0].content == "one\ntwo\n"
 
 
-def test_a_second_end_is_not_told() -> None:
+def test_a_second_end_is_not_emitted() -> None:
     talk = Talk.ready(tool("tool_call", status="completed"), tool(status="completed"), tool(status="failed"))
     assert len(talk.of("tool_result")) == 1
 
@@ -177,7 +212,7 @@ def test_a_call_without_an_id_is_nothing() -> None:
 # Facts.
 
 
-def test_facts_of_the_session_are_told_when_they_change() -> None:
+def test_facts_of_the_session_are_emitted_when_they_change() -> None:
     talk = Talk.ready(
         update("available_commands_update", availableCommands=[{"name": "init"}, {"name": "web"}]),
         update("session_info_update", title="A title"),
@@ -192,10 +227,12 @@ def test_facts_of_the_session_are_told_when_they_change() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plan", "plan_update"])
-def test_a_plan_is_told_whole(kind: str) -> None:
+def test_a_plan_is_emitted_whole(kind: str) -> None:
     plan = {"entries": [{"content": "Do it", "status": "in_progress", "priority": "high"}, {"content": "Rest"}]}
-    (made,) = Talk.ready(update(kind, **(plan if kind == "plan" else {"plan": {"planId": "p", **plan}}))).of("plan")
-    first, second = made.entries
+    (emitted,) = Talk.ready(update(kind, **(plan if kind == "plan" else {"plan": {"planId": "p", **plan}}))).of(
+        "plan"
+    )
+    first, second = emitted.entries
     assert (first.content, first.status, first.priority) == ("Do it", pb.PLAN_ENTRY_STATUS_IN_PROGRESS, "high")
     assert (second.content, second.status) == ("Rest", pb.PLAN_ENTRY_STATUS_UNSPECIFIED)
 
@@ -215,7 +252,7 @@ def cost_of(talk: Talk) -> str | None:
 
 
 def test_the_context_and_the_cost_are_the_sessions() -> None:
-    talk = Talk.ready(said("x"), usage_update(0.1), usage_update(0.30000000000000004, 250), END)
+    talk = Talk.ready(agent_text("x"), usage_update(0.1), usage_update(0.30000000000000004, 250), END)
     last = talk.of("usage")[-1]
     assert (last.scope, last.semantics) == (pb.USAGE_SCOPE_SESSION, pb.USAGE_SEMANTICS_CUMULATIVE)
     assert (last.cost.amount, last.context_used, last.context_size) == ("0.3", 250, 1000)
@@ -223,16 +260,20 @@ def test_the_context_and_the_cost_are_the_sessions() -> None:
     assert talk.parser.report.session_params == {"acpSessionCost": "0.3"}
 
 
+def test_a_cost_with_too_many_digits_to_round_is_reported_as_it_came() -> None:
+    assert cost_of(Talk.ready(agent_text("x"), usage_update(5e18), END)) == "5" + "0" * 18
+
+
 def test_of_a_resumed_session_only_the_difference_is_this_runs() -> None:
     offers = {"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}}
-    resumed = ({"id": 2, "result": {}}, said("x"), usage_update(0.5), END)
-    known = Talk(wanted=Conversation(CWD, "go on", session_id="s-1", cost_before="0.2"))
+    resumed = ({"id": 2, "result": {}}, agent_text("x"), usage_update(0.5), END)
+    known = Talk(conversation=Conversation(CWD, "go on", session_id="s-1", cost_before="0.2"))
     assert cost_of(known.hear(offers, *resumed)) == "0.3"
-    unknown = Talk(wanted=Conversation(CWD, "go on", session_id="s-1"))
+    unknown = Talk(conversation=Conversation(CWD, "go on", session_id="s-1"))
     assert cost_of(unknown.hear(offers, *resumed)) is None
-    told = Talk(wanted=Conversation(CWD, "go on", session_id="s-1"))
-    assert cost_of(told.hear(offers, usage_update(0.4), *resumed)) == "0.1"
-    assert len(told.of("usage")) == 1, "what came before is not told again"
+    known_in_part = Talk(conversation=Conversation(CWD, "go on", session_id="s-1"))
+    assert cost_of(known_in_part.hear(offers, usage_update(0.4), *resumed)) == "0.1"
+    assert len(known_in_part.of("usage")) == 1, "what came before is not emitted again"
 
 
 @pytest.mark.parametrize(
@@ -257,9 +298,9 @@ def test_no_tokens_are_not_zero(usage: dict[str, Any]) -> None:
     assert read_tokens(usage) is None
 
 
-def test_tokens_that_are_not_this_runs_are_told_as_what_they_are() -> None:
+def test_tokens_of_other_runs_are_marked_as_such() -> None:
     end = {"id": 3, "result": {"stopReason": "end_turn", "usage": {"inputTokens": 7, "outputTokens": 2}}}
-    talk = Talk.ready(said("x"), end, usage="last_call")
+    talk = Talk.ready(agent_text("x"), end, usage="last_call")
     (call,) = talk.of("usage")
     assert (call.scope, call.semantics, call.tokens.input) == (
         pb.USAGE_SCOPE_CALL,
@@ -267,8 +308,8 @@ def test_tokens_that_are_not_this_runs_are_told_as_what_they_are() -> None:
         7,
     )
     assert talk.parser.report.usage is None
-    assert Talk.ready(said("x"), end, usage="session").of("usage")[0].scope == pb.USAGE_SCOPE_SESSION
-    turn = Talk.ready(said("x"), end).parser.report.usage
+    assert Talk.ready(agent_text("x"), end, usage="session").of("usage")[0].scope == pb.USAGE_SCOPE_SESSION
+    turn = Talk.ready(agent_text("x"), end).parser.report.usage
     assert turn is not None
     assert turn.tokens.input == 7
 

@@ -1,18 +1,27 @@
-"""Addresses to listen on and to dial: ``unix:/path`` or ``host:port``; and holding a Unix socket's path.
+"""Addresses to listen on and to dial: ``unix:/path`` or ``host:port``.
 
-Without TLS a server listens on loopback or on a Unix socket that only its user can open, and nowhere else: who
-can reach the contract can run programs as that user.
+Without TLS a server listens on loopback or on a Unix socket, and nowhere else: who can reach the contract can run
+programs as the server's user. Who may call there, see ``access``.
 """
 
 import contextlib
 import errno
-import fcntl
 import ipaddress
 import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+__all__ = [
+    "Address",
+    "AddressError",
+    "check_listen",
+    "check_local",
+    "parse_address",
+    "private_files",
+    "why_not_bound",
+]
 
 _UDS_LIMIT = 107
 """The longest path of a Unix socket on Linux; macOS allows 103."""
@@ -72,10 +81,25 @@ def check_listen(address: Address) -> None:
     """
     if not address.is_local:
         raise AddressError(
-            f"refusing to listen on {address} without TLS: whoever can reach it can run programs as this user. "
+            f"refusing to listen on {address} without TLS: what can reach it can run programs as this user. "
             "Listen on 127.0.0.1:PORT or unix:/path, and let others in through something that proves who they "
             "are, e.g. ssh -L or a TLS proxy on this machine."
         )
+
+
+def check_local(text: str) -> Address:
+    """Return an address to dial, if requests may travel there in the clear.
+
+    Raises:
+        AddressError: it is none, or is on another machine.
+    """
+    address = parse_address(text)
+    if not address.is_local:
+        raise AddressError(
+            f"{address} is on another machine, and prompts and secrets would travel there in the clear; "
+            "bring it here through something that encrypts, e.g. ssh -L"
+        )
+    return address
 
 
 def _is_loopback(host: str) -> bool:
@@ -90,7 +114,7 @@ def _is_loopback(host: str) -> bool:
 def why_not_bound(address: Address) -> str:
     """Return why a server could not be bound to ``address``, and what would do, as a clause for people.
 
-    gRPC does not tell the error's number; so this binds a plain socket there, for a moment, to learn it.
+    gRPC does not report the error's number; so this binds a plain socket there, for a moment, to learn it.
     """
     try:
         _bind_once(address)
@@ -121,31 +145,6 @@ def _bind_once(address: Address) -> None:
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
         probe.bind(where)
-
-
-@contextlib.contextmanager
-def hold_socket_path(path: str) -> Iterator[None]:
-    """Own a socket's path while the block runs, and see to it that only this user can open the socket.
-
-    A second bind on the same path would silently unlink a live server's socket; so an flock on ``path.lock``
-    comes first. The lock file stays: removing it would let two owners lock different files.
-
-    Raises:
-        AddressError: another server has it, or the directory cannot be written.
-    """
-    lock_path = f"{path}.lock"
-    try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise AddressError(f"cannot create {lock_path}: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise AddressError(f"another server listens on unix:{path}; stop it or choose another path") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -4,10 +4,12 @@
 | --- | --- | --- |
 | INVALID_REQUEST, NOT_SUPPORTED, ADAPTER_REQUIRED, INVALID_ANSWER, INVALID_PAGE_TOKEN | INVALID_ARGUMENT |
   caller |
-| ADAPTER_NOT_FOUND, RUN_NOT_FOUND, REQUEST_NOT_FOUND, SESSION_NOT_FOUND | NOT_FOUND | caller |
+| ADAPTER_NOT_FOUND, RUN_NOT_FOUND, REQUEST_NOT_FOUND, SESSION_NOT_FOUND, SERVICE_UNKNOWN | NOT_FOUND | caller |
 | RUN_ID_REUSED, ADAPTER_TAKEN | ALREADY_EXISTS | caller |
 | CAPABILITY_MISSING, SESSION_BUSY, ALREADY_RESOLVED, REQUEST_EXPIRED, RUN_FINISHED, REVISION_TOO_OLD,
-  ADAPTER_UNREACHABLE, ADAPTER_REFUSED | FAILED_PRECONDITION | state |
+  ADAPTER_UNREACHABLE, ADAPTER_REFUSED, ADDRESS_UNTRUSTED | FAILED_PRECONDITION | state |
+| TOKEN_REQUIRED | UNAUTHENTICATED | caller |
+| CALLER_REFUSED | PERMISSION_DENIED | caller |
 | SEQUENCE_AHEAD | OUT_OF_RANGE | caller |
 | SLOW_CONSUMER, TOO_MANY_RUNS, MESSAGE_TOO_LARGE | RESOURCE_EXHAUSTED | load |
 | ADAPTER_UNAVAILABLE, DRAINING, RUN_LOG_UNAVAILABLE, BREAKER_OPEN | UNAVAILABLE | a hop |
@@ -27,7 +29,20 @@ from dragoman.protocol.limits import MAX_TRAILER_BYTES
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
+
+__all__ = [
+    "DOMAIN",
+    "STATUS_BY_REASON",
+    "DragomanError",
+    "FieldViolation",
+    "Reason",
+    "from_rpc_error",
+    "invalid",
+    "invalid_fields",
+    "is_explained",
+    "not_supported",
+    "to_status",
+]
 
 DOMAIN = "dragoman"
 """ErrorInfo.domain of every status."""
@@ -48,6 +63,7 @@ class Reason(enum.StrEnum):
     RUN_NOT_FOUND = "RUN_NOT_FOUND"
     REQUEST_NOT_FOUND = "REQUEST_NOT_FOUND"
     SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
+    SERVICE_UNKNOWN = "SERVICE_UNKNOWN"
     RUN_ID_REUSED = "RUN_ID_REUSED"
     ADAPTER_TAKEN = "ADAPTER_TAKEN"
     CAPABILITY_MISSING = "CAPABILITY_MISSING"
@@ -58,6 +74,9 @@ class Reason(enum.StrEnum):
     REVISION_TOO_OLD = "REVISION_TOO_OLD"
     ADAPTER_UNREACHABLE = "ADAPTER_UNREACHABLE"
     ADAPTER_REFUSED = "ADAPTER_REFUSED"
+    ADDRESS_UNTRUSTED = "ADDRESS_UNTRUSTED"
+    TOKEN_REQUIRED = "TOKEN_REQUIRED"  # noqa: S105 - a reason, not a password
+    CALLER_REFUSED = "CALLER_REFUSED"
     SEQUENCE_AHEAD = "SEQUENCE_AHEAD"
     SLOW_CONSUMER = "SLOW_CONSUMER"
     TOO_MANY_RUNS = "TOO_MANY_RUNS"
@@ -91,6 +110,7 @@ STATUS_BY_REASON: dict[Reason, grpc.StatusCode] = {
     Reason.RUN_NOT_FOUND: _N,
     Reason.REQUEST_NOT_FOUND: _N,
     Reason.SESSION_NOT_FOUND: _N,
+    Reason.SERVICE_UNKNOWN: _N,
     Reason.RUN_ID_REUSED: _A,
     Reason.ADAPTER_TAKEN: _A,
     Reason.CAPABILITY_MISSING: _F,
@@ -101,6 +121,9 @@ STATUS_BY_REASON: dict[Reason, grpc.StatusCode] = {
     Reason.REVISION_TOO_OLD: _F,
     Reason.ADAPTER_UNREACHABLE: _F,
     Reason.ADAPTER_REFUSED: _F,
+    Reason.ADDRESS_UNTRUSTED: _F,
+    Reason.TOKEN_REQUIRED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.CALLER_REFUSED: grpc.StatusCode.PERMISSION_DENIED,
     Reason.SEQUENCE_AHEAD: grpc.StatusCode.OUT_OF_RANGE,
     Reason.SLOW_CONSUMER: _R,
     Reason.TOO_MANY_RUNS: _R,
@@ -129,7 +152,7 @@ class DragomanError(Exception):
     """A call failed with a status; raised by servers on purpose and by clients for what they got.
 
     Attributes:
-        reason: ErrorInfo.reason; ``None`` if the peer gave none (then ``code`` alone tells).
+        reason: ErrorInfo.reason; ``None`` if the peer gave none (then only ``code`` is known).
         message: for people: what went wrong, where, and what to do.
         metadata: ErrorInfo.metadata.
         violations: the wrong fields.
@@ -180,6 +203,8 @@ def to_status(error: DragomanError) -> grpc.Status:
     """Return the gRPC status of ``error``, cut to the trailers' size limit."""
     tried = itertools.chain(_passed_on(error), (_status_proto(error, *sizes) for sizes in _FITS))
     small = next((proto for proto in tried if _trailer_bytes(proto) <= MAX_TRAILER_BYTES), None)
+    from grpc_status import rpc_status  # noqa: PLC0415 - most processes never fail a call
+
     return rpc_status.to_status(small or _status_proto(error, *_FITS[-1]))
 
 
@@ -199,7 +224,7 @@ def _status_proto(
     error: DragomanError, violations: int, message_characters: int, value_characters: int
 ) -> status_pb2.Status:
     def cut(text: str, characters: int = value_characters) -> str:
-        # A lone surrogate, as in the name of a file, must not keep an error from being told.
+        # A lone surrogate, as in the name of a file, must not keep an error from being reported.
         return text[:characters].encode("utf-8", "replace").decode()
 
     details: list[any_pb2.Any] = []
@@ -257,7 +282,7 @@ def from_rpc_error(error: grpc.RpcError) -> DragomanError:
 
 
 def is_explained(error: DragomanError) -> bool:
-    """Tell whether a peer's status speaks of the contract, in words that were meant for callers.
+    """Return whether a peer's status speaks of the contract, in a message that is meant for callers.
 
     A status without our ErrorInfo may be made by a library of an exception, and quote it.
     """
@@ -266,7 +291,7 @@ def is_explained(error: DragomanError) -> bool:
 
 
 def _known_reason(text: str, code: grpc.StatusCode) -> Reason | None:
-    # A later peer may know more reasons; then the status alone tells.
+    # A later peer may know more reasons; then the status alone decides.
     reason = Reason(text) if text in Reason.__members__ else None
     return reason if reason is not None and STATUS_BY_REASON[reason] is code else None
 

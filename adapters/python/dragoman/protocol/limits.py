@@ -3,6 +3,36 @@
 Sizes are bytes, times are seconds. Sources: protocol.md §2 and §8 as comments beside the numbers in proto/.
 """
 
+__all__ = [
+    "BACKLOG_BYTES",
+    "CLIENT_ORPHAN_AFTER_S",
+    "DEFAULT_GRACE_S",
+    "DEFAULT_INPUT_TIMEOUT_S",
+    "HEARTBEAT_AFTER_S",
+    "KEEPALIVE_S",
+    "LONGEST_WAIT_S",
+    "MAX_BATCH_BYTES",
+    "MAX_EVENT_BYTES",
+    "MAX_LINE_BYTES",
+    "MAX_NATIVE_BYTES",
+    "MAX_ORPHAN_AFTER_S",
+    "MAX_REQUEST_BYTES",
+    "MAX_RETAINED_RUNS",
+    "MAX_TRAILER_BYTES",
+    "MIB",
+    "MOST_SECONDS",
+    "PING_TIMEOUT_S",
+    "READER_LAG_BYTES",
+    "REATTACH_S",
+    "RETAIN_FINISHED_S",
+    "ROUTER_ORPHAN_AFTER_S",
+    "RUN_BUFFER_BYTES",
+    "SERVER_ENDED_GRACE_S",
+    "ChannelOption",
+    "channel_options",
+    "server_options",
+]
+
 MIB = 1024 * 1024
 
 MAX_REQUEST_BYTES = 16 * MIB
@@ -12,11 +42,13 @@ MAX_TRAILER_BYTES = 8 * 1024
 """gRPC turns the real status into RESOURCE_EXHAUSTED above 16 KiB and may do so above 8."""
 
 MAX_LINE_BYTES = 16 * MIB
-"""The longest line read from an agent; more is cut, counted and told."""
+"""The longest line read from an agent; more is cut, counted and reported."""
 MAX_NATIVE_BYTES = 64 * 1024
 
 RUN_BUFFER_BYTES = 16 * MIB
 """What one run keeps in memory for readers that attach."""
+BACKLOG_BYTES = 4 * MIB
+"""How much of a run may wait for its readers before the agent's output is read no further."""
 READER_LAG_BYTES = 8 * MIB
 """How far one reader may fall behind before its stream is ended."""
 
@@ -26,12 +58,12 @@ SERVER_ENDED_GRACE_S = 30.0
 CLIENT_ORPHAN_AFTER_S = 30.0
 """What SDK clients ask for when the caller says nothing."""
 ROUTER_ORPHAN_AFTER_S = 60.0
-"""What a router asks of adapters; it applies the caller's wish itself."""
+"""What a router asks of adapters; it applies the caller's own value itself."""
 MAX_ORPHAN_AFTER_S = 24 * 3600.0
 LONGEST_WAIT_S = 3600.0
 """How long a run may wait for a place at a router."""
 MOST_SECONDS = 315_576_000_000
-"""The longest time that a protobuf Duration tells: about 10,000 years."""
+"""The longest time that a protobuf Duration can hold: about 10,000 years."""
 REATTACH_S = 30.0
 """How long a router tries to attach again before a run is LOST."""
 DEFAULT_GRACE_S = 15.0
@@ -51,12 +83,15 @@ _MESSAGE_SIZES: tuple[ChannelOption, ...] = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES + MIB),
     ("grpc.max_send_message_length", MAX_REQUEST_BYTES + MIB),
 )
+_REFUSED_WITHOUT_REASON_BYTES = 2 * MAX_REQUEST_BYTES
+"""From here on gRPC itself refuses a request, and has no hook for a reason."""
 
 
 def server_options() -> list[ChannelOption]:
     """Return the gRPC options every Dragoman server uses."""
     return [
-        *_MESSAGE_SIZES,
+        ("grpc.max_receive_message_length", _REFUSED_WITHOUT_REASON_BYTES),
+        ("grpc.max_send_message_length", MAX_REQUEST_BYTES + MIB),
         # On by default, and then two servers share a port in silence.
         ("grpc.so_reuseport", 0),
         # Agents are silent for minutes; without these a client's pings end the connection.

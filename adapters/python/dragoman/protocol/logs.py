@@ -9,6 +9,14 @@ from typing import Any, Literal, TextIO
 
 import structlog
 
+__all__ = [
+    "LineLogger",
+    "LogFormat",
+    "configure_logs",
+    "failure_fields",
+    "where_it_failed",
+]
+
 LogFormat = Literal["json", "console", "auto"]
 
 
@@ -42,7 +50,7 @@ def configure_logs(log_format: LogFormat = "auto", *, level: str = "info", strea
 
 
 class LineLogger:
-    """Writes finished lines. A line that cannot be written is dropped: nobody's call may fail for it.
+    """Writes finished lines. A line that cannot be written is dropped: no call may fail because of it.
 
     Args:
         stream: where to; absent, what is standard error when a line is written.
@@ -64,7 +72,7 @@ class LineLogger:
 
 
 def where_it_failed(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace ``failure=<exception>`` by ``failure_fields``, should anybody log one."""
+    """Replace ``failure=<exception>`` by ``failure_fields``, wherever one is logged."""
     failure = event.pop("failure", None)
     if isinstance(failure, BaseException):
         event.update(failure_fields(failure))

@@ -15,6 +15,9 @@ Two rules:
 Ephemeral events are heartbeats, gaps, ``replay_done``, states and notices of a router, and copies of pending
 ``input_request``; they are allowed in every phase but DONE and change nothing.
 
+A reader that joins at the end, with the sequence of the ``result`` as its cursor, gets that ``result`` again: it is
+the one durable event that may come with the cursor's own sequence, and then the only one.
+
 A reader that joins in the middle does not know the phase. The checker therefore keeps the *set* of phases
 the run may be in; each event narrows it. SDK, router, client and conformance kit all use this table.
 """
@@ -24,6 +27,15 @@ from collections.abc import Iterable
 
 from dragoman.protocol.wire import FIELD_BY_KIND, KIND_BY_FIELD, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
+
+__all__ = [
+    "EPHEMERAL_ALLOWED",
+    "EPHEMERAL_ONLY",
+    "TABLE",
+    "OrderChecker",
+    "OrderError",
+    "Phase",
+]
 
 
 class Phase(enum.Enum):
@@ -74,6 +86,7 @@ class OrderChecker:
         self.attempt = 0
         self._run_id = ""
         self._complete = after_sequence == 0
+        self._cursor = after_sequence
         self._asked: set[str] = set()
         self._pending: set[str] = set()
 
@@ -132,6 +145,9 @@ class OrderChecker:
     def _observe_durable(self, event: pb.AgentEvent, kind: str | None) -> None:
         if kind in EPHEMERAL_ONLY:
             raise OrderError(f"{kind} with a sequence")
+        if kind == "result" and 0 < event.sequence == self._cursor == self.last_sequence:
+            self.phases = frozenset({Phase.DONE})  # again, for a reader that joined at the end
+            return
         if event.sequence != self.last_sequence + 1:
             raise OrderError(f"sequence {event.sequence} after {self.last_sequence}")
         # A body of a later revision is allowed wherever an ordinary one is.

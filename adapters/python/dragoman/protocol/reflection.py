@@ -13,6 +13,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
+__all__ = [
+    "REFLECTION_SERVICES",
+    "reflection_handlers",
+]
+
 REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """The names under which reflection is served."""
 
@@ -59,7 +64,7 @@ def reflection_handlers(service_names: Sequence[str]) -> tuple[grpc.GenericRpcHa
     """Return the handlers of reflection, in both versions.
 
     Args:
-        service_names: full names of the services to tell of; reflection itself is added.
+        service_names: full names of the services to list; reflection itself is added.
     """
     servicer = ReflectionServicer([*service_names, *REFLECTION_SERVICES], pool=_Pool())
     handler = grpc.stream_stream_rpc_method_handler(

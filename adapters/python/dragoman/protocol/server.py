@@ -8,33 +8,47 @@ here. A method that is missing is answered UNIMPLEMENTED, with a reason.
 
 import asyncio
 import contextlib
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import grpc
 import structlog
+from dragoman.protocol.access import Gate
 from dragoman.protocol.addresses import (
     Address,
     AddressError,
     check_listen,
-    hold_socket_path,
     parse_address,
     private_files,
     why_not_bound,
 )
+from dragoman.protocol.bounds import check_request
 from dragoman.protocol.errors import DragomanError, Reason, to_status
-from dragoman.protocol.fanout import EventReader, SlowReaderError
+from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import failure_fields
-from dragoman.protocol.reflection import reflection_handlers
+from dragoman.protocol.private import hold_socket_path
 from dragoman.v1 import event_pb2
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
+
+__all__ = [
+    "Context",
+    "DragomanServer",
+    "Drainable",
+    "Method",
+    "PeerGoneError",
+    "draining",
+    "service_handler",
+    "slow_consumer",
+    "stream_events",
+    "write_event",
+]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """The context of one RPC; responses may be messages or serialized bytes."""
@@ -45,7 +59,7 @@ _log = structlog.get_logger("dragoman.rpc")
 
 
 class PeerGoneError(Exception):
-    """The caller went away; nobody is there to get a status."""
+    """The caller went away; no one gets a status."""
 
 
 def _serialize(response: Message | bytes) -> bytes:
@@ -92,10 +106,11 @@ def _method_handler(
 
 
 def _parsing(method: MethodDescriptor, call: Method) -> Method:
-    """Parse requests within the boundary: grpc would tell the caller what the parser said."""
+    """Parse requests within the boundary: grpc would send the parser's message to the caller."""
     request_class = GetMessageClass(method.input_type)
 
     async def parsed(data: bytes, context: Context) -> Message | bytes | None:
+        check_request(method.input_type, data)
         try:
             request = request_class.FromString(data)
         except DecodeError:
@@ -116,7 +131,7 @@ def _not_implemented(method: MethodDescriptor) -> Method:
 async def _guarded(name: str, call: Method, request: Any, context: Context) -> Any:
     """Run one RPC's implementation; log its start and end; turn failures into statuses, here and only here."""
     structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(rpc=name, rpc_id=secrets.token_hex(4))
+    structlog.contextvars.bind_contextvars(rpc=name, rpc_id=os.urandom(4).hex())
     loop = asyncio.get_running_loop()
     began = loop.time()
     _log.info("rpc started", peer=context.peer())
@@ -133,7 +148,7 @@ async def _guarded(name: str, call: Method, request: Any, context: Context) -> A
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Somebody else's cancellation leaked in here. Without a status the caller would wait for ever.
+        # Another task's cancellation leaked in here. Without a status the caller would wait for ever.
         error = _incident(failure)
     except Exception as failure:  # noqa: BLE001 - the one boundary; nothing of it may reach the caller
         error = _incident(failure)
@@ -153,12 +168,12 @@ async def _abort(context: Context, error: DragomanError) -> None:
     except grpc.aio.AbortError:
         raise  # how grpc ends the handler
     except Exception:  # noqa: BLE001 - types of grpc's extension module, as in write_event
-        # The status waits behind events that nobody reads; the caller went away meanwhile.
+        # The status waits behind events that are not read; the caller went away meanwhile.
         _log.debug("caller gone before its status", code=error.code.name)
 
 
 def _incident(failure: BaseException) -> DragomanError:
-    incident = secrets.token_hex(6)
+    incident = os.urandom(6).hex()
     _log.error("internal error", incident=incident, **failure_fields(failure))
     return DragomanError(
         Reason.INTERNAL,
@@ -200,9 +215,9 @@ async def stream_events(context: Context, reader: EventReader, *, ended_early: a
         reader.close()
         raise
     stop = ended_early or asyncio.Event()
-    watchers = [asyncio.ensure_future(reader.dropped.wait()), asyncio.ensure_future(stop.wait())]
+    watchers = [asyncio.create_task(reader.dropped.wait()), asyncio.create_task(stop.wait())]
     written = _Written(reader.last_sequence)
-    pump = asyncio.ensure_future(_pump(context, reader, written))
+    pump = asyncio.create_task(_pump(context, reader, written))
     try:
         await asyncio.wait([pump, *watchers], return_when=asyncio.FIRST_COMPLETED)
         if pump.done():
@@ -221,7 +236,7 @@ async def stream_events(context: Context, reader: EventReader, *, ended_early: a
 
 
 async def _send_head(context: Context) -> None:
-    """Send the initial metadata, if nobody has.
+    """Send the initial metadata, unless it was sent.
 
     Else the first write sends them, and cancelled while it does, it leaves a call that grpc can never end.
     """
@@ -280,11 +295,104 @@ def draining(last_sequence: int | None = None) -> DragomanError:
     return DragomanError(Reason.DRAINING, "this server is shutting down", metadata, retry_after_s=1.0)
 
 
+class _Gated(grpc.aio.ServerInterceptor):
+    """Brings each call to its handler through a gate, whatever service it is for."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._handlers: dict[str, tuple[Any, Any]] = {}
+        """By method: the handler, and the same behind the gate."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method, behind the gate; ``None`` if there is none."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        known = self._handlers.get(method)
+        if known is None or known[0] is not handler:
+            known = self._handlers[method] = (handler, self._behind_gate(method, handler))
+        return known[1]
+
+    def _behind_gate(self, method: str, handler: Any) -> Any:
+        async def admit(context: Context) -> None:
+            try:
+                await self._gate.admit(method, context)
+            except DragomanError as error:
+                _log.info("rpc refused", rpc=method, code=error.code.name, reason=error.reason)
+                await _abort(context, error)
+            except (asyncio.CancelledError, grpc.aio.AbortError):
+                raise
+            except Exception:  # noqa: BLE001 - types of grpc's extension module, as in write_event
+                _log.info("rpc refused", rpc=method, code="CANCELLED")
+                raise asyncio.CancelledError from None
+
+        async def call(request: Any, context: Context) -> Any:
+            await admit(context)
+            return await (handler.unary_stream or handler.unary_unary)(request, context)
+
+        async def converse(requests: Any, context: Context) -> AsyncIterator[Any]:
+            await admit(context)
+            async for response in handler.stream_stream(requests, context):
+                yield response
+
+        makes = grpc.unary_stream_rpc_method_handler, grpc.unary_unary_rpc_method_handler
+        rest = handler.request_deserializer, handler.response_serializer
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(converse, *rest)
+        return makes[0](call, *rest) if handler.response_streaming else makes[1](call, *rest)
+
+
 class Drainable(Protocol):
     """What a server asks of its services when it stops."""
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new work, end what runs within ``grace_s`` seconds, and return."""
+
+
+class _Health(health_aio.HealthServicer):
+    """Health whose one error says what every other error says too.
+
+    Args:
+        names: the services that are served.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self._names = frozenset({"", *names})
+
+    async def Check(  # noqa: N802 - the RPC's name
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        """Return whether a service serves."""
+        if request.service not in self._names:
+            message = f"there is no service {request.service[:200]!r} here; '' is all of them"
+            await _abort(context, DragomanError(Reason.SERVICE_UNKNOWN, message))
+        answer: health_pb2.HealthCheckResponse = await super().Check(request, context)
+        return answer
+
+
+class _Reflection(grpc.GenericRpcHandler):
+    """Server reflection, loaded when a client asks for it.
+
+    Args:
+        names: the services to list.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._handlers: Sequence[grpc.GenericRpcHandler] = ()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method; ``None`` if it is not one of reflection."""
+        if not handler_call_details.method.startswith("/grpc.reflection."):
+            return None
+        if not self._handlers:
+            from dragoman.protocol.reflection import reflection_handlers  # noqa: PLC0415 - few clients ask
+
+            self._handlers = reflection_handlers(self._names)
+        found = (handler.service(handler_call_details) for handler in self._handlers)
+        return next((handler for handler in found if handler is not None), None)
 
 
 class DragomanServer:
@@ -293,19 +401,31 @@ class DragomanServer:
     Args:
         services: descriptor and handler of each service.
         listen: addresses, as ``parse_address`` reads them.
+        insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
+
+    Raises:
+        AddressError: an address may not be listened on, or no token can be made.
     """
 
-    def __init__(self, services: Mapping[ServiceDescriptor, grpc.GenericRpcHandler], listen: Sequence[str]) -> None:
+    def __init__(
+        self,
+        services: Mapping[ServiceDescriptor, grpc.GenericRpcHandler],
+        listen: Sequence[str],
+        *,
+        insecure_tcp_without_token: bool = False,
+    ) -> None:
         self._addresses = [parse_address(text) for text in listen]
         for address in self._addresses:
             check_listen(address)
         self._names = [descriptor.full_name for descriptor in services]
-        self._server = grpc.aio.server(options=server_options())
-        self._health = health_aio.HealthServicer()
+        asks_token = not insecure_tcp_without_token and not all(address.path for address in self._addresses)
+        self._gate = Gate([address.path for address in self._addresses if address.path], asks_token=asks_token)
+        self._server = grpc.aio.server(options=server_options(), interceptors=[_Gated(self._gate)])
+        self._health = _Health(self._names)
         self._held = contextlib.ExitStack()
         self._server.add_generic_rpc_handlers(tuple(services.values()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._server.add_generic_rpc_handlers(reflection_handlers([*self._names, _HEALTH]))
+        self._server.add_generic_rpc_handlers((_Reflection([*self._names, _HEALTH]),))
         self.addresses: list[str] = []
         """Where it listens, once started."""
 
@@ -346,6 +466,7 @@ class DragomanServer:
         await self._health.enter_graceful_shutdown()
         await asyncio.gather(*(service.drain(grace_s) for service in services))
         await self._server.stop(0.2)
+        self._gate.close()
         self._held.close()
 
     async def wait(self) -> None:

@@ -5,15 +5,20 @@ from collections.abc import Collection
 
 from dragoman.v1 import event_pb2 as pb
 
+__all__ = [
+    "misfit",
+    "read_handle",
+]
+
 
 def read_handle(handle: pb.SessionHandle) -> tuple[str, str]:
-    """Return native id and cwd of a handle; the seeds' ``{sessionId, cwd}`` in ``params`` will do."""
+    """Return native id and cwd of a handle; Paperclip's ``{sessionId, cwd}`` in ``params`` is enough."""
     native_id = handle.native_id or _param(handle, "sessionId") or _param(handle, "session_id")
     return native_id, handle.cwd or _param(handle, "cwd")
 
 
 def misfit(handle: pb.SessionHandle, names: Collection[str], cwd: str | None) -> str:
-    """Return why a session cannot be gone on with; empty if nothing is known to be against it.
+    """Return why a session cannot be resumed; empty if nothing is known to be against it.
 
     Looks at the machine's links: two paths may be one directory.
 

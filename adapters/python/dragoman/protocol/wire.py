@@ -14,6 +14,20 @@ from dragoman.protocol.limits import MAX_BATCH_BYTES
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
 
+__all__ = [
+    "BATCH",
+    "FIELD_BY_KIND",
+    "KIND_BY_FIELD",
+    "NEVER_BATCHED",
+    "RESULT",
+    "MalformedEventError",
+    "Peek",
+    "join",
+    "peek",
+    "split",
+    "unroll",
+]
+
 _BODIES = pb.AgentEvent.DESCRIPTOR.oneofs_by_name["body"].fields
 
 KIND_BY_FIELD: dict[int, str] = {field.number: field.name for field in _BODIES}
@@ -21,6 +35,7 @@ KIND_BY_FIELD: dict[int, str] = {field.number: field.name for field in _BODIES}
 FIELD_BY_KIND: dict[str, int] = {name: number for number, name in KIND_BY_FIELD.items()}
 
 BATCH = FIELD_BY_KIND["batch"]
+RESULT = FIELD_BY_KIND["result"]
 
 NEVER_BATCHED = frozenset(
     FIELD_BY_KIND[kind]
@@ -132,11 +147,11 @@ def split(data: bytes) -> list[bytes]:
         events = _members(bodies[0], 1)
         if events is not None:
             return events
-    # Written in a way nobody writes; then equal events are good enough.
+    # An encoding that no serializer writes; then equal events are good enough.
     return [inner.SerializeToString() for inner in event.batch.events]
 
 
-def _members(data: bytes, wanted: int) -> list[bytes] | None:
+def _members(data: bytes, field_number: int) -> list[bytes] | None:
     """Return the values of one field in a well-formed message; ``None`` if it contains groups."""
     found: list[bytes] = []
     position = 0
@@ -149,7 +164,7 @@ def _members(data: bytes, wanted: int) -> list[bytes] | None:
             position += 8
         elif wire_type == 2:
             length, position = _varint(data, position)
-            if tag >> 3 == wanted:
+            if tag >> 3 == field_number:
                 found.append(data[position : position + length])
             position += length
         elif wire_type == 5:

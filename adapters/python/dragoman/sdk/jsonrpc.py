@@ -1,6 +1,15 @@
-"""JSON-RPC 2.0 with an agent, for adapter authors: ``from dragoman.sdk import jsonrpc``."""
+"""JSON-RPC 2.0 with an agent."""
 
-from dragoman.sdk._framing import with_length
-from dragoman.sdk._jsonrpc import METHOD_NOT_FOUND, Notification, Peer, Request, Response, RpcError, Stray
+from dragoman.sdk._encoding.framing import with_length
+from dragoman.sdk._encoding.jsonrpc import METHOD_NOT_FOUND, Notification, Peer, Request, Response, RpcError, Stray
 
-__all__ = ["METHOD_NOT_FOUND", "Notification", "Peer", "Request", "Response", "RpcError", "Stray", "with_length"]
+__all__ = [
+    "METHOD_NOT_FOUND",
+    "Notification",
+    "Peer",
+    "Request",
+    "Response",
+    "RpcError",
+    "Stray",
+    "with_length",
+]

@@ -1,4 +1,4 @@
-"""What adapters refuse in one set of words, for adapter authors: ``from dragoman.sdk import rules``. Pure.
+"""Checks of a request that many adapters share, for adapter authors: ``from dragoman.sdk import rules``. Pure.
 
 An adapter's ``wrong_fields`` yields from those that hold for its agent, and adds what only it knows.
 """
@@ -25,7 +25,7 @@ def read_as_options(values: Mapping[str, str]) -> Iterator[FieldViolation]:
     """Yield what an agent would read as an option of its command line.
 
     Args:
-        values: words that reach the agent as arguments, by the field that they come from; empty if absent.
+        values: values that reach the agent as arguments, by the field that they come from; empty if absent.
     """
     for path, value in values.items():
         if value.startswith("-"):
@@ -37,12 +37,12 @@ def native_mode(permissions: pb.Permissions, modes: Collection[str]) -> Iterator
 
     Args:
         permissions: those of the run.
-        modes: the modes that the agent has for a run, in the order in which they are told; none if empty.
+        modes: the modes that the agent has for a run, in the order in which messages list them; none if empty.
     """
     mode = permissions.native_mode
     if mode and mode not in modes:
-        told = f"must be {'one of ' if len(modes) > 1 else ''}{', '.join(modes)}, or absent"
-        yield FieldViolation("permissions.native_mode", told if modes else "there is none to choose; leave it out")
+        message = f"must be {'one of ' if len(modes) > 1 else ''}{', '.join(modes)}, or absent"
+        yield FieldViolation("permissions.native_mode", message if modes else "there is none to choose; leave it out")
 
 
 def wrong_mcp_servers(servers: Sequence[adapter_pb2.McpServer]) -> Iterator[FieldViolation]:

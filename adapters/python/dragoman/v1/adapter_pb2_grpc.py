@@ -27,22 +27,34 @@ if _version_not_supported:
 
 
 class AdapterServiceStub(object):
-    """AdapterService runs one agent. The requests' `adapter` names it; see the single RPCs for what an empty or
-    foreign name means. Common to all RPCs:
+    """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
+    sidecar it may be empty. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
-    | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
-    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-    | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
-    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
-    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
-    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
-    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
-    | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
-    | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
-    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
+    | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+    | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+    | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the adapter is unreachable or cannot be started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+    | another router, which is unreachable, owns the run | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo, run_id in metadata | repeat the same request after the delay |
+    | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the router rejects the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | fix the adapter |
+    | a field exceeds its bound (see Bounds) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | reduce the field |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | reduce the request |
+    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | `grpc.health.v1.Health` is asked for a service that this server does not serve | NOT_FOUND SERVICE_UNKNOWN | ask for "", or for a service that reflection lists |
+    | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+    | the address of the next hop is on another machine or may belong to another user; clients report it too | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
+    | a field is set that this server does not support | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
+    | the RPC is not implemented here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a bug in the server | INTERNAL INTERNAL, never an exception's text | report it with the `incident` ID |
+
+    Bounds of every request, at routers and adapters. A field's comment names its own bound; otherwise a list or map
+    has at most 256 entries, a string 4,096 bytes, a map key 512 bytes. A request has at most 20,000 fields, list items
+    and map entries in total. Its Structs have at most 2,000 values in total and 32 levels of nesting; their keys have
+    at most 1,024 bytes. A Duration is 0 to 315,360,000 s (ten years), its nanos below 1,000,000,000. gRPC itself
+    rejects a request of over 32 MiB: RESOURCE_EXHAUSTED without ErrorInfo.
     """
 
     def __init__(self, channel):
@@ -104,26 +116,40 @@ class AdapterServiceStub(object):
 
 
 class AdapterServiceServicer(object):
-    """AdapterService runs one agent. The requests' `adapter` names it; see the single RPCs for what an empty or
-    foreign name means. Common to all RPCs:
+    """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
+    sidecar it may be empty. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
-    | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
-    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-    | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
-    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
-    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
-    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
-    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
-    | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
-    | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
-    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
+    | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+    | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+    | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the adapter is unreachable or cannot be started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+    | another router, which is unreachable, owns the run | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo, run_id in metadata | repeat the same request after the delay |
+    | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the router rejects the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | fix the adapter |
+    | a field exceeds its bound (see Bounds) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | reduce the field |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | reduce the request |
+    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | `grpc.health.v1.Health` is asked for a service that this server does not serve | NOT_FOUND SERVICE_UNKNOWN | ask for "", or for a service that reflection lists |
+    | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+    | the address of the next hop is on another machine or may belong to another user; clients report it too | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
+    | a field is set that this server does not support | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
+    | the RPC is not implemented here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a bug in the server | INTERNAL INTERNAL, never an exception's text | report it with the `incident` ID |
+
+    Bounds of every request, at routers and adapters. A field's comment names its own bound; otherwise a list or map
+    has at most 256 entries, a string 4,096 bytes, a map key 512 bytes. A request has at most 20,000 fields, list items
+    and map entries in total. Its Structs have at most 2,000 values in total and 32 levels of nesting; their keys have
+    at most 1,024 bytes. A Duration is 0 to 315,360,000 s (ten years), its nanos below 1,000,000,000. gRPC itself
+    rejects a request of over 32 MiB: RESOURCE_EXHAUSTED without ErrorInfo.
     """
 
     def Describe(self, request, context):
-        """Describe says what the adapter is and can do. No side effects; needs no agent.
+        """Describe returns what the adapter is and supports. It has no side effects and needs no agent. While no process of
+        a launched adapter runs, a router answers with the last known description, and starts a process only if it has
+        none.
 
         No conditions beyond the common ones.
         """
@@ -132,38 +158,49 @@ class AdapterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Detect(self, request, context):
-        """Detect looks for the agent: executable, version, directories, login. Runs nothing but `--version` and one
-        look at the login, with hard time limits. What it finds wrong is data, never a status. At a router an empty
-        `adapter` means all, in parallel.
+        """Detect looks for the agent: executable, version, directories, login. It runs only `--version` and one check of
+        the login, with strict time limits. A problem that it finds is data, never a status. At a router an empty
+        `adapter` means all adapters, in parallel.
 
-        No conditions beyond the common ones; an adapter that cannot be reached is a Detection with a problem.
+        No conditions beyond the common ones; an unreachable adapter is a Detection with a problem.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TestEnvironment(self, request, context):
-        """TestEnvironment checks whether a run with this set-up can work. Findings are checks, never a status.
+        """TestEnvironment checks whether a run with this configuration would work. What it finds is data, never a status.
 
-        No conditions beyond the common ones; what is wrong with the set-up is a check, a bad cwd and a bad config too.
+        No conditions beyond the common ones; an invalid cwd or config is a failed check.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Execute(self, request, context):
-        """Execute runs the agent and streams its events. The run exists from acceptance: the initial metadata
-        "dragoman-run-id" tells its id. An id that is known, with the same request, attaches to that run instead.
+        """Execute runs the agent and streams its events. A run is accepted once an adapter has validated its request, or a
+        router has reported that the run is queued: from then on the run exists and ends with a `result`. At that moment
+        the server sends the initial metadata, whose "dragoman-run-id" is the run's ID; a caller that has it may
+        disconnect. A rejected call never gets it. Execute is idempotent: a known ID with the same request attaches to
+        that run from its beginning, and holds it.
+
+        Back-pressure: an adapter buffers a bounded part of a run for its holders, which are the streams of Execute and
+        of Attach with `hold`. If even the fastest holder falls too far behind, the adapter stops reading the agent's
+        output, so that the agent blocks in its writes until that stream catches up or the run is cancelled. That time
+        does not count towards the idle limit but does count towards the wall limit. The same bound applies while the run
+        has no holder: the agent blocks until a holder attaches, or `orphan_after` ends the run. A stream that is not a
+        holder never blocks the agent: it gets a `gap`, or SLOW_CONSUMER. A router is the holder of its runs, so that its
+        clients never block an agent; a run log that falls behind does.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | a config key, a type, the cwd, an id … is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-        | `run_id` is known with another request | ALREADY_EXISTS RUN_ID_REUSED | choose another id |
-        | `session.resume_run_id` is unknown | NOT_FOUND RUN_NOT_FOUND | begin without it |
+        | a config key, a type, the cwd, an ID … is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | `run_id` exists with a different request | ALREADY_EXISTS RUN_ID_REUSED | choose another ID |
+        | `session.resume_run_id` is unknown | NOT_FOUND RUN_NOT_FOUND | start a new session |
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
-        | too many runs, at once | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | try again then, or see `admission` |
-        | runs with this login failed just now, at a router | UNAVAILABLE BREAKER_OPEN + RetryInfo, in metadata failure_kind, failure_message, login_url and candidates, comma-separated, as a result says them | mend the login; try again then, or see `admission` |
+        | the adapter is at its concurrency limit | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | retry after the delay, or set `admission` |
+        | the router's circuit breaker of this adapter and login is open | UNAVAILABLE BREAKER_OPEN + RetryInfo; in metadata failure_kind, failure_message, login_url and candidates (comma-separated), with the meaning they have in a result | fix the login; retry after the delay, or set `admission` |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
         | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
         """
@@ -172,14 +209,14 @@ class AdapterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Attach(self, request, context):
-        """Attach follows a run from a sequence: what is stored, then live. What is no longer stored is told by a
-        `gap`; no stored event comes twice. From its result on the stream of a run is empty, and ends with OK: GetRun,
-        or Attach from one sequence earlier, tells how it ended.
+        """Attach follows a run from a sequence: it replays stored events, then streams live ones. A `gap` names events that
+        are no longer stored. Every stream ends with the `result`, then OK; a caller that attaches with the sequence of
+        the result gets the `result` again. No other stored event is sent twice in a stream.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | it is over and forgotten, or never was |
-        | `after_sequence` is past the end | OUT_OF_RANGE SEQUENCE_AHEAD, last_sequence in metadata | correct the cursor |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | its retention has expired, or it never existed |
+        | `after_sequence` is ahead of the run | OUT_OF_RANGE SEQUENCE_AHEAD, last_sequence in metadata | correct the cursor |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
         | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
         """
@@ -188,37 +225,37 @@ class AdapterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancel stops a run, from any connection, and answers once its result is recorded. Ending the RPC does not
-        undo it. A later call with a shorter grace shortens it; a grace of zero kills now.
+        """Cancel cancels a run, from any connection, and answers once the result is recorded. Ending the RPC does not undo
+        it. A later call with a shorter grace shortens the grace; a grace of zero kills the agent at once.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | nothing is running |
-        | the run was over | OK, with its real outcome | |
+        | the run had already ended | OK, with its actual outcome | |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Respond(self, request, context):
-        """Respond answers one input_request. OK means that input_resolved is recorded. The first valid answer wins; the
-        same answer again is OK.
+        """Respond answers one input_request. OK means that input_resolved is recorded. The first valid answer wins. Respond
+        is idempotent: the same answer again is OK as long as the run is retained, also after its end.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
-        | the run has no such request | NOT_FOUND REQUEST_NOT_FOUND | |
-        | the answer does not fit the request | INVALID_ARGUMENT INVALID_ANSWER + BadRequest | answer as the request says |
-        | it was answered otherwise | FAILED_PRECONDITION ALREADY_RESOLVED, the answer in metadata | accept it |
+        | the run has no such input request | NOT_FOUND REQUEST_NOT_FOUND | |
+        | the answer does not match the input request | INVALID_ARGUMENT INVALID_ANSWER + BadRequest | correct the fields named |
+        | it was answered differently | FAILED_PRECONDITION ALREADY_RESOLVED, the answer in metadata | accept it |
         | it expired | FAILED_PRECONDITION REQUEST_EXPIRED | accept the default |
-        | the run is over | FAILED_PRECONDITION RUN_FINISHED | |
+        | the run ended without an answer to it | FAILED_PRECONDITION RUN_FINISHED | |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """ListModels lists the models that can be asked for. Other names may be used all the same.
+        """ListModels lists models that a run can request. The list need not be complete.
 
         No conditions beyond the common ones.
         """
@@ -227,7 +264,7 @@ class AdapterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListSkills(self, request, context):
-        """ListSkills lists skills that the agent can use by itself.
+        """ListSkills lists the skills that the agent finds by itself.
 
         No conditions beyond the common ones.
         """
@@ -236,7 +273,7 @@ class AdapterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SyncSkills(self, request, context):
-        """SyncSkills puts skills where the agent keeps its own, and removes what it put there before.
+        """SyncSkills installs skills where the agent keeps its own, and removes those that it installed before.
 
         No conditions beyond the common ones.
         """
@@ -306,22 +343,34 @@ def add_AdapterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdapterService(object):
-    """AdapterService runs one agent. The requests' `adapter` names it; see the single RPCs for what an empty or
-    foreign name means. Common to all RPCs:
+    """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
+    sidecar it may be empty. Common to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, near names in metadata | correct it |
-    | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
-    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-    | the adapter cannot be reached or started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | try again then |
-    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
-    | the router refuses the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | mend the adapter |
-    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | send less |
-    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
-    | a set field is not honoured here | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
-    | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
-    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
+    | `adapter` names no adapter served here | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+    | `adapter` is empty at a router | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+    | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the adapter is unreachable or cannot be started | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+    | another router, which is unreachable, owns the run | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo, run_id in metadata | repeat the same request after the delay |
+    | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the router rejects the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | fix the adapter |
+    | a field exceeds its bound (see Bounds) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | reduce the field |
+    | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | reduce the request |
+    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | `grpc.health.v1.Health` is asked for a service that this server does not serve | NOT_FOUND SERVICE_UNKNOWN | ask for "", or for a service that reflection lists |
+    | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+    | the address of the next hop is on another machine or may belong to another user; clients report it too | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
+    | a field is set that this server does not support | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | leave it out |
+    | the RPC is not implemented here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a bug in the server | INTERNAL INTERNAL, never an exception's text | report it with the `incident` ID |
+
+    Bounds of every request, at routers and adapters. A field's comment names its own bound; otherwise a list or map
+    has at most 256 entries, a string 4,096 bytes, a map key 512 bytes. A request has at most 20,000 fields, list items
+    and map entries in total. Its Structs have at most 2,000 values in total and 32 levels of nesting; their keys have
+    at most 1,024 bytes. A Duration is 0 to 315,360,000 s (ten years), its nanos below 1,000,000,000. gRPC itself
+    rejects a request of over 32 MiB: RESOURCE_EXHAUSTED without ErrorInfo.
     """
 
     @staticmethod

@@ -3,8 +3,12 @@
 isort:skip_file
 The events of a run, and the messages that events and requests share.
 
-Reading rules: absent is not zero (optional fields and messages say so); unknown fields, bodies and enum
-numbers are kept and passed on; a reader shows what it does not know as "other".
+Rules for readers: absent is not zero (optional fields and messages are distinguishable); keep and forward unknown
+fields, bodies and enum numbers; show an unknown body or value as "other". Unless a comment says otherwise,
+adapters write these messages, an empty string or list means that the value is unknown or does not apply, sizes are
+in bytes and times are UTC.
+
+An enum's value 0 means that the writer did not set the field.
 """
 
 import builtins
@@ -33,29 +37,29 @@ class _EventOrigin:
 class _EventOriginEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_EventOrigin.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     EVENT_ORIGIN_UNSPECIFIED: _EventOrigin.ValueType  # 0
-    """Not said; treat as ADAPTER."""
+    """Not set; treat as ADAPTER."""
     EVENT_ORIGIN_AGENT: _EventOrigin.ValueType  # 1
-    """Read from the agent's own output."""
+    """The agent: parsed from its output."""
     EVENT_ORIGIN_ADAPTER: _EventOrigin.ValueType  # 2
-    """Made by the adapter."""
+    """The adapter."""
     EVENT_ORIGIN_ROUTER: _EventOrigin.ValueType  # 3
-    """Made by a router."""
+    """A router; adapters must not set it."""
     EVENT_ORIGIN_OPERATOR: _EventOrigin.ValueType  # 4
-    """Caused by a person or program through an RPC (Respond, Cancel)."""
+    """A person or program, through an RPC (Respond, Cancel)."""
 
 class EventOrigin(_EventOrigin, metaclass=_EventOriginEnumTypeWrapper):
-    """EventOrigin says who made an event."""
+    """EventOrigin says who caused an event."""
 
 EVENT_ORIGIN_UNSPECIFIED: EventOrigin.ValueType  # 0
-"""Not said; treat as ADAPTER."""
+"""Not set; treat as ADAPTER."""
 EVENT_ORIGIN_AGENT: EventOrigin.ValueType  # 1
-"""Read from the agent's own output."""
+"""The agent: parsed from its output."""
 EVENT_ORIGIN_ADAPTER: EventOrigin.ValueType  # 2
-"""Made by the adapter."""
+"""The adapter."""
 EVENT_ORIGIN_ROUTER: EventOrigin.ValueType  # 3
-"""Made by a router."""
+"""A router; adapters must not set it."""
 EVENT_ORIGIN_OPERATOR: EventOrigin.ValueType  # 4
-"""Caused by a person or program through an RPC (Respond, Cancel)."""
+"""A person or program, through an RPC (Respond, Cancel)."""
 Global___EventOrigin: typing_extensions.TypeAlias = EventOrigin
 
 class _OutputStream:
@@ -65,29 +69,29 @@ class _OutputStream:
 class _OutputStreamEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_OutputStream.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     OUTPUT_STREAM_UNSPECIFIED: _OutputStream.ValueType  # 0
-    """Not said."""
+    """Not set."""
     OUTPUT_STREAM_STDOUT: _OutputStream.ValueType  # 1
     """Standard output."""
     OUTPUT_STREAM_STDERR: _OutputStream.ValueType  # 2
     """Standard error."""
     OUTPUT_STREAM_PTY: _OutputStream.ValueType  # 3
-    """A pseudo-terminal: both streams mixed."""
+    """A pseudo-terminal, which merges both streams."""
     OUTPUT_STREAM_ADAPTER: _OutputStream.ValueType  # 4
-    """The adapter's own remark."""
+    """The adapter itself."""
 
 class OutputStream(_OutputStream, metaclass=_OutputStreamEnumTypeWrapper):
-    """OutputStream names where bytes came from."""
+    """OutputStream names the source of output."""
 
 OUTPUT_STREAM_UNSPECIFIED: OutputStream.ValueType  # 0
-"""Not said."""
+"""Not set."""
 OUTPUT_STREAM_STDOUT: OutputStream.ValueType  # 1
 """Standard output."""
 OUTPUT_STREAM_STDERR: OutputStream.ValueType  # 2
 """Standard error."""
 OUTPUT_STREAM_PTY: OutputStream.ValueType  # 3
-"""A pseudo-terminal: both streams mixed."""
+"""A pseudo-terminal, which merges both streams."""
 OUTPUT_STREAM_ADAPTER: OutputStream.ValueType  # 4
-"""The adapter's own remark."""
+"""The adapter itself."""
 Global___OutputStream: typing_extensions.TypeAlias = OutputStream
 
 class _ToolKind:
@@ -97,7 +101,7 @@ class _ToolKind:
 class _ToolKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ToolKind.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     TOOL_KIND_UNSPECIFIED: _ToolKind.ValueType  # 0
-    """Not said; treat as OTHER."""
+    """Not set; treat as OTHER."""
     TOOL_KIND_READ: _ToolKind.ValueType  # 1
     """Reads files."""
     TOOL_KIND_EDIT: _ToolKind.ValueType  # 2
@@ -111,7 +115,7 @@ class _ToolKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     TOOL_KIND_EXECUTE: _ToolKind.ValueType  # 6
     """Runs a command."""
     TOOL_KIND_THINK: _ToolKind.ValueType  # 7
-    """Thinks aloud."""
+    """Records reasoning."""
     TOOL_KIND_FETCH: _ToolKind.ValueType  # 8
     """Fetches from the network."""
     TOOL_KIND_SWITCH_MODE: _ToolKind.ValueType  # 9
@@ -119,7 +123,7 @@ class _ToolKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     TOOL_KIND_MCP: _ToolKind.ValueType  # 10
     """A tool of an MCP server."""
     TOOL_KIND_SUBAGENT: _ToolKind.ValueType  # 11
-    """Starts or steers a nested agent."""
+    """Starts or controls a nested agent."""
     TOOL_KIND_SKILL: _ToolKind.ValueType  # 12
     """Loads a skill."""
     TOOL_KIND_ASK_USER: _ToolKind.ValueType  # 13
@@ -130,10 +134,10 @@ class _ToolKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     """Anything else."""
 
 class ToolKind(_ToolKind, metaclass=_ToolKindEnumTypeWrapper):
-    """ToolKind groups tools across agents, for people and policies."""
+    """ToolKind classifies tools across agents, for display and for permission rules."""
 
 TOOL_KIND_UNSPECIFIED: ToolKind.ValueType  # 0
-"""Not said; treat as OTHER."""
+"""Not set; treat as OTHER."""
 TOOL_KIND_READ: ToolKind.ValueType  # 1
 """Reads files."""
 TOOL_KIND_EDIT: ToolKind.ValueType  # 2
@@ -147,7 +151,7 @@ TOOL_KIND_SEARCH: ToolKind.ValueType  # 5
 TOOL_KIND_EXECUTE: ToolKind.ValueType  # 6
 """Runs a command."""
 TOOL_KIND_THINK: ToolKind.ValueType  # 7
-"""Thinks aloud."""
+"""Records reasoning."""
 TOOL_KIND_FETCH: ToolKind.ValueType  # 8
 """Fetches from the network."""
 TOOL_KIND_SWITCH_MODE: ToolKind.ValueType  # 9
@@ -155,7 +159,7 @@ TOOL_KIND_SWITCH_MODE: ToolKind.ValueType  # 9
 TOOL_KIND_MCP: ToolKind.ValueType  # 10
 """A tool of an MCP server."""
 TOOL_KIND_SUBAGENT: ToolKind.ValueType  # 11
-"""Starts or steers a nested agent."""
+"""Starts or controls a nested agent."""
 TOOL_KIND_SKILL: ToolKind.ValueType  # 12
 """Loads a skill."""
 TOOL_KIND_ASK_USER: ToolKind.ValueType  # 13
@@ -173,45 +177,45 @@ class _ToolStatus:
 class _ToolStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ToolStatus.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     TOOL_STATUS_UNSPECIFIED: _ToolStatus.ValueType  # 0
-    """Not said."""
+    """Not set."""
     TOOL_STATUS_PENDING: _ToolStatus.ValueType  # 1
-    """The call is being written or waits."""
+    """The model is still writing the call, or the call is queued."""
     TOOL_STATUS_AWAITING_PERMISSION: _ToolStatus.ValueType  # 2
     """It waits for permission."""
     TOOL_STATUS_RUNNING: _ToolStatus.ValueType  # 3
     """It runs."""
     TOOL_STATUS_COMPLETED: _ToolStatus.ValueType  # 4
-    """It ended well."""
+    """It succeeded."""
     TOOL_STATUS_FAILED: _ToolStatus.ValueType  # 5
-    """It ended with an error."""
+    """It failed."""
     TOOL_STATUS_DENIED: _ToolStatus.ValueType  # 6
-    """Permission was refused."""
+    """Permission was denied."""
     TOOL_STATUS_CANCELLED: _ToolStatus.ValueType  # 7
-    """It was stopped."""
+    """It was cancelled."""
     TOOL_STATUS_TIMED_OUT: _ToolStatus.ValueType  # 8
-    """It ran out of time."""
+    """It exceeded its time limit."""
 
 class ToolStatus(_ToolStatus, metaclass=_ToolStatusEnumTypeWrapper):
     """ToolStatus is the state of a tool call."""
 
 TOOL_STATUS_UNSPECIFIED: ToolStatus.ValueType  # 0
-"""Not said."""
+"""Not set."""
 TOOL_STATUS_PENDING: ToolStatus.ValueType  # 1
-"""The call is being written or waits."""
+"""The model is still writing the call, or the call is queued."""
 TOOL_STATUS_AWAITING_PERMISSION: ToolStatus.ValueType  # 2
 """It waits for permission."""
 TOOL_STATUS_RUNNING: ToolStatus.ValueType  # 3
 """It runs."""
 TOOL_STATUS_COMPLETED: ToolStatus.ValueType  # 4
-"""It ended well."""
+"""It succeeded."""
 TOOL_STATUS_FAILED: ToolStatus.ValueType  # 5
-"""It ended with an error."""
+"""It failed."""
 TOOL_STATUS_DENIED: ToolStatus.ValueType  # 6
-"""Permission was refused."""
+"""Permission was denied."""
 TOOL_STATUS_CANCELLED: ToolStatus.ValueType  # 7
-"""It was stopped."""
+"""It was cancelled."""
 TOOL_STATUS_TIMED_OUT: ToolStatus.ValueType  # 8
-"""It ran out of time."""
+"""It exceeded its time limit."""
 Global___ToolStatus: typing_extensions.TypeAlias = ToolStatus
 
 class _UsageScope:
@@ -221,9 +225,9 @@ class _UsageScope:
 class _UsageScopeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_UsageScope.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     USAGE_SCOPE_UNSPECIFIED: _UsageScope.ValueType  # 0
-    """Not said."""
+    """Not set."""
     USAGE_SCOPE_CALL: _UsageScope.ValueType  # 1
-    """One call of the model."""
+    """One model call."""
     USAGE_SCOPE_TURN: _UsageScope.ValueType  # 2
     """One turn of the agent."""
     USAGE_SCOPE_RUN: _UsageScope.ValueType  # 3
@@ -232,12 +236,12 @@ class _UsageScopeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """The whole session, earlier runs included."""
 
 class UsageScope(_UsageScope, metaclass=_UsageScopeEnumTypeWrapper):
-    """UsageScope says what a usage report covers."""
+    """UsageScope is the period that a usage report covers."""
 
 USAGE_SCOPE_UNSPECIFIED: UsageScope.ValueType  # 0
-"""Not said."""
+"""Not set."""
 USAGE_SCOPE_CALL: UsageScope.ValueType  # 1
-"""One call of the model."""
+"""One model call."""
 USAGE_SCOPE_TURN: UsageScope.ValueType  # 2
 """One turn of the agent."""
 USAGE_SCOPE_RUN: UsageScope.ValueType  # 3
@@ -253,21 +257,21 @@ class _UsageSemantics:
 class _UsageSemanticsEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_UsageSemantics.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     USAGE_SEMANTICS_UNSPECIFIED: _UsageSemantics.ValueType  # 0
-    """Not said."""
+    """Not set."""
     USAGE_SEMANTICS_DELTA: _UsageSemantics.ValueType  # 1
-    """Add it to what was reported before."""
+    """Add the report to earlier ones."""
     USAGE_SEMANTICS_CUMULATIVE: _UsageSemantics.ValueType  # 2
-    """It replaces what was reported before for the same scope."""
+    """The report replaces earlier ones of the same scope."""
 
 class UsageSemantics(_UsageSemantics, metaclass=_UsageSemanticsEnumTypeWrapper):
-    """UsageSemantics says how reports of one scope add up."""
+    """UsageSemantics says how to combine reports of the same scope."""
 
 USAGE_SEMANTICS_UNSPECIFIED: UsageSemantics.ValueType  # 0
-"""Not said."""
+"""Not set."""
 USAGE_SEMANTICS_DELTA: UsageSemantics.ValueType  # 1
-"""Add it to what was reported before."""
+"""Add the report to earlier ones."""
 USAGE_SEMANTICS_CUMULATIVE: UsageSemantics.ValueType  # 2
-"""It replaces what was reported before for the same scope."""
+"""The report replaces earlier ones of the same scope."""
 Global___UsageSemantics: typing_extensions.TypeAlias = UsageSemantics
 
 class _CostBasis:
@@ -277,21 +281,21 @@ class _CostBasis:
 class _CostBasisEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CostBasis.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     COST_BASIS_UNSPECIFIED: _CostBasis.ValueType  # 0
-    """Not said."""
+    """Not set."""
     COST_BASIS_REPORTED: _CostBasis.ValueType  # 1
     """The agent reported it."""
     COST_BASIS_COMPUTED: _CostBasis.ValueType  # 2
-    """Computed from tokens and a price table."""
+    """The adapter computed it from tokens and a price table."""
 
 class CostBasis(_CostBasis, metaclass=_CostBasisEnumTypeWrapper):
-    """CostBasis says where a price comes from."""
+    """CostBasis is the source of a cost."""
 
 COST_BASIS_UNSPECIFIED: CostBasis.ValueType  # 0
-"""Not said."""
+"""Not set."""
 COST_BASIS_REPORTED: CostBasis.ValueType  # 1
 """The agent reported it."""
 COST_BASIS_COMPUTED: CostBasis.ValueType  # 2
-"""Computed from tokens and a price table."""
+"""The adapter computed it from tokens and a price table."""
 Global___CostBasis: typing_extensions.TypeAlias = CostBasis
 
 class _BillingType:
@@ -303,33 +307,33 @@ class _BillingTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     BILLING_TYPE_UNSPECIFIED: _BillingType.ValueType  # 0
     """Unknown."""
     BILLING_TYPE_API: _BillingType.ValueType  # 1
-    """By an API key, per token."""
+    """Per token, through an API key."""
     BILLING_TYPE_METERED_API: _BillingType.ValueType  # 2
-    """By a cloud's metered API."""
+    """Through a cloud provider's metered API."""
     BILLING_TYPE_SUBSCRIPTION: _BillingType.ValueType  # 3
-    """By a subscription."""
+    """Included in a subscription."""
     BILLING_TYPE_CREDITS: _BillingType.ValueType  # 4
-    """By credits."""
+    """Prepaid credits."""
     BILLING_TYPE_SUBSCRIPTION_OVERAGE: _BillingType.ValueType  # 5
-    """By a subscription's overage."""
+    """Beyond what a subscription includes."""
     BILLING_TYPE_FIXED: _BillingType.ValueType  # 6
     """A fixed price."""
 
 class BillingType(_BillingType, metaclass=_BillingTypeEnumTypeWrapper):
-    """BillingType says who pays how."""
+    """BillingType is how usage is billed."""
 
 BILLING_TYPE_UNSPECIFIED: BillingType.ValueType  # 0
 """Unknown."""
 BILLING_TYPE_API: BillingType.ValueType  # 1
-"""By an API key, per token."""
+"""Per token, through an API key."""
 BILLING_TYPE_METERED_API: BillingType.ValueType  # 2
-"""By a cloud's metered API."""
+"""Through a cloud provider's metered API."""
 BILLING_TYPE_SUBSCRIPTION: BillingType.ValueType  # 3
-"""By a subscription."""
+"""Included in a subscription."""
 BILLING_TYPE_CREDITS: BillingType.ValueType  # 4
-"""By credits."""
+"""Prepaid credits."""
 BILLING_TYPE_SUBSCRIPTION_OVERAGE: BillingType.ValueType  # 5
-"""By a subscription's overage."""
+"""Beyond what a subscription includes."""
 BILLING_TYPE_FIXED: BillingType.ValueType  # 6
 """A fixed price."""
 Global___BillingType: typing_extensions.TypeAlias = BillingType
@@ -341,29 +345,29 @@ class _SessionDisposition:
 class _SessionDispositionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SessionDisposition.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SESSION_DISPOSITION_UNSPECIFIED: _SessionDisposition.ValueType  # 0
-    """Not said."""
+    """Not set."""
     SESSION_DISPOSITION_NEW: _SessionDisposition.ValueType  # 1
-    """A new session, as none was asked for."""
+    """A new session; none was requested."""
     SESSION_DISPOSITION_RESUME: _SessionDisposition.ValueType  # 2
-    """The session asked for is to be resumed."""
+    """The requested session is resumed."""
     SESSION_DISPOSITION_RESUME_REFUSED: _SessionDisposition.ValueType  # 3
-    """A new session although another was asked for; `session_reason` says why."""
+    """A new session although another was requested; `session_reason` says why."""
     SESSION_DISPOSITION_FORK: _SessionDisposition.ValueType  # 4
-    """A new session that begins as a copy of the one asked for."""
+    """A new session that starts as a copy of the requested one."""
 
 class SessionDisposition(_SessionDisposition, metaclass=_SessionDispositionEnumTypeWrapper):
-    """SessionDisposition says what was done with the session that was asked for."""
+    """SessionDisposition says how an attempt uses the requested session."""
 
 SESSION_DISPOSITION_UNSPECIFIED: SessionDisposition.ValueType  # 0
-"""Not said."""
+"""Not set."""
 SESSION_DISPOSITION_NEW: SessionDisposition.ValueType  # 1
-"""A new session, as none was asked for."""
+"""A new session; none was requested."""
 SESSION_DISPOSITION_RESUME: SessionDisposition.ValueType  # 2
-"""The session asked for is to be resumed."""
+"""The requested session is resumed."""
 SESSION_DISPOSITION_RESUME_REFUSED: SessionDisposition.ValueType  # 3
-"""A new session although another was asked for; `session_reason` says why."""
+"""A new session although another was requested; `session_reason` says why."""
 SESSION_DISPOSITION_FORK: SessionDisposition.ValueType  # 4
-"""A new session that begins as a copy of the one asked for."""
+"""A new session that starts as a copy of the requested one."""
 Global___SessionDisposition: typing_extensions.TypeAlias = SessionDisposition
 
 class _RunPhase:
@@ -373,41 +377,41 @@ class _RunPhase:
 class _RunPhaseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RunPhase.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     RUN_PHASE_UNSPECIFIED: _RunPhase.ValueType  # 0
-    """Not said."""
+    """Not set."""
     RUN_PHASE_QUEUED: _RunPhase.ValueType  # 1
-    """Waits for a place; only a router says so, ephemerally."""
+    """Waiting for a slot of the adapter's concurrency limit. Only a router reports it, in an ephemeral event."""
     RUN_PHASE_STARTING: _RunPhase.ValueType  # 2
-    """Is being prepared."""
+    """Being prepared. If that takes long, an ephemeral state reports every few seconds what the run waits for."""
     RUN_PHASE_RUNNING: _RunPhase.ValueType  # 3
-    """The agent runs."""
+    """The agent runs. Until its first output, an ephemeral state reports every few seconds that it is still awaited."""
     RUN_PHASE_RETRYING: _RunPhase.ValueType  # 4
-    """The agent waits before trying its model again."""
+    """Waiting before a retry: of a model call by the agent, or of an attempt by a router."""
     RUN_PHASE_WAITING_FOR_INPUT: _RunPhase.ValueType  # 5
-    """Waits for an answer to an input_request; idle clocks pause."""
+    """Waiting for an answer to an input_request; the idle limit is paused."""
     RUN_PHASE_WAITING_FOR_AUTH: _RunPhase.ValueType  # 6
-    """Waits for somebody to log in; idle clocks pause."""
+    """Waiting for a person to log in; the idle limit is paused."""
     RUN_PHASE_CANCELLING: _RunPhase.ValueType  # 7
-    """Is being cancelled."""
+    """Being cancelled."""
 
 class RunPhase(_RunPhase, metaclass=_RunPhaseEnumTypeWrapper):
-    """RunPhase is where a run stands."""
+    """RunPhase is the phase that a run is in."""
 
 RUN_PHASE_UNSPECIFIED: RunPhase.ValueType  # 0
-"""Not said."""
+"""Not set."""
 RUN_PHASE_QUEUED: RunPhase.ValueType  # 1
-"""Waits for a place; only a router says so, ephemerally."""
+"""Waiting for a slot of the adapter's concurrency limit. Only a router reports it, in an ephemeral event."""
 RUN_PHASE_STARTING: RunPhase.ValueType  # 2
-"""Is being prepared."""
+"""Being prepared. If that takes long, an ephemeral state reports every few seconds what the run waits for."""
 RUN_PHASE_RUNNING: RunPhase.ValueType  # 3
-"""The agent runs."""
+"""The agent runs. Until its first output, an ephemeral state reports every few seconds that it is still awaited."""
 RUN_PHASE_RETRYING: RunPhase.ValueType  # 4
-"""The agent waits before trying its model again."""
+"""Waiting before a retry: of a model call by the agent, or of an attempt by a router."""
 RUN_PHASE_WAITING_FOR_INPUT: RunPhase.ValueType  # 5
-"""Waits for an answer to an input_request; idle clocks pause."""
+"""Waiting for an answer to an input_request; the idle limit is paused."""
 RUN_PHASE_WAITING_FOR_AUTH: RunPhase.ValueType  # 6
-"""Waits for somebody to log in; idle clocks pause."""
+"""Waiting for a person to log in; the idle limit is paused."""
 RUN_PHASE_CANCELLING: RunPhase.ValueType  # 7
-"""Is being cancelled."""
+"""Being cancelled."""
 Global___RunPhase: typing_extensions.TypeAlias = RunPhase
 
 class _MessageRole:
@@ -417,19 +421,19 @@ class _MessageRole:
 class _MessageRoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_MessageRole.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     MESSAGE_ROLE_UNSPECIFIED: _MessageRole.ValueType  # 0
-    """Not said."""
+    """Not set."""
     MESSAGE_ROLE_USER: _MessageRole.ValueType  # 1
-    """The user, or text put in the user's place."""
+    """The user, or text inserted on the user's behalf."""
     MESSAGE_ROLE_SYSTEM: _MessageRole.ValueType  # 2
     """The system."""
 
 class MessageRole(_MessageRole, metaclass=_MessageRoleEnumTypeWrapper):
-    """MessageRole is who speaks. The agent's own words are Text."""
+    """MessageRole is the author of a message. The agent's own messages are Text."""
 
 MESSAGE_ROLE_UNSPECIFIED: MessageRole.ValueType  # 0
-"""Not said."""
+"""Not set."""
 MESSAGE_ROLE_USER: MessageRole.ValueType  # 1
-"""The user, or text put in the user's place."""
+"""The user, or text inserted on the user's behalf."""
 MESSAGE_ROLE_SYSTEM: MessageRole.ValueType  # 2
 """The system."""
 Global___MessageRole: typing_extensions.TypeAlias = MessageRole
@@ -441,7 +445,7 @@ class _FileOperation:
 class _FileOperationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FileOperation.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FILE_OPERATION_UNSPECIFIED: _FileOperation.ValueType  # 0
-    """Not said."""
+    """Not set."""
     FILE_OPERATION_CREATE: _FileOperation.ValueType  # 1
     """It was created."""
     FILE_OPERATION_MODIFY: _FileOperation.ValueType  # 2
@@ -449,13 +453,13 @@ class _FileOperationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     FILE_OPERATION_DELETE: _FileOperation.ValueType  # 3
     """It was deleted."""
     FILE_OPERATION_RENAME: _FileOperation.ValueType  # 4
-    """It got another path."""
+    """It was renamed or moved."""
 
 class FileOperation(_FileOperation, metaclass=_FileOperationEnumTypeWrapper):
-    """FileOperation is what happened to a file."""
+    """FileOperation is the kind of a file change."""
 
 FILE_OPERATION_UNSPECIFIED: FileOperation.ValueType  # 0
-"""Not said."""
+"""Not set."""
 FILE_OPERATION_CREATE: FileOperation.ValueType  # 1
 """It was created."""
 FILE_OPERATION_MODIFY: FileOperation.ValueType  # 2
@@ -463,7 +467,7 @@ FILE_OPERATION_MODIFY: FileOperation.ValueType  # 2
 FILE_OPERATION_DELETE: FileOperation.ValueType  # 3
 """It was deleted."""
 FILE_OPERATION_RENAME: FileOperation.ValueType  # 4
-"""It got another path."""
+"""It was renamed or moved."""
 Global___FileOperation: typing_extensions.TypeAlias = FileOperation
 
 class _Provenance:
@@ -473,25 +477,25 @@ class _Provenance:
 class _ProvenanceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Provenance.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     PROVENANCE_UNSPECIFIED: _Provenance.ValueType  # 0
-    """Not said."""
+    """Not set."""
     PROVENANCE_NATIVE: _Provenance.ValueType  # 1
-    """The agent said so."""
+    """The agent reported it."""
     PROVENANCE_INFERRED: _Provenance.ValueType  # 2
-    """Concluded from a tool call."""
+    """The adapter inferred it from a tool call."""
     PROVENANCE_WATCHED: _Provenance.ValueType  # 3
-    """Seen on the file system."""
+    """The adapter observed it on the file system."""
 
 class Provenance(_Provenance, metaclass=_ProvenanceEnumTypeWrapper):
-    """Provenance says how far to trust a fact."""
+    """Provenance is how a fact is known, from most to least direct."""
 
 PROVENANCE_UNSPECIFIED: Provenance.ValueType  # 0
-"""Not said."""
+"""Not set."""
 PROVENANCE_NATIVE: Provenance.ValueType  # 1
-"""The agent said so."""
+"""The agent reported it."""
 PROVENANCE_INFERRED: Provenance.ValueType  # 2
-"""Concluded from a tool call."""
+"""The adapter inferred it from a tool call."""
 PROVENANCE_WATCHED: Provenance.ValueType  # 3
-"""Seen on the file system."""
+"""The adapter observed it on the file system."""
 Global___Provenance: typing_extensions.TypeAlias = Provenance
 
 class _PlanEntryStatus:
@@ -501,29 +505,29 @@ class _PlanEntryStatus:
 class _PlanEntryStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PlanEntryStatus.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     PLAN_ENTRY_STATUS_UNSPECIFIED: _PlanEntryStatus.ValueType  # 0
-    """Not said."""
+    """Not set."""
     PLAN_ENTRY_STATUS_PENDING: _PlanEntryStatus.ValueType  # 1
-    """Not begun."""
+    """Not started."""
     PLAN_ENTRY_STATUS_IN_PROGRESS: _PlanEntryStatus.ValueType  # 2
-    """Under way."""
+    """In progress."""
     PLAN_ENTRY_STATUS_COMPLETED: _PlanEntryStatus.ValueType  # 3
-    """Done."""
+    """Completed."""
     PLAN_ENTRY_STATUS_CANCELLED: _PlanEntryStatus.ValueType  # 4
-    """Dropped."""
+    """Cancelled."""
 
 class PlanEntryStatus(_PlanEntryStatus, metaclass=_PlanEntryStatusEnumTypeWrapper):
     """PlanEntryStatus is the state of a plan's entry."""
 
 PLAN_ENTRY_STATUS_UNSPECIFIED: PlanEntryStatus.ValueType  # 0
-"""Not said."""
+"""Not set."""
 PLAN_ENTRY_STATUS_PENDING: PlanEntryStatus.ValueType  # 1
-"""Not begun."""
+"""Not started."""
 PLAN_ENTRY_STATUS_IN_PROGRESS: PlanEntryStatus.ValueType  # 2
-"""Under way."""
+"""In progress."""
 PLAN_ENTRY_STATUS_COMPLETED: PlanEntryStatus.ValueType  # 3
-"""Done."""
+"""Completed."""
 PLAN_ENTRY_STATUS_CANCELLED: PlanEntryStatus.ValueType  # 4
-"""Dropped."""
+"""Cancelled."""
 Global___PlanEntryStatus: typing_extensions.TypeAlias = PlanEntryStatus
 
 class _SubagentStatus:
@@ -533,33 +537,33 @@ class _SubagentStatus:
 class _SubagentStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SubagentStatus.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SUBAGENT_STATUS_UNSPECIFIED: _SubagentStatus.ValueType  # 0
-    """Not said."""
+    """Not set."""
     SUBAGENT_STATUS_STARTED: _SubagentStatus.ValueType  # 1
-    """It began."""
+    """It started."""
     SUBAGENT_STATUS_RUNNING: _SubagentStatus.ValueType  # 2
-    """It tells of progress."""
+    """It reported progress."""
     SUBAGENT_STATUS_COMPLETED: _SubagentStatus.ValueType  # 3
-    """It ended well. The run goes on."""
+    """It succeeded. The run continues."""
     SUBAGENT_STATUS_FAILED: _SubagentStatus.ValueType  # 4
-    """It failed. The run goes on."""
+    """It failed. The run continues."""
     SUBAGENT_STATUS_CANCELLED: _SubagentStatus.ValueType  # 5
-    """It was stopped. The run goes on."""
+    """It was cancelled. The run continues."""
 
 class SubagentStatus(_SubagentStatus, metaclass=_SubagentStatusEnumTypeWrapper):
     """SubagentStatus is the state of a nested agent."""
 
 SUBAGENT_STATUS_UNSPECIFIED: SubagentStatus.ValueType  # 0
-"""Not said."""
+"""Not set."""
 SUBAGENT_STATUS_STARTED: SubagentStatus.ValueType  # 1
-"""It began."""
+"""It started."""
 SUBAGENT_STATUS_RUNNING: SubagentStatus.ValueType  # 2
-"""It tells of progress."""
+"""It reported progress."""
 SUBAGENT_STATUS_COMPLETED: SubagentStatus.ValueType  # 3
-"""It ended well. The run goes on."""
+"""It succeeded. The run continues."""
 SUBAGENT_STATUS_FAILED: SubagentStatus.ValueType  # 4
-"""It failed. The run goes on."""
+"""It failed. The run continues."""
 SUBAGENT_STATUS_CANCELLED: SubagentStatus.ValueType  # 5
-"""It was stopped. The run goes on."""
+"""It was cancelled. The run continues."""
 Global___SubagentStatus: typing_extensions.TypeAlias = SubagentStatus
 
 class _InputKind:
@@ -569,29 +573,29 @@ class _InputKind:
 class _InputKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_InputKind.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     INPUT_KIND_UNSPECIFIED: _InputKind.ValueType  # 0
-    """Not said."""
+    """Not set."""
     INPUT_KIND_PERMISSION: _InputKind.ValueType  # 1
-    """May the agent do this?"""
+    """Allow or reject an action."""
     INPUT_KIND_CHOICE: _InputKind.ValueType  # 2
     """Choose among options."""
     INPUT_KIND_TEXT: _InputKind.ValueType  # 3
     """Free text."""
     INPUT_KIND_SCHEMA: _InputKind.ValueType  # 4
-    """A JSON value that fits `schema_json`."""
+    """A JSON value that conforms to `schema_json`."""
 
 class InputKind(_InputKind, metaclass=_InputKindEnumTypeWrapper):
-    """InputKind is what sort of answer is wanted."""
+    """InputKind is the kind of answer that an input request expects."""
 
 INPUT_KIND_UNSPECIFIED: InputKind.ValueType  # 0
-"""Not said."""
+"""Not set."""
 INPUT_KIND_PERMISSION: InputKind.ValueType  # 1
-"""May the agent do this?"""
+"""Allow or reject an action."""
 INPUT_KIND_CHOICE: InputKind.ValueType  # 2
 """Choose among options."""
 INPUT_KIND_TEXT: InputKind.ValueType  # 3
 """Free text."""
 INPUT_KIND_SCHEMA: InputKind.ValueType  # 4
-"""A JSON value that fits `schema_json`."""
+"""A JSON value that conforms to `schema_json`."""
 Global___InputKind: typing_extensions.TypeAlias = InputKind
 
 class _InputOptionKind:
@@ -605,25 +609,25 @@ class _InputOptionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     INPUT_OPTION_KIND_ALLOW_ONCE: _InputOptionKind.ValueType  # 1
     """Allow this once."""
     INPUT_OPTION_KIND_ALLOW_ALWAYS: _InputOptionKind.ValueType  # 2
-    """Allow this and its like from now on."""
+    """Allow this and similar actions from now on."""
     INPUT_OPTION_KIND_REJECT_ONCE: _InputOptionKind.ValueType  # 3
-    """Refuse this once."""
+    """Reject this once."""
     INPUT_OPTION_KIND_REJECT_ALWAYS: _InputOptionKind.ValueType  # 4
-    """Refuse this and its like from now on."""
+    """Reject this and similar actions from now on."""
 
 class InputOptionKind(_InputOptionKind, metaclass=_InputOptionKindEnumTypeWrapper):
-    """InputOptionKind is what an option means, across agents. Show by kind, answer by id."""
+    """InputOptionKind is the meaning of an option across agents. Present options by kind, answer by ID."""
 
 INPUT_OPTION_KIND_UNSPECIFIED: InputOptionKind.ValueType  # 0
 """A plain choice."""
 INPUT_OPTION_KIND_ALLOW_ONCE: InputOptionKind.ValueType  # 1
 """Allow this once."""
 INPUT_OPTION_KIND_ALLOW_ALWAYS: InputOptionKind.ValueType  # 2
-"""Allow this and its like from now on."""
+"""Allow this and similar actions from now on."""
 INPUT_OPTION_KIND_REJECT_ONCE: InputOptionKind.ValueType  # 3
-"""Refuse this once."""
+"""Reject this once."""
 INPUT_OPTION_KIND_REJECT_ALWAYS: InputOptionKind.ValueType  # 4
-"""Refuse this and its like from now on."""
+"""Reject this and similar actions from now on."""
 Global___InputOptionKind: typing_extensions.TypeAlias = InputOptionKind
 
 class _InputResolution:
@@ -633,25 +637,25 @@ class _InputResolution:
 class _InputResolutionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_InputResolution.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     INPUT_RESOLUTION_UNSPECIFIED: _InputResolution.ValueType  # 0
-    """Not said."""
+    """Not set."""
     INPUT_RESOLUTION_ANSWERED: _InputResolution.ValueType  # 1
-    """Somebody answered."""
+    """A caller answered it."""
     INPUT_RESOLUTION_EXPIRED: _InputResolution.ValueType  # 2
-    """It expired and the default was taken."""
+    """It expired and its default applied."""
     INPUT_RESOLUTION_DROPPED: _InputResolution.ValueType  # 3
     """The agent withdrew it, or the run ended."""
     INPUT_RESOLUTION_POLICY: _InputResolution.ValueType  # 4
     """The permission policy decided."""
 
 class InputResolution(_InputResolution, metaclass=_InputResolutionEnumTypeWrapper):
-    """InputResolution says how a request ended."""
+    """InputResolution says how an input request ended."""
 
 INPUT_RESOLUTION_UNSPECIFIED: InputResolution.ValueType  # 0
-"""Not said."""
+"""Not set."""
 INPUT_RESOLUTION_ANSWERED: InputResolution.ValueType  # 1
-"""Somebody answered."""
+"""A caller answered it."""
 INPUT_RESOLUTION_EXPIRED: InputResolution.ValueType  # 2
-"""It expired and the default was taken."""
+"""It expired and its default applied."""
 INPUT_RESOLUTION_DROPPED: InputResolution.ValueType  # 3
 """The agent withdrew it, or the run ended."""
 INPUT_RESOLUTION_POLICY: InputResolution.ValueType  # 4
@@ -665,23 +669,23 @@ class _Severity:
 class _SeverityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Severity.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SEVERITY_UNSPECIFIED: _Severity.ValueType  # 0
-    """Not said; treat as INFO."""
+    """Not set; treat as INFO."""
     SEVERITY_INFO: _Severity.ValueType  # 1
-    """Good to know."""
+    """Information."""
     SEVERITY_WARNING: _Severity.ValueType  # 2
-    """Something to look at; blocks nothing."""
+    """Worth attention; blocks nothing."""
     SEVERITY_ERROR: _Severity.ValueType  # 3
     """Something is wrong."""
 
 class Severity(_Severity, metaclass=_SeverityEnumTypeWrapper):
-    """Severity of a notice or check."""
+    """Severity is how serious a notice or check is."""
 
 SEVERITY_UNSPECIFIED: Severity.ValueType  # 0
-"""Not said; treat as INFO."""
+"""Not set; treat as INFO."""
 SEVERITY_INFO: Severity.ValueType  # 1
-"""Good to know."""
+"""Information."""
 SEVERITY_WARNING: Severity.ValueType  # 2
-"""Something to look at; blocks nothing."""
+"""Worth attention; blocks nothing."""
 SEVERITY_ERROR: Severity.ValueType  # 3
 """Something is wrong."""
 Global___Severity: typing_extensions.TypeAlias = Severity
@@ -693,11 +697,11 @@ class _GapReason:
 class _GapReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_GapReason.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     GAP_REASON_UNSPECIFIED: _GapReason.ValueType  # 0
-    """Not said."""
+    """Not set."""
     GAP_REASON_EVICTED: _GapReason.ValueType  # 1
-    """They are no longer kept."""
+    """They are no longer retained."""
     GAP_REASON_OVERFLOW: _GapReason.ValueType  # 2
-    """The reader was too slow."""
+    """The reader was too slow and is not a holder."""
     GAP_REASON_NOT_DURABLE: _GapReason.ValueType  # 3
     """They were never stored, and their writer is gone."""
 
@@ -705,11 +709,11 @@ class GapReason(_GapReason, metaclass=_GapReasonEnumTypeWrapper):
     """GapReason says why events are missing."""
 
 GAP_REASON_UNSPECIFIED: GapReason.ValueType  # 0
-"""Not said."""
+"""Not set."""
 GAP_REASON_EVICTED: GapReason.ValueType  # 1
-"""They are no longer kept."""
+"""They are no longer retained."""
 GAP_REASON_OVERFLOW: GapReason.ValueType  # 2
-"""The reader was too slow."""
+"""The reader was too slow and is not a holder."""
 GAP_REASON_NOT_DURABLE: GapReason.ValueType  # 3
 """They were never stored, and their writer is gone."""
 Global___GapReason: typing_extensions.TypeAlias = GapReason
@@ -721,33 +725,33 @@ class _Outcome:
 class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Outcome.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     OUTCOME_UNSPECIFIED: _Outcome.ValueType  # 0
-    """Not said."""
+    """Not set."""
     OUTCOME_SUCCEEDED: _Outcome.ValueType  # 1
-    """The agent did what it was asked, as far as it says."""
+    """The agent reports that it completed the task."""
     OUTCOME_FAILED: _Outcome.ValueType  # 2
-    """It did not; see `failure`."""
+    """The run failed; see `failure`."""
     OUTCOME_CANCELLED: _Outcome.ValueType  # 3
-    """It was cancelled."""
+    """The run was cancelled."""
     OUTCOME_TIMED_OUT: _Outcome.ValueType  # 4
-    """One of the limits ended it; see `failure` for which."""
+    """A time limit ended the run; `failure` says which."""
     OUTCOME_LOST: _Outcome.ValueType  # 5
-    """Its adapter is gone; nobody knows how it ended."""
+    """The adapter is gone or violated the protocol; the outcome of the run is unknown."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """Outcome is how a run ended."""
 
 OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
-"""Not said."""
+"""Not set."""
 OUTCOME_SUCCEEDED: Outcome.ValueType  # 1
-"""The agent did what it was asked, as far as it says."""
+"""The agent reports that it completed the task."""
 OUTCOME_FAILED: Outcome.ValueType  # 2
-"""It did not; see `failure`."""
+"""The run failed; see `failure`."""
 OUTCOME_CANCELLED: Outcome.ValueType  # 3
-"""It was cancelled."""
+"""The run was cancelled."""
 OUTCOME_TIMED_OUT: Outcome.ValueType  # 4
-"""One of the limits ended it; see `failure` for which."""
+"""A time limit ended the run; `failure` says which."""
 OUTCOME_LOST: Outcome.ValueType  # 5
-"""Its adapter is gone; nobody knows how it ended."""
+"""The adapter is gone or violated the protocol; the outcome of the run is unknown."""
 Global___Outcome: typing_extensions.TypeAlias = Outcome
 
 class _FailureKind:
@@ -757,109 +761,117 @@ class _FailureKind:
 class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FailureKind.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FAILURE_KIND_UNSPECIFIED: _FailureKind.ValueType  # 0
-    """Nothing, or unknown."""
+    """No failure, or unknown."""
     FAILURE_KIND_AUTH_REQUIRED: _FailureKind.ValueType  # 1
-    """The agent is not logged in or its key is refused [no]."""
+    """The agent is not logged in, or its credentials were rejected [no]."""
     FAILURE_KIND_QUOTA_EXCEEDED: _FailureKind.ValueType  # 2
-    """The account's quota is used up [after retry_not_before]."""
+    """The account's quota is exhausted [after retry_not_before]."""
     FAILURE_KIND_RATE_LIMITED: _FailureKind.ValueType  # 3
     """Too many requests [yes]."""
     FAILURE_KIND_UPSTREAM_UNAVAILABLE: _FailureKind.ValueType  # 4
-    """The model's service is overloaded or failing [yes]."""
+    """The model API is overloaded or failing [yes]."""
     FAILURE_KIND_NETWORK: _FailureKind.ValueType  # 5
     """The connection to the model failed [yes]."""
     FAILURE_KIND_MODEL_NOT_FOUND: _FailureKind.ValueType  # 6
-    """There is no such model for this account [no]."""
+    """The model does not exist or is not available to this account [no]."""
     FAILURE_KIND_MODEL_REFUSED: _FailureKind.ValueType  # 7
-    """The model refused [no]."""
+    """The model refused the task [no]."""
     FAILURE_KIND_MAX_TURNS: _FailureKind.ValueType  # 8
     """The turn limit was reached [no]."""
     FAILURE_KIND_CONTEXT_OVERFLOW: _FailureKind.ValueType  # 9
-    """The conversation no longer fits the model [no]."""
+    """The conversation exceeds the model's context window [no]."""
     FAILURE_KIND_SESSION_LOST: _FailureKind.ValueType  # 10
-    """The session to resume is gone [yes, fresh]."""
+    """The session to resume no longer exists [yes, with a fresh session]."""
     FAILURE_KIND_NOT_INSTALLED: _FailureKind.ValueType  # 11
     """The agent is not installed [no]."""
     FAILURE_KIND_VERSION_UNSUPPORTED: _FailureKind.ValueType  # 12
-    """The agent is too old or too new [no]."""
+    """The agent's version is too old or too new [no]."""
     FAILURE_KIND_INVALID_CONFIG: _FailureKind.ValueType  # 13
-    """The agent refuses its configuration [no]."""
+    """The agent rejected its configuration [no]."""
     FAILURE_KIND_SPAWN_FAILED: _FailureKind.ValueType  # 14
     """The agent could not be started [no]."""
     FAILURE_KIND_PROCESS_CRASHED: _FailureKind.ValueType  # 15
-    """The agent died [yes]."""
+    """The agent's process crashed [yes]."""
     FAILURE_KIND_NO_RESULT: _FailureKind.ValueType  # 16
-    """The agent ended without saying how [yes]."""
+    """The agent exited without a result [yes]."""
     FAILURE_KIND_UNPARSEABLE_OUTPUT: _FailureKind.ValueType  # 17
-    """The agent's output could not be read [no]."""
+    """The agent's output could not be parsed [no]."""
     FAILURE_KIND_PERMISSION_DENIED: _FailureKind.ValueType  # 18
-    """A permission that the task needed was refused [no]."""
+    """A permission that the task required was denied [no]."""
     FAILURE_KIND_START_TIMEOUT: _FailureKind.ValueType  # 19
-    """The agent gave no first sign in time [yes]."""
+    """The agent produced no output within limits.start_up [yes]."""
     FAILURE_KIND_IDLE_TIMEOUT: _FailureKind.ValueType  # 20
-    """The agent was silent too long [yes]."""
+    """The agent was idle for longer than limits.idle [yes]."""
     FAILURE_KIND_WALL_TIMEOUT: _FailureKind.ValueType  # 21
-    """The run took too long [no]."""
+    """The run exceeded limits.wall [no]."""
     FAILURE_KIND_ADAPTER_LOST: _FailureKind.ValueType  # 22
     """The adapter is gone [yes]."""
     FAILURE_KIND_WORKSPACE_FAILED: _FailureKind.ValueType  # 23
     """The workspace could not be prepared or restored [no]."""
     FAILURE_KIND_INTERNAL: _FailureKind.ValueType  # 24
-    """A fault of the adapter or the router [no]."""
+    """A bug in the adapter or the router [no]."""
+    FAILURE_KIND_TOOL_TIMEOUT: _FailureKind.ValueType  # 25
+    """A tool call exceeded limits.tool_call [yes]."""
+    FAILURE_KIND_OUTPUT_LIMIT: _FailureKind.ValueType  # 26
+    """The model's answer was truncated at its output token limit [no]."""
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
-    """FailureKind is what went wrong, across agents. In brackets: whether trying again may help by itself."""
+    """FailureKind classifies failures across agents. In brackets: whether a retry alone may succeed."""
 
 FAILURE_KIND_UNSPECIFIED: FailureKind.ValueType  # 0
-"""Nothing, or unknown."""
+"""No failure, or unknown."""
 FAILURE_KIND_AUTH_REQUIRED: FailureKind.ValueType  # 1
-"""The agent is not logged in or its key is refused [no]."""
+"""The agent is not logged in, or its credentials were rejected [no]."""
 FAILURE_KIND_QUOTA_EXCEEDED: FailureKind.ValueType  # 2
-"""The account's quota is used up [after retry_not_before]."""
+"""The account's quota is exhausted [after retry_not_before]."""
 FAILURE_KIND_RATE_LIMITED: FailureKind.ValueType  # 3
 """Too many requests [yes]."""
 FAILURE_KIND_UPSTREAM_UNAVAILABLE: FailureKind.ValueType  # 4
-"""The model's service is overloaded or failing [yes]."""
+"""The model API is overloaded or failing [yes]."""
 FAILURE_KIND_NETWORK: FailureKind.ValueType  # 5
 """The connection to the model failed [yes]."""
 FAILURE_KIND_MODEL_NOT_FOUND: FailureKind.ValueType  # 6
-"""There is no such model for this account [no]."""
+"""The model does not exist or is not available to this account [no]."""
 FAILURE_KIND_MODEL_REFUSED: FailureKind.ValueType  # 7
-"""The model refused [no]."""
+"""The model refused the task [no]."""
 FAILURE_KIND_MAX_TURNS: FailureKind.ValueType  # 8
 """The turn limit was reached [no]."""
 FAILURE_KIND_CONTEXT_OVERFLOW: FailureKind.ValueType  # 9
-"""The conversation no longer fits the model [no]."""
+"""The conversation exceeds the model's context window [no]."""
 FAILURE_KIND_SESSION_LOST: FailureKind.ValueType  # 10
-"""The session to resume is gone [yes, fresh]."""
+"""The session to resume no longer exists [yes, with a fresh session]."""
 FAILURE_KIND_NOT_INSTALLED: FailureKind.ValueType  # 11
 """The agent is not installed [no]."""
 FAILURE_KIND_VERSION_UNSUPPORTED: FailureKind.ValueType  # 12
-"""The agent is too old or too new [no]."""
+"""The agent's version is too old or too new [no]."""
 FAILURE_KIND_INVALID_CONFIG: FailureKind.ValueType  # 13
-"""The agent refuses its configuration [no]."""
+"""The agent rejected its configuration [no]."""
 FAILURE_KIND_SPAWN_FAILED: FailureKind.ValueType  # 14
 """The agent could not be started [no]."""
 FAILURE_KIND_PROCESS_CRASHED: FailureKind.ValueType  # 15
-"""The agent died [yes]."""
+"""The agent's process crashed [yes]."""
 FAILURE_KIND_NO_RESULT: FailureKind.ValueType  # 16
-"""The agent ended without saying how [yes]."""
+"""The agent exited without a result [yes]."""
 FAILURE_KIND_UNPARSEABLE_OUTPUT: FailureKind.ValueType  # 17
-"""The agent's output could not be read [no]."""
+"""The agent's output could not be parsed [no]."""
 FAILURE_KIND_PERMISSION_DENIED: FailureKind.ValueType  # 18
-"""A permission that the task needed was refused [no]."""
+"""A permission that the task required was denied [no]."""
 FAILURE_KIND_START_TIMEOUT: FailureKind.ValueType  # 19
-"""The agent gave no first sign in time [yes]."""
+"""The agent produced no output within limits.start_up [yes]."""
 FAILURE_KIND_IDLE_TIMEOUT: FailureKind.ValueType  # 20
-"""The agent was silent too long [yes]."""
+"""The agent was idle for longer than limits.idle [yes]."""
 FAILURE_KIND_WALL_TIMEOUT: FailureKind.ValueType  # 21
-"""The run took too long [no]."""
+"""The run exceeded limits.wall [no]."""
 FAILURE_KIND_ADAPTER_LOST: FailureKind.ValueType  # 22
 """The adapter is gone [yes]."""
 FAILURE_KIND_WORKSPACE_FAILED: FailureKind.ValueType  # 23
 """The workspace could not be prepared or restored [no]."""
 FAILURE_KIND_INTERNAL: FailureKind.ValueType  # 24
-"""A fault of the adapter or the router [no]."""
+"""A bug in the adapter or the router [no]."""
+FAILURE_KIND_TOOL_TIMEOUT: FailureKind.ValueType  # 25
+"""A tool call exceeded limits.tool_call [yes]."""
+FAILURE_KIND_OUTPUT_LIMIT: FailureKind.ValueType  # 26
+"""The model's answer was truncated at its output token limit [no]."""
 Global___FailureKind: typing_extensions.TypeAlias = FailureKind
 
 class _SessionChange:
@@ -869,21 +881,21 @@ class _SessionChange:
 class _SessionChangeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SessionChange.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SESSION_CHANGE_UNSPECIFIED: _SessionChange.ValueType  # 0
-    """Leave it as it is."""
+    """Keep it."""
     SESSION_CHANGE_SET: _SessionChange.ValueType  # 1
-    """Store `handle` and resume with it next time."""
+    """Store `handle` and resume it in the next run."""
     SESSION_CHANGE_CLEAR: _SessionChange.ValueType  # 2
-    """Forget it."""
+    """Delete it."""
 
 class SessionChange(_SessionChange, metaclass=_SessionChangeEnumTypeWrapper):
-    """SessionChange says what to do with the stored session of a task."""
+    """SessionChange says how to update the stored session of a task."""
 
 SESSION_CHANGE_UNSPECIFIED: SessionChange.ValueType  # 0
-"""Leave it as it is."""
+"""Keep it."""
 SESSION_CHANGE_SET: SessionChange.ValueType  # 1
-"""Store `handle` and resume with it next time."""
+"""Store `handle` and resume it in the next run."""
 SESSION_CHANGE_CLEAR: SessionChange.ValueType  # 2
-"""Forget it."""
+"""Delete it."""
 Global___SessionChange: typing_extensions.TypeAlias = SessionChange
 
 class _PermissionDecision:
@@ -893,25 +905,25 @@ class _PermissionDecision:
 class _PermissionDecisionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PermissionDecision.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     PERMISSION_DECISION_UNSPECIFIED: _PermissionDecision.ValueType  # 0
-    """Not said; treat as ASK."""
+    """Not set; treat as ASK."""
     PERMISSION_DECISION_ALLOW: _PermissionDecision.ValueType  # 1
-    """Do it."""
+    """Allow the action."""
     PERMISSION_DECISION_ASK: _PermissionDecision.ValueType  # 2
-    """Ask with an input_request; becomes DENY and a notice when the run is not interactive."""
+    """Ask the caller with an input_request. In a run that is not interactive: DENY, with a notice."""
     PERMISSION_DECISION_DENY: _PermissionDecision.ValueType  # 3
-    """Refuse it."""
+    """Deny the action."""
 
 class PermissionDecision(_PermissionDecision, metaclass=_PermissionDecisionEnumTypeWrapper):
-    """PermissionDecision is what a policy says."""
+    """PermissionDecision is what a permission rule decides."""
 
 PERMISSION_DECISION_UNSPECIFIED: PermissionDecision.ValueType  # 0
-"""Not said; treat as ASK."""
+"""Not set; treat as ASK."""
 PERMISSION_DECISION_ALLOW: PermissionDecision.ValueType  # 1
-"""Do it."""
+"""Allow the action."""
 PERMISSION_DECISION_ASK: PermissionDecision.ValueType  # 2
-"""Ask with an input_request; becomes DENY and a notice when the run is not interactive."""
+"""Ask the caller with an input_request. In a run that is not interactive: DENY, with a notice."""
 PERMISSION_DECISION_DENY: PermissionDecision.ValueType  # 3
-"""Refuse it."""
+"""Deny the action."""
 Global___PermissionDecision: typing_extensions.TypeAlias = PermissionDecision
 
 class _Feature:
@@ -921,19 +933,19 @@ class _Feature:
 class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Feature.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FEATURE_UNSPECIFIED: _Feature.ValueType  # 0
-    """Not said."""
+    """Not set."""
     FEATURE_TEXT_DELTAS: _Feature.ValueType  # 1
     """Text arrives in pieces."""
     FEATURE_THINKING: _Feature.ValueType  # 2
     """Reasoning is shown."""
     FEATURE_TOOL_START: _Feature.ValueType  # 3
-    """Tool calls are told when they start."""
+    """Tool calls are reported when they start."""
     FEATURE_TOOL_OUTPUT_DELTAS: _Feature.ValueType  # 4
     """Output of running tools is streamed."""
     FEATURE_PER_CALL_USAGE: _Feature.ValueType  # 5
-    """Usage per call of the model."""
+    """Usage is reported per model call."""
     FEATURE_PER_MODEL_USAGE: _Feature.ValueType  # 6
-    """Usage per model."""
+    """Usage is reported per model."""
     FEATURE_COST: _Feature.ValueType  # 7
     """Cost is reported."""
     FEATURE_PERMISSION_REQUESTS: _Feature.ValueType  # 8
@@ -943,57 +955,57 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     FEATURE_RESUME: _Feature.ValueType  # 10
     """Sessions can be resumed."""
     FEATURE_RESUME_REJECTION: _Feature.ValueType  # 11
-    """A lost session is recognised for certain."""
+    """A session that no longer exists is recognised reliably."""
     FEATURE_FORK: _Feature.ValueType  # 12
     """Sessions can be forked."""
     FEATURE_SKILLS: _Feature.ValueType  # 13
-    """Skills can be given."""
+    """Skills can be provided."""
     FEATURE_NATIVE_SKILLS: _Feature.ValueType  # 14
-    """Skills are loaded by the agent itself; without it they go into the prompt."""
+    """The agent loads skills itself; without this feature the adapter puts them into the prompt."""
     FEATURE_MCP_SERVERS: _Feature.ValueType  # 15
-    """MCP servers can be given."""
+    """MCP servers can be provided."""
     FEATURE_INSTRUCTIONS: _Feature.ValueType  # 16
-    """An instructions file or bundle can be given."""
+    """Instructions can be provided, as a file or as text."""
     FEATURE_SYSTEM_PROMPT: _Feature.ValueType  # 17
-    """A system prompt can be given."""
+    """A system prompt can be set."""
     FEATURE_MODEL_CHOICE: _Feature.ValueType  # 18
     """The model can be chosen."""
     FEATURE_SURGICAL_EDIT: _Feature.ValueType  # 19
     """A part of a file can be edited without rewriting it."""
     FEATURE_FILE_CHANGES: _Feature.ValueType  # 20
-    """File changes are told."""
+    """File changes are reported."""
     FEATURE_PLAN: _Feature.ValueType  # 21
-    """Plans are told."""
+    """Plans are reported."""
     FEATURE_SUBAGENTS: _Feature.ValueType  # 22
-    """Nested agents are told apart."""
+    """Events of nested agents can be told apart by Lineage."""
     FEATURE_AUTH_TOKEN: _Feature.ValueType  # 23
-    """The agent gets a token for the caller's API."""
+    """The agent receives a token for the caller's API."""
     FEATURE_MAX_TURNS: _Feature.ValueType  # 24
-    """A turn limit can be given."""
+    """A turn limit can be set."""
     FEATURE_PROMPT: _Feature.ValueType  # 25
-    """A prompt can be given. A plain command may take none."""
+    """A prompt can be set. A plain command may not support it."""
     FEATURE_WORKSPACE: _Feature.ValueType  # 26
     """The run works in a directory."""
     FEATURE_COMPACTION: _Feature.ValueType  # 27
-    """The agent cuts its own context when it fills up, so that sessions may be resumed without end."""
+    """The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper):
-    """Feature is something an adapter may be able to do."""
+    """Feature is something that an adapter may support."""
 
 FEATURE_UNSPECIFIED: Feature.ValueType  # 0
-"""Not said."""
+"""Not set."""
 FEATURE_TEXT_DELTAS: Feature.ValueType  # 1
 """Text arrives in pieces."""
 FEATURE_THINKING: Feature.ValueType  # 2
 """Reasoning is shown."""
 FEATURE_TOOL_START: Feature.ValueType  # 3
-"""Tool calls are told when they start."""
+"""Tool calls are reported when they start."""
 FEATURE_TOOL_OUTPUT_DELTAS: Feature.ValueType  # 4
 """Output of running tools is streamed."""
 FEATURE_PER_CALL_USAGE: Feature.ValueType  # 5
-"""Usage per call of the model."""
+"""Usage is reported per model call."""
 FEATURE_PER_MODEL_USAGE: Feature.ValueType  # 6
-"""Usage per model."""
+"""Usage is reported per model."""
 FEATURE_COST: Feature.ValueType  # 7
 """Cost is reported."""
 FEATURE_PERMISSION_REQUESTS: Feature.ValueType  # 8
@@ -1003,39 +1015,39 @@ FEATURE_INPUT_REQUESTS: Feature.ValueType  # 9
 FEATURE_RESUME: Feature.ValueType  # 10
 """Sessions can be resumed."""
 FEATURE_RESUME_REJECTION: Feature.ValueType  # 11
-"""A lost session is recognised for certain."""
+"""A session that no longer exists is recognised reliably."""
 FEATURE_FORK: Feature.ValueType  # 12
 """Sessions can be forked."""
 FEATURE_SKILLS: Feature.ValueType  # 13
-"""Skills can be given."""
+"""Skills can be provided."""
 FEATURE_NATIVE_SKILLS: Feature.ValueType  # 14
-"""Skills are loaded by the agent itself; without it they go into the prompt."""
+"""The agent loads skills itself; without this feature the adapter puts them into the prompt."""
 FEATURE_MCP_SERVERS: Feature.ValueType  # 15
-"""MCP servers can be given."""
+"""MCP servers can be provided."""
 FEATURE_INSTRUCTIONS: Feature.ValueType  # 16
-"""An instructions file or bundle can be given."""
+"""Instructions can be provided, as a file or as text."""
 FEATURE_SYSTEM_PROMPT: Feature.ValueType  # 17
-"""A system prompt can be given."""
+"""A system prompt can be set."""
 FEATURE_MODEL_CHOICE: Feature.ValueType  # 18
 """The model can be chosen."""
 FEATURE_SURGICAL_EDIT: Feature.ValueType  # 19
 """A part of a file can be edited without rewriting it."""
 FEATURE_FILE_CHANGES: Feature.ValueType  # 20
-"""File changes are told."""
+"""File changes are reported."""
 FEATURE_PLAN: Feature.ValueType  # 21
-"""Plans are told."""
+"""Plans are reported."""
 FEATURE_SUBAGENTS: Feature.ValueType  # 22
-"""Nested agents are told apart."""
+"""Events of nested agents can be told apart by Lineage."""
 FEATURE_AUTH_TOKEN: Feature.ValueType  # 23
-"""The agent gets a token for the caller's API."""
+"""The agent receives a token for the caller's API."""
 FEATURE_MAX_TURNS: Feature.ValueType  # 24
-"""A turn limit can be given."""
+"""A turn limit can be set."""
 FEATURE_PROMPT: Feature.ValueType  # 25
-"""A prompt can be given. A plain command may take none."""
+"""A prompt can be set. A plain command may not support it."""
 FEATURE_WORKSPACE: Feature.ValueType  # 26
 """The run works in a directory."""
 FEATURE_COMPACTION: Feature.ValueType  # 27
-"""The agent cuts its own context when it fills up, so that sessions may be resumed without end."""
+"""The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
 Global___Feature: typing_extensions.TypeAlias = Feature
 
 class _CapabilityOrigin:
@@ -1045,25 +1057,29 @@ class _CapabilityOrigin:
 class _CapabilityOriginEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CapabilityOrigin.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     CAPABILITY_ORIGIN_UNSPECIFIED: _CapabilityOrigin.ValueType  # 0
-    """Not said."""
+    """Not set."""
     CAPABILITY_ORIGIN_DECLARED: _CapabilityOrigin.ValueType  # 1
-    """The adapter says so."""
+    """The adapter declares it."""
     CAPABILITY_ORIGIN_PROBED: _CapabilityOrigin.ValueType  # 2
-    """Found by asking the installed agent."""
+    """The adapter declares it, and the installed agent reports exactly the version that the adapter's tests ran. Only
+    Detect checks that; the capability itself was not tried on this machine.
+    """
     CAPABILITY_ORIGIN_VERIFIED: _CapabilityOrigin.ValueType  # 3
-    """Proved by a run."""
+    """A run on this machine proved it."""
 
 class CapabilityOrigin(_CapabilityOrigin, metaclass=_CapabilityOriginEnumTypeWrapper):
-    """CapabilityOrigin says how a capability is known."""
+    """CapabilityOrigin is how a capability is known."""
 
 CAPABILITY_ORIGIN_UNSPECIFIED: CapabilityOrigin.ValueType  # 0
-"""Not said."""
+"""Not set."""
 CAPABILITY_ORIGIN_DECLARED: CapabilityOrigin.ValueType  # 1
-"""The adapter says so."""
+"""The adapter declares it."""
 CAPABILITY_ORIGIN_PROBED: CapabilityOrigin.ValueType  # 2
-"""Found by asking the installed agent."""
+"""The adapter declares it, and the installed agent reports exactly the version that the adapter's tests ran. Only
+Detect checks that; the capability itself was not tried on this machine.
+"""
 CAPABILITY_ORIGIN_VERIFIED: CapabilityOrigin.ValueType  # 3
-"""Proved by a run."""
+"""A run on this machine proved it."""
 Global___CapabilityOrigin: typing_extensions.TypeAlias = CapabilityOrigin
 
 class _ResumeStyle:
@@ -1075,19 +1091,19 @@ class _ResumeStyleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     RESUME_STYLE_UNSPECIFIED: _ResumeStyle.ValueType  # 0
     """Sessions cannot be resumed."""
     RESUME_STYLE_CAPTURE: _ResumeStyle.ValueType  # 1
-    """The agent chooses the id and tells it."""
+    """The agent chooses the ID and reports it."""
     RESUME_STYLE_SPECIFY: _ResumeStyle.ValueType  # 2
-    """The adapter chooses the id."""
+    """The adapter chooses the ID."""
 
 class ResumeStyle(_ResumeStyle, metaclass=_ResumeStyleEnumTypeWrapper):
-    """ResumeStyle says how sessions get their ids."""
+    """ResumeStyle is how sessions get their IDs."""
 
 RESUME_STYLE_UNSPECIFIED: ResumeStyle.ValueType  # 0
 """Sessions cannot be resumed."""
 RESUME_STYLE_CAPTURE: ResumeStyle.ValueType  # 1
-"""The agent chooses the id and tells it."""
+"""The agent chooses the ID and reports it."""
 RESUME_STYLE_SPECIFY: ResumeStyle.ValueType  # 2
-"""The adapter chooses the id."""
+"""The adapter chooses the ID."""
 Global___ResumeStyle: typing_extensions.TypeAlias = ResumeStyle
 
 class _CancelStyle:
@@ -1097,23 +1113,23 @@ class _CancelStyle:
 class _CancelStyleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CancelStyle.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     CANCEL_STYLE_UNSPECIFIED: _CancelStyle.ValueType  # 0
-    """Not said."""
+    """Not set."""
     CANCEL_STYLE_NATIVE: _CancelStyle.ValueType  # 1
-    """The agent has a way to be interrupted that keeps its result."""
+    """Through the agent's own interrupt, which preserves its result."""
     CANCEL_STYLE_SIGNAL: _CancelStyle.ValueType  # 2
-    """By a signal it obeys."""
+    """By a signal that the agent handles."""
     CANCEL_STYLE_KILL: _CancelStyle.ValueType  # 3
     """Only by killing it."""
 
 class CancelStyle(_CancelStyle, metaclass=_CancelStyleEnumTypeWrapper):
-    """CancelStyle says how a run can be stopped."""
+    """CancelStyle is how a run can be cancelled."""
 
 CANCEL_STYLE_UNSPECIFIED: CancelStyle.ValueType  # 0
-"""Not said."""
+"""Not set."""
 CANCEL_STYLE_NATIVE: CancelStyle.ValueType  # 1
-"""The agent has a way to be interrupted that keeps its result."""
+"""Through the agent's own interrupt, which preserves its result."""
 CANCEL_STYLE_SIGNAL: CancelStyle.ValueType  # 2
-"""By a signal it obeys."""
+"""By a signal that the agent handles."""
 CANCEL_STYLE_KILL: CancelStyle.ValueType  # 3
 """Only by killing it."""
 Global___CancelStyle: typing_extensions.TypeAlias = CancelStyle
@@ -1125,34 +1141,34 @@ class _PermissionMode:
 class _PermissionModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PermissionMode.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     PERMISSION_MODE_UNSPECIFIED: _PermissionMode.ValueType  # 0
-    """Not said."""
+    """Not set."""
     PERMISSION_MODE_STRICT: _PermissionMode.ValueType  # 1
-    """The agent asks for it or leaves it: Permissions are kept."""
+    """The agent does nothing that Permissions do not allow: it asks or refrains."""
     PERMISSION_MODE_PERMISSIVE: _PermissionMode.ValueType  # 2
-    """The agent does it unless it was denied: only refusals are kept."""
+    """The agent does everything that is not denied: only DENY is enforced."""
     PERMISSION_MODE_NONE: _PermissionMode.ValueType  # 3
-    """The agent has no permissions: it can do whatever its user account can."""
+    """The agent enforces none: it can do whatever its user account can."""
 
 class PermissionMode(_PermissionMode, metaclass=_PermissionModeEnumTypeWrapper):
-    """PermissionMode says what becomes of what no permission was given for."""
+    """PermissionMode is how far an agent enforces Permissions."""
 
 PERMISSION_MODE_UNSPECIFIED: PermissionMode.ValueType  # 0
-"""Not said."""
+"""Not set."""
 PERMISSION_MODE_STRICT: PermissionMode.ValueType  # 1
-"""The agent asks for it or leaves it: Permissions are kept."""
+"""The agent does nothing that Permissions do not allow: it asks or refrains."""
 PERMISSION_MODE_PERMISSIVE: PermissionMode.ValueType  # 2
-"""The agent does it unless it was denied: only refusals are kept."""
+"""The agent does everything that is not denied: only DENY is enforced."""
 PERMISSION_MODE_NONE: PermissionMode.ValueType  # 3
-"""The agent has no permissions: it can do whatever its user account can."""
+"""The agent enforces none: it can do whatever its user account can."""
 Global___PermissionMode: typing_extensions.TypeAlias = PermissionMode
 
 @typing.final
 class AgentEvent(google.protobuf.message.Message):
-    """AgentEvent is one thing that happened in a run.
+    """AgentEvent is one event of a run. Adapters write it; a router forwards it unchanged and adds events of its own.
 
     Order within a run: `started` opens each attempt; `attempt_ended` ends each attempt that is not the last;
-    `result` ends the run, exactly once, as the last event. Sequences start at 1 and are dense, but for `gap`.
-    The table of what may follow what is `dragoman.protocol.order`.
+    `result` ends the run, exactly once, as the last event. Sequences start at 1 and have no holes except where a `gap`
+    names them. `dragoman.protocol.order` has the table of which event may follow which.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1190,18 +1206,19 @@ class AgentEvent(google.protobuf.message.Message):
     REDACTED_FIELD_NUMBER: builtins.int
     NATIVE_FIELD_NUMBER: builtins.int
     sequence: builtins.int
-    """Position in the run, from 1, without holes. Absent (0) marks an ephemeral event: heartbeats, queue
-    states, gaps and re-sent copies, which are never stored and never leave a hole.
-    It is a fixed64 in the first field so that nine bytes tell the cursor without parsing.
+    """Position of a durable event in the run, from 1, without holes. 0 marks an ephemeral event, which is neither
+    stored nor replayed: heartbeats, states that report what a run waits for, gaps, and re-sent copies of pending
+    requests. It is a fixed64 in the first field so that a relay reads the cursor from the first nine bytes without
+    parsing.
     """
     run_id: builtins.str
-    """The run. Always set, but for a batch, whose events have it."""
+    """The run's ID. Always set, except on a batch, whose events carry it."""
     attempt: builtins.int
-    """The attempt it belongs to, from 1. 0 before the first attempt (queue states)."""
+    """The attempt that the event belongs to, from 1. 0 before the first attempt, e.g. while the run is queued."""
     origin: Global___EventOrigin.ValueType
-    """Who made it. Only AGENT events count as the agent's activity."""
+    """Who caused the event. Only AGENT events count as activity of the agent for the idle limit."""
     redacted: builtins.bool
-    """True if a secret was replaced by "[redacted]" in it."""
+    """True if the adapter replaced a secret in the event by "[redacted]"."""
     @property
     def text(self) -> Global___Text:
         """A piece of the agent's answer."""
@@ -1212,15 +1229,15 @@ class AgentEvent(google.protobuf.message.Message):
 
     @property
     def tool_output(self) -> Global___ToolOutput:
-        """Bytes that a tool printed while running."""
+        """Output that a tool printed while it runs."""
 
     @property
     def log(self) -> Global___Log:
-        """A raw line with no better kind: never lost, never fatal."""
+        """A raw output line that the adapter could not classify."""
 
     @property
     def tool_call(self) -> Global___ToolCall:
-        """A tool is called, or its call changed; an upsert by id."""
+        """A tool call started or changed; an upsert by ID."""
 
     @property
     def tool_result(self) -> Global___ToolResult:
@@ -1232,7 +1249,7 @@ class AgentEvent(google.protobuf.message.Message):
 
     @property
     def started(self) -> Global___Started:
-        """Opens an attempt; emitted before anything is spawned."""
+        """Opens an attempt; written before the adapter starts any process."""
 
     @property
     def state(self) -> Global___State:
@@ -1240,7 +1257,7 @@ class AgentEvent(google.protobuf.message.Message):
 
     @property
     def session(self) -> Global___Session:
-        """Facts of the agent's session; sent again when they change."""
+        """Properties of the agent's session; sent again when one changes."""
 
     @property
     def message(self) -> Global___Message:
@@ -1256,23 +1273,23 @@ class AgentEvent(google.protobuf.message.Message):
 
     @property
     def subagent(self) -> Global___Subagent:
-        """A nested agent began, went on or ended."""
+        """A nested agent started, progressed or ended."""
 
     @property
     def compaction(self) -> Global___Compaction:
-        """The agent cut its own context."""
+        """The agent compacted its own context."""
 
     @property
     def input_request(self) -> Global___InputRequest:
-        """The agent asks; answer with Respond."""
+        """The agent requests a permission or an answer; call Respond."""
 
     @property
     def input_resolved(self) -> Global___InputResolved:
-        """A request was answered, expired or dropped."""
+        """An input request was answered, expired or withdrawn."""
 
     @property
     def notice(self) -> Global___Notice:
-        """Something a person should know; never ends a run."""
+        """A message for a person, with a stable code; never ends a run."""
 
     @property
     def attempt_ended(self) -> Global___AttemptEnded:
@@ -1288,23 +1305,23 @@ class AgentEvent(google.protobuf.message.Message):
 
     @property
     def replay_done(self) -> Global___ReplayDone:
-        """Ephemeral: an Attach has replayed everything that was stored; what follows is live."""
+        """Ephemeral: the replay of stored events is complete; live events follow."""
 
     @property
     def heartbeat(self) -> Global___Heartbeat:
-        """Ephemeral: the run lives although nothing happened for 15 seconds."""
+        """Ephemeral: the run is alive although no event was written for 15 seconds."""
 
     @property
     def batch(self) -> Global___Batch:
-        """Several events in one message, for callers that asked for it."""
+        """Several events in one message, for callers that requested it."""
 
     @property
     def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the writer made the event."""
+        """When the writer created the event."""
 
     @property
     def lineage(self) -> Global___Lineage:
-        """Where in a tree of agents it happened. Absent: the main agent."""
+        """Which nested agent the event belongs to. Absent: the main agent."""
 
     @property
     def native(self) -> Global___NativeFrame:
@@ -1354,14 +1371,14 @@ Global___AgentEvent: typing_extensions.TypeAlias = AgentEvent
 
 @typing.final
 class Lineage(google.protobuf.message.Message):
-    """Lineage places an event beneath the main agent."""
+    """Lineage says which nested agent an event belongs to."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SUBAGENT_ID_FIELD_NUMBER: builtins.int
     PARENT_TOOL_CALL_ID_FIELD_NUMBER: builtins.int
     subagent_id: builtins.str
-    """The nested agent's id. Empty: the main agent."""
+    """The nested agent's ID, as in Subagent.id. Empty: the main agent."""
     parent_tool_call_id: builtins.str
     """The tool call of the parent that started the nested agent. Empty if unknown."""
     def __init__(
@@ -1391,7 +1408,7 @@ class NativeFrame(google.protobuf.message.Message):
     text: builtins.str
     """The frame's text, redacted, at most 64 KiB."""
     truncated_bytes: builtins.int
-    """Bytes cut from the end of `text`."""
+    """Bytes truncated from the end of `text`."""
     def __init__(
         self,
         *,
@@ -1416,15 +1433,15 @@ class Text(google.protobuf.message.Message):
     WHOLE_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     item_id: builtins.str
-    """The item (message part) this belongs to; unique within the attempt."""
+    """The message part that this belongs to; unique within the attempt."""
     offset: builtins.int
-    """Where the delta starts, in UTF-8 bytes of the item. 0 for a whole."""
+    """Byte offset of the delta in the item's UTF-8 text. 0 with `whole`."""
     delta: builtins.str
     """Text to append at `offset`. Ends on a character boundary."""
     whole: builtins.str
-    """The item's whole text; it replaces what came before."""
+    """The item's whole text; replaces all earlier pieces of the item."""
     truncated_bytes: builtins.int
-    """Bytes left out of `whole` because the event would exceed 1 MiB."""
+    """Bytes truncated from `whole` because the event would exceed 1 MiB."""
     def __init__(
         self,
         *,
@@ -1442,7 +1459,7 @@ Global___Text: typing_extensions.TypeAlias = Text
 
 @typing.final
 class Thinking(google.protobuf.message.Message):
-    """Thinking is a piece of the agent's reasoning, as far as the agent shows it."""
+    """Thinking is a piece of the agent's reasoning, for agents that expose it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1452,15 +1469,15 @@ class Thinking(google.protobuf.message.Message):
     WHOLE_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     item_id: builtins.str
-    """The item this belongs to; unique within the attempt."""
+    """The reasoning block that this belongs to; unique within the attempt."""
     offset: builtins.int
-    """Where the delta starts, in UTF-8 bytes of the item. 0 for a whole."""
+    """Byte offset of the delta in the item's UTF-8 text. 0 with `whole`."""
     delta: builtins.str
     """Reasoning to append at `offset`. Ends on a character boundary."""
     whole: builtins.str
-    """The item's whole reasoning; it replaces what came before."""
+    """The item's whole reasoning; replaces all earlier pieces of the item."""
     truncated_bytes: builtins.int
-    """Bytes left out of `whole` because the event would exceed 1 MiB."""
+    """Bytes truncated from `whole` because the event would exceed 1 MiB."""
     def __init__(
         self,
         *,
@@ -1478,7 +1495,7 @@ Global___Thinking: typing_extensions.TypeAlias = Thinking
 
 @typing.final
 class ToolOutput(google.protobuf.message.Message):
-    """ToolOutput is a piece of what a running tool prints."""
+    """ToolOutput is a piece of a running tool's output."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1488,15 +1505,15 @@ class ToolOutput(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     RAW_FIELD_NUMBER: builtins.int
     tool_call_id: builtins.str
-    """The tool call's id."""
+    """The tool call's ID."""
     stream: Global___OutputStream.ValueType
     """Which stream of the tool."""
     offset: builtins.int
-    """Where the piece starts, in bytes of that stream."""
+    """Byte offset of the piece in that stream."""
     text: builtins.str
     """The piece, with bytes that are not UTF-8 replaced by U+FFFD."""
     raw: builtins.bytes
-    """The same piece as bytes; set only where `text` is not exact."""
+    """The same piece as raw bytes. Set only if it is not valid UTF-8."""
     def __init__(
         self,
         *,
@@ -1512,7 +1529,9 @@ Global___ToolOutput: typing_extensions.TypeAlias = ToolOutput
 
 @typing.final
 class Log(google.protobuf.message.Message):
-    """Log is a raw line with no better kind."""
+    """Log is a raw output line that the adapter could not classify. It holds several lines of one stream if the agent
+    prints faster than single lines can be sent.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1524,13 +1543,15 @@ class Log(google.protobuf.message.Message):
     stream: Global___OutputStream.ValueType
     """Where the line came from."""
     text: builtins.str
-    """The line without its newline, with bytes that are not UTF-8 replaced by U+FFFD."""
+    """The line without its newline, with bytes that are not UTF-8 replaced by U+FFFD. Several lines are separated by
+    "\\n".
+    """
     raw: builtins.bytes
-    """The same line as bytes; set only where `text` is not exact."""
+    """The same as raw bytes. Set only if the line is not valid UTF-8."""
     truncated_bytes: builtins.int
-    """Bytes cut from the line's end because it was too long."""
+    """Bytes truncated from the end of an overlong line."""
     unterminated: builtins.bool
-    """True if the line ended without a newline, at the end of the stream."""
+    """True if the stream ended without a newline after this line."""
     def __init__(
         self,
         *,
@@ -1546,8 +1567,8 @@ Global___Log: typing_extensions.TypeAlias = Log
 
 @typing.final
 class ToolCall(google.protobuf.message.Message):
-    """ToolCall tells that a tool is called, or that its call changed. An upsert by `id`: a later one replaces
-    what it sets.
+    """ToolCall reports a tool call that started or changed. It is an upsert by `id`: a later event replaces the fields
+    that it sets.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1561,21 +1582,21 @@ class ToolCall(google.protobuf.message.Message):
     MCP_SERVER_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """The call's id; unique within the attempt."""
+    """The call's ID; unique within the attempt."""
     name: builtins.str
     """The agent's own name of the tool, e.g. "Bash"."""
     kind: Global___ToolKind.ValueType
-    """What sort of tool it is."""
+    """The kind of tool."""
     title: builtins.str
-    """One line for people, e.g. "Write src/main.py". Empty if the agent gives none."""
+    """One line for people, e.g. "Write src/main.py". Empty if the agent provides none."""
     input_json: builtins.str
-    """The input as JSON text. Empty while it is still being written. Redacted; else as the agent sent it."""
+    """The input as JSON text, as the agent sent it but redacted. Empty while the model is still writing it."""
     status: Global___ToolStatus.ValueType
     """The call's state."""
     mcp_server: builtins.str
-    """The MCP server it belongs to. Empty for built-in tools."""
+    """The MCP server that provides the tool. Empty for built-in tools."""
     truncated_bytes: builtins.int
-    """Bytes cut from `input_json` because the event would exceed 1 MiB."""
+    """Bytes truncated from `input_json` because the event would exceed 1 MiB."""
     def __init__(
         self,
         *,
@@ -1594,7 +1615,7 @@ Global___ToolCall: typing_extensions.TypeAlias = ToolCall
 
 @typing.final
 class ToolResult(google.protobuf.message.Message):
-    """ToolResult ends a tool call."""
+    """ToolResult reports that a tool call ended."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1607,19 +1628,19 @@ class ToolResult(google.protobuf.message.Message):
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     OUTPUT_JSON_FIELD_NUMBER: builtins.int
     tool_call_id: builtins.str
-    """The call's id."""
+    """The call's ID."""
     status: Global___ToolStatus.ValueType
     """COMPLETED, FAILED, DENIED, CANCELLED or TIMED_OUT."""
     content: builtins.str
     """What the tool returned to the model, as text."""
     is_error: builtins.bool
-    """Whether the tool reports an error. Absent if the agent does not say."""
+    """Whether the tool reports an error. Absent if the agent does not report it."""
     exit_code: builtins.int
-    """The command's exit code. Absent if there is none or the agent does not say."""
+    """The command's exit code. Absent if there is none or the agent does not report it."""
     truncated_bytes: builtins.int
-    """Bytes cut from `content`."""
+    """Bytes truncated from `content` because the event would exceed 1 MiB."""
     output_json: builtins.str
-    """The structured result as JSON text, if the agent gives one beside the content. Empty otherwise."""
+    """The structured result as JSON text. Empty if the agent provides none beside `content`."""
     @property
     def duration(self) -> google.protobuf.duration_pb2.Duration:
         """How long the tool ran. Absent if unknown."""
@@ -1660,28 +1681,28 @@ class Usage(google.protobuf.message.Message):
     CONTEXT_SIZE_FIELD_NUMBER: builtins.int
     RATE_LIMITS_FIELD_NUMBER: builtins.int
     scope: Global___UsageScope.ValueType
-    """What it covers."""
+    """The period that the report covers."""
     semantics: Global___UsageSemantics.ValueType
-    """How it adds up."""
+    """How to combine it with earlier reports."""
     context_used: builtins.int
-    """Tokens in the model's context now. Absent if unknown."""
+    """Tokens in the model's context at present. Absent if unknown."""
     context_size: builtins.int
     """Size of the model's context window in tokens. Absent if unknown."""
     @property
     def tokens(self) -> Global___TokenCounts:
-        """All models together. Absent if only per-model figures are known."""
+        """Tokens of all models together. Absent if only per-model counts are known."""
 
     @property
     def models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ModelUsage]:
-        """Per model, as far as the agent says."""
+        """Usage is reported per model. Empty if the agent does not report it."""
 
     @property
     def cost(self) -> Global___Cost:
-        """What it costs. Absent if not priced: unknown is not free."""
+        """The cost. Absent if no price is known; that does not mean free."""
 
     @property
     def rate_limits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RateLimit]:
-        """The limits of the account behind it, as far as the agent says."""
+        """Rate limits of the account. Empty if the agent does not report them."""
 
     def __init__(
         self,
@@ -1706,7 +1727,7 @@ Global___Usage: typing_extensions.TypeAlias = Usage
 
 @typing.final
 class TokenCounts(google.protobuf.message.Message):
-    """TokenCounts counts tokens. `input` excludes cached tokens."""
+    """TokenCounts counts tokens. A count that the agent does not report is absent."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1716,7 +1737,7 @@ class TokenCounts(google.protobuf.message.Message):
     CACHE_WRITE_FIELD_NUMBER: builtins.int
     REASONING_FIELD_NUMBER: builtins.int
     input: builtins.int
-    """Input tokens that were not read from a cache."""
+    """Input tokens, excluding those read from or written to a cache."""
     output: builtins.int
     """Output tokens, reasoning included."""
     cache_read: builtins.int
@@ -1751,7 +1772,7 @@ Global___TokenCounts: typing_extensions.TypeAlias = TokenCounts
 
 @typing.final
 class ModelUsage(google.protobuf.message.Message):
-    """ModelUsage is the share of one model."""
+    """ModelUsage is the usage of one model."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1759,14 +1780,14 @@ class ModelUsage(google.protobuf.message.Message):
     TOKENS_FIELD_NUMBER: builtins.int
     COST_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """The model's id."""
+    """The model's ID."""
     @property
     def tokens(self) -> Global___TokenCounts:
-        """Its tokens."""
+        """Tokens that the model used. Absent if unknown."""
 
     @property
     def cost(self) -> Global___Cost:
-        """Its cost. Absent if not priced."""
+        """Cost of the model's usage. Absent if no price is known."""
 
     def __init__(
         self,
@@ -1799,11 +1820,11 @@ class Cost(google.protobuf.message.Message):
     basis: Global___CostBasis.ValueType
     """Where the price comes from."""
     provider: builtins.str
-    """Whose model it is, e.g. "anthropic". Empty if unknown."""
+    """The model's provider, e.g. "anthropic". Empty if unknown."""
     biller: builtins.str
-    """Who sends the bill, e.g. "bedrock". Empty if it is the provider."""
+    """The party that bills, e.g. "bedrock". Empty if it is the provider."""
     billing_type: Global___BillingType.ValueType
-    """Who pays how."""
+    """How the usage is billed."""
     def __init__(
         self,
         *,
@@ -1820,7 +1841,7 @@ Global___Cost: typing_extensions.TypeAlias = Cost
 
 @typing.final
 class RateLimit(google.protobuf.message.Message):
-    """RateLimit is one limit of the account."""
+    """RateLimit is one rate limit of the account, as the agent reports it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1831,12 +1852,12 @@ class RateLimit(google.protobuf.message.Message):
     window: builtins.str
     """The window's name, e.g. "five_hour"."""
     status: builtins.str
-    """The state the agent reports, e.g. "allowed_warning"."""
+    """The limit's state in the agent's words, e.g. "allowed_warning"."""
     used_percent: builtins.float
-    """Used share in percent. Absent if unknown."""
+    """Used share of the limit in percent, 0 to 100. Absent if unknown."""
     @property
     def resets_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it resets. Absent if unknown."""
+        """When the window resets. Absent if unknown."""
 
     def __init__(
         self,
@@ -1854,7 +1875,9 @@ Global___RateLimit: typing_extensions.TypeAlias = RateLimit
 
 @typing.final
 class Started(google.protobuf.message.Message):
-    """Started opens an attempt. It is emitted before anything is spawned, so that a failure to spawn is told too."""
+    """Started opens an attempt. The adapter writes it before it starts any process, so that a failure to start has an
+    attempt to belong to.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1925,26 +1948,26 @@ class Started(google.protobuf.message.Message):
     adapter: builtins.str
     """The adapter's type."""
     instance_id: builtins.str
-    """The adapter process."""
+    """The adapter process, as DescribeResponse.instance_id."""
     session_disposition: Global___SessionDisposition.ValueType
-    """What is intended with the session."""
+    """How the attempt uses the requested session."""
     session_reason: builtins.str
-    """Why, when it was refused; else empty. For people."""
+    """Why the requested session is not resumed, for people. Empty if it is."""
     native_session_id: builtins.str
-    """The native id of the session to resume or fork. Empty for a new one."""
+    """The agent's own ID of the session to resume or fork. Empty for a new session."""
     command: builtins.str
-    """The executable, resolved. Empty for adapters without a process."""
+    """The resolved path of the executable. Empty for adapters that start no process."""
     cwd: builtins.str
     """The working directory. Empty for adapters without one."""
     agent_version: builtins.str
     """The agent's version. Empty if unknown."""
     @property
     def argv(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The arguments, secrets redacted, the prompt masked to its length."""
+        """The arguments: secrets redacted, the prompt replaced by its length."""
 
     @property
     def env(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """The variables added or changed for the agent, redacted. Plainly inherited ones are left out."""
+        """Environment variables added or changed for the agent, redacted. Inherited ones are left out."""
 
     @property
     def prompt_bytes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
@@ -1952,19 +1975,19 @@ class Started(google.protobuf.message.Message):
 
     @property
     def notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Decisions in words, for people ("resumes session …")."""
+        """Decisions of the adapter, for people, e.g. "resumes session …"."""
 
     @property
     def permissions(self) -> Global___Permissions:
-        """The permissions in force."""
+        """The permissions in effect."""
 
     @property
     def capabilities(self) -> Global___Capabilities:
-        """The capabilities in force for this run."""
+        """The capabilities in effect for this run."""
 
     @property
     def limits(self) -> Global___Limits:
-        """The limits in force."""
+        """The limits in effect."""
 
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
@@ -1997,7 +2020,7 @@ Global___Started: typing_extensions.TypeAlias = Started
 
 @typing.final
 class State(google.protobuf.message.Message):
-    """State tells that the run's phase changed."""
+    """State reports that the run's phase changed. Adapters write it; a router for QUEUED, and for RETRYING of its own."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2012,20 +2035,20 @@ class State(google.protobuf.message.Message):
     phase: Global___RunPhase.ValueType
     """The phase."""
     pid: builtins.int
-    """The agent's process. Absent but for RUNNING of an adapter with a local process."""
+    """RUNNING: the agent's process ID. Absent in other phases and for adapters without a local process."""
     process_group_id: builtins.int
     """The agent's process group. Absent like `pid`."""
     retry_attempt: builtins.int
-    """RETRYING: which try comes next, as the agent counts. Absent if unknown."""
+    """RETRYING: the number of the next try, as the retrying party counts. Absent if unknown."""
     max_retries: builtins.int
-    """RETRYING: how many tries the agent allows. Absent if unknown."""
+    """RETRYING: the maximum number of tries. Absent if unknown."""
     reason: builtins.str
-    """Why, for people. May be empty."""
+    """The reason, for people. May be empty."""
     retry_cause: Global___FailureKind.ValueType
     """RETRYING: what failed. UNSPECIFIED if unknown."""
     @property
     def retry_delay(self) -> google.protobuf.duration_pb2.Duration:
-        """RETRYING: how long until the next try. Absent if unknown."""
+        """RETRYING: the delay before the next try. Absent if unknown."""
 
     def __init__(
         self,
@@ -2054,7 +2077,7 @@ Global___State: typing_extensions.TypeAlias = State
 
 @typing.final
 class Session(google.protobuf.message.Message):
-    """Session tells facts of the agent's session. Sent again when one changes; each replaces the last."""
+    """Session describes the agent's session. The adapter sends it again when a field changes; each replaces the last."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2069,17 +2092,17 @@ class Session(google.protobuf.message.Message):
     SKILLS_FIELD_NUMBER: builtins.int
     AGENT_VERSION_FIELD_NUMBER: builtins.int
     native_id: builtins.str
-    """The agent's own id of the session."""
+    """The agent's own ID of the session."""
     display_id: builtins.str
-    """An id for people. Empty: use `native_id`."""
+    """An ID for people. Empty: use `native_id`."""
     model: builtins.str
     """The model in use. Empty if unknown."""
     mode: builtins.str
-    """The agent's permission mode, in its own words."""
+    """The agent's permission mode, in the agent's words. Empty if it has none."""
     title: builtins.str
     """The conversation's title. Empty if none."""
     agent_version: builtins.str
-    """The agent's version, as it says itself. Empty if unknown."""
+    """The agent's version, as the agent reports it. Empty if unknown."""
     @property
     def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The tools offered to the model."""
@@ -2090,7 +2113,7 @@ class Session(google.protobuf.message.Message):
 
     @property
     def commands(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Slash commands the agent knows."""
+        """Slash commands that the agent offers."""
 
     @property
     def skills(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -2147,13 +2170,13 @@ class Message(google.protobuf.message.Message):
     SYNTHETIC_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
     role: Global___MessageRole.ValueType
-    """Who speaks."""
+    """The author."""
     text: builtins.str
-    """What is said."""
+    """The message."""
     synthetic: builtins.bool
-    """True if the agent made it up itself (e.g. an interruption mark)."""
+    """True if the agent generated the message itself, e.g. to mark an interruption."""
     truncated_bytes: builtins.int
-    """Bytes cut from `text`."""
+    """Bytes truncated from `text` because the event would exceed 1 MiB."""
     def __init__(
         self,
         *,
@@ -2168,7 +2191,7 @@ Global___Message: typing_extensions.TypeAlias = Message
 
 @typing.final
 class FileChange(google.protobuf.message.Message):
-    """FileChange tells that a file was changed."""
+    """FileChange reports that the agent changed a file."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2182,17 +2205,17 @@ class FileChange(google.protobuf.message.Message):
     path: builtins.str
     """The path, absolute."""
     operation: Global___FileOperation.ValueType
-    """What happened."""
+    """The kind of change."""
     old_path: builtins.str
-    """RENAME: the former path."""
+    """RENAME: the previous path. Empty otherwise."""
     diff: builtins.str
     """A unified diff. Empty if unknown."""
     provenance: Global___Provenance.ValueType
-    """How it is known."""
+    """How the change is known."""
     tool_call_id: builtins.str
-    """The tool call that did it. Empty if unknown."""
+    """The ID of the tool call that made the change. Empty if unknown."""
     truncated_bytes: builtins.int
-    """Bytes cut from `diff`."""
+    """Bytes truncated from `diff` because the event would exceed 1 MiB."""
     def __init__(
         self,
         *,
@@ -2210,14 +2233,14 @@ Global___FileChange: typing_extensions.TypeAlias = FileChange
 
 @typing.final
 class Plan(google.protobuf.message.Message):
-    """Plan is the agent's plan, whole; it replaces the one before."""
+    """Plan is the agent's complete plan; it replaces the previous one."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ID_FIELD_NUMBER: builtins.int
     ENTRIES_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """The plan's id. Empty if the agent keeps only one."""
+    """The plan's ID. Empty if the agent keeps only one."""
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PlanEntry]:
         """Its entries, in order."""
@@ -2243,13 +2266,13 @@ class PlanEntry(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """The entry's id. Empty if it has none."""
+    """The entry's ID. Empty if it has none."""
     content: builtins.str
-    """What is to be done."""
+    """What the step is to achieve."""
     status: Global___PlanEntryStatus.ValueType
-    """How far it is."""
+    """Its progress."""
     priority: builtins.str
-    """The agent's word for its priority. Empty if none."""
+    """Its priority in the agent's words. Empty if it has none."""
     def __init__(
         self,
         *,
@@ -2264,7 +2287,7 @@ Global___PlanEntry: typing_extensions.TypeAlias = PlanEntry
 
 @typing.final
 class Subagent(google.protobuf.message.Message):
-    """Subagent tells of a nested agent."""
+    """Subagent reports the progress of a nested agent."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2275,18 +2298,18 @@ class Subagent(google.protobuf.message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: builtins.int
     USAGE_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """Its id, as in Lineage."""
+    """Its ID, as in Lineage.subagent_id."""
     type: builtins.str
-    """What sort of agent it is, in the agent's words."""
+    """Its type in the agent's words. Empty if unknown."""
     status: Global___SubagentStatus.ValueType
-    """How far it is."""
+    """Its progress."""
     description: builtins.str
     """Its task or summary, for people."""
     tool_call_id: builtins.str
     """The tool call that started it. Empty if unknown."""
     @property
     def usage(self) -> Global___Usage:
-        """What it used. Absent if unknown."""
+        """Its usage. Absent if unknown."""
 
     def __init__(
         self,
@@ -2305,7 +2328,7 @@ Global___Subagent: typing_extensions.TypeAlias = Subagent
 
 @typing.final
 class Compaction(google.protobuf.message.Message):
-    """Compaction tells that the agent cut its own context."""
+    """Compaction reports that the agent compacts its context."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2315,15 +2338,15 @@ class Compaction(google.protobuf.message.Message):
     SUMMARY_FIELD_NUMBER: builtins.int
     FINISHED_FIELD_NUMBER: builtins.int
     trigger: builtins.str
-    """Why, in the agent's words, e.g. "auto"."""
+    """What triggered it, in the agent's words, e.g. "auto". Empty if unknown."""
     tokens_before: builtins.int
-    """Tokens before. Absent if unknown."""
+    """Tokens in the context before. Absent if unknown."""
     tokens_after: builtins.int
-    """Tokens after. Absent if unknown."""
+    """Tokens in the context after. Absent if unknown."""
     summary: builtins.str
-    """The summary that replaced the rest. Empty if unknown."""
+    """The summary that replaced the removed context. Empty if unknown."""
     finished: builtins.bool
-    """False while it is under way."""
+    """False while the compaction is in progress."""
     def __init__(
         self,
         *,
@@ -2344,7 +2367,7 @@ Global___Compaction: typing_extensions.TypeAlias = Compaction
 
 @typing.final
 class InputOption(google.protobuf.message.Message):
-    """InputOption is one way to answer."""
+    """InputOption is one possible answer."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2353,13 +2376,13 @@ class InputOption(google.protobuf.message.Message):
     LABEL_FIELD_NUMBER: builtins.int
     NATIVE_JSON_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """What to answer with; unique within the request."""
+    """The ID to answer with; unique within the request."""
     kind: Global___InputOptionKind.ValueType
-    """What it means."""
+    """Its meaning."""
     label: builtins.str
-    """For people."""
+    """Its text, for people."""
     native_json: builtins.str
-    """The agent's own form of the option as JSON text, passed back to it. Empty if it has none."""
+    """The agent's own representation of the option as JSON text, which the adapter returns to it. Empty if it has none."""
     def __init__(
         self,
         *,
@@ -2374,7 +2397,7 @@ Global___InputOption: typing_extensions.TypeAlias = InputOption
 
 @typing.final
 class InputRequest(google.protobuf.message.Message):
-    """InputRequest asks the caller. Answer with Respond; the first valid answer wins."""
+    """InputRequest asks the caller for a permission or an answer. Answer with Respond; the first valid answer wins."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2390,34 +2413,34 @@ class InputRequest(google.protobuf.message.Message):
     EXPIRES_AT_FIELD_NUMBER: builtins.int
     DEFAULT_ANSWER_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """Its id; unique within the run."""
+    """Its ID; unique within the run."""
     kind: Global___InputKind.ValueType
-    """What sort of answer is wanted."""
+    """The kind of answer expected."""
     title: builtins.str
     """The question, for people."""
     description: builtins.str
-    """More about it. May be empty."""
+    """Details, for people. May be empty."""
     multiple: builtins.bool
-    """CHOICE: whether several options may be chosen."""
+    """CHOICE: whether the answer may contain several options."""
     editable_input_json: builtins.str
-    """PERMISSION: the tool's input as JSON text, which the answer may change. Empty if it may not."""
+    """PERMISSION: the tool's input as JSON text, which the answer may replace. Empty if it may not."""
     schema_json: builtins.str
-    """SCHEMA: a JSON Schema that the answer must fit."""
+    """SCHEMA: the JSON Schema that the answer must conform to. Empty for other kinds."""
     @property
     def subject(self) -> Global___InputSubject:
-        """PERMISSION: what is to be done."""
+        """PERMISSION: the action to allow or reject. Absent for other kinds."""
 
     @property
     def options(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___InputOption]:
-        """The ways to answer. Empty for TEXT and SCHEMA."""
+        """The possible answers. Empty for TEXT and SCHEMA."""
 
     @property
     def expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the default is taken."""
+        """When the request expires and its default applies. Absent: it does not expire."""
 
     @property
     def default_answer(self) -> Global___InputAnswer:
-        """The answer taken then. For a permission: a refusal."""
+        """The answer that applies on expiry. For a permission it is a rejection."""
 
     def __init__(
         self,
@@ -2441,7 +2464,7 @@ Global___InputRequest: typing_extensions.TypeAlias = InputRequest
 
 @typing.final
 class InputSubject(google.protobuf.message.Message):
-    """InputSubject is what a permission is about."""
+    """InputSubject is the action that a permission request is about."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2453,20 +2476,20 @@ class InputSubject(google.protobuf.message.Message):
     HOST_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     tool_call_id: builtins.str
-    """The tool call. Empty if it is not about a tool."""
+    """The ID of the tool call. Empty if the action is not a tool call."""
     tool_name: builtins.str
     """The agent's own name of the tool."""
     tool_kind: Global___ToolKind.ValueType
-    """What sort of tool it is."""
+    """The kind of tool."""
     command: builtins.str
-    """The command line, if it is about one."""
+    """The command line to run. Empty if there is none."""
     host: builtins.str
-    """The host it is about, if any."""
+    """The network host concerned. Empty if there is none."""
     reason: builtins.str
     """The agent's reason for asking. May be empty."""
     @property
     def paths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The files it is about."""
+        """The files concerned. May be empty."""
 
     def __init__(
         self,
@@ -2485,7 +2508,7 @@ Global___InputSubject: typing_extensions.TypeAlias = InputSubject
 
 @typing.final
 class InputAnswer(google.protobuf.message.Message):
-    """InputAnswer answers a request."""
+    """InputAnswer answers an input request. The caller writes it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2495,16 +2518,16 @@ class InputAnswer(google.protobuf.message.Message):
     UPDATED_INPUT_JSON_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """TEXT: the text."""
+    """TEXT: the text. At most the request's 16 MiB."""
     value_json: builtins.str
-    """SCHEMA: the value as JSON text."""
+    """SCHEMA: the value as JSON text. At most the request's 16 MiB."""
     updated_input_json: builtins.str
-    """PERMISSION: the tool's input, changed. Empty: unchanged."""
+    """PERMISSION: the replaced tool input as JSON text. Empty: unchanged. At most the request's 16 MiB."""
     message: builtins.str
-    """Words to the agent, e.g. why it was refused. May be empty."""
+    """A message to the agent, e.g. why the action was rejected. May be empty. At most the request's 16 MiB."""
     @property
     def option_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The options chosen; one unless the request allows several."""
+        """PERMISSION, CHOICE: the IDs of the chosen options; one unless the request allows several."""
 
     def __init__(
         self,
@@ -2521,7 +2544,7 @@ Global___InputAnswer: typing_extensions.TypeAlias = InputAnswer
 
 @typing.final
 class InputResolved(google.protobuf.message.Message):
-    """InputResolved tells that a request ended."""
+    """InputResolved reports that an input request ended."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2530,14 +2553,16 @@ class InputResolved(google.protobuf.message.Message):
     ANSWER_FIELD_NUMBER: builtins.int
     RESPONDER_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """The request's id."""
+    """The request's ID."""
     resolution: Global___InputResolution.ValueType
     """How it ended."""
     responder: builtins.str
-    """Who answered, as RespondRequest.responder said. Empty if nobody."""
+    """Who answered: RespondRequest.responder, else how the server authenticated the call ("uid 1000" or "token"). Empty
+    unless resolution is ANSWERED.
+    """
     @property
     def answer(self) -> Global___InputAnswer:
-        """The answer in force. Absent if DROPPED."""
+        """The answer that applies. Absent if DROPPED."""
 
     def __init__(
         self,
@@ -2554,7 +2579,7 @@ Global___InputResolved: typing_extensions.TypeAlias = InputResolved
 
 @typing.final
 class Notice(google.protobuf.message.Message):
-    """Notice is something a person should know. It never ends a run."""
+    """Notice is a message for a person, with a stable code for programs. It never ends a run."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2563,13 +2588,13 @@ class Notice(google.protobuf.message.Message):
     MESSAGE_FIELD_NUMBER: builtins.int
     HINT_FIELD_NUMBER: builtins.int
     severity: Global___Severity.ValueType
-    """How grave."""
+    """How serious it is."""
     code: builtins.str
     """A stable code, e.g. "schema_version_unknown"."""
     message: builtins.str
-    """For people."""
+    """What happened, for people."""
     hint: builtins.str
-    """What to do about it. May be empty."""
+    """What to do about it, for people. May be empty."""
     def __init__(
         self,
         *,
@@ -2584,7 +2609,7 @@ Global___Notice: typing_extensions.TypeAlias = Notice
 
 @typing.final
 class AttemptEnded(google.protobuf.message.Message):
-    """AttemptEnded ends an attempt that is followed by another."""
+    """AttemptEnded ends an attempt that another attempt follows: a retry, or a fallback to another adapter."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2594,23 +2619,29 @@ class AttemptEnded(google.protobuf.message.Message):
     EXIT_CODE_FIELD_NUMBER: builtins.int
     SESSION_FIELD_NUMBER: builtins.int
     USAGE_FIELD_NUMBER: builtins.int
+    BILLING_TYPE_FIELD_NUMBER: builtins.int
+    BILLER_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """Why there is another attempt, and which adapters did not take the run before that, for people."""
+    """Why another attempt follows, and which adapters rejected the run in between, for people."""
     next_adapter: builtins.str
-    """The adapter of the next attempt. Empty: the same."""
+    """The adapter of the next attempt. Empty: the same adapter."""
     exit_code: builtins.int
     """The agent's exit code. Absent if there was none."""
+    billing_type: Global___BillingType.ValueType
+    """How the attempt is billed, as in Result. UNSPECIFIED if unknown."""
+    biller: builtins.str
+    """The party that bills, as in Result. Empty if unknown."""
     @property
     def failure(self) -> Global___Failure:
-        """What went wrong."""
+        """Why the attempt failed."""
 
     @property
     def session(self) -> Global___SessionUpdate:
-        """What to do with the stored session."""
+        """How to update the stored session. Absent: keep it."""
 
     @property
     def usage(self) -> Global___Usage:
-        """What the attempt used. Absent if unknown."""
+        """The attempt's usage. Absent if unknown."""
 
     def __init__(
         self,
@@ -2621,16 +2652,18 @@ class AttemptEnded(google.protobuf.message.Message):
         exit_code: builtins.int | None = ...,
         session: Global___SessionUpdate | None = ...,
         usage: Global___Usage | None = ...,
+        billing_type: Global___BillingType.ValueType = ...,
+        biller: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "failure", b"failure", "session", b"session", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "failure", b"failure", "next_adapter", b"next_adapter", "reason", b"reason", "session", b"session", "usage", b"usage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "biller", b"biller", "billing_type", b"billing_type", "exit_code", b"exit_code", "failure", b"failure", "next_adapter", b"next_adapter", "reason", b"reason", "session", b"session", "usage", b"usage"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
 
 Global___AttemptEnded: typing_extensions.TypeAlias = AttemptEnded
 
 @typing.final
 class Gap(google.protobuf.message.Message):
-    """Gap tells one reader that events are missing. The next event is `to_sequence` + 1."""
+    """Gap tells one reader which events are missing. The next durable event is `to_sequence` + 1."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2638,11 +2671,11 @@ class Gap(google.protobuf.message.Message):
     TO_SEQUENCE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     from_sequence: builtins.int
-    """The first that is missing."""
+    """The first missing sequence."""
     to_sequence: builtins.int
-    """The last that is missing."""
+    """The last missing sequence."""
     reason: Global___GapReason.ValueType
-    """Why."""
+    """Why they are missing."""
     def __init__(
         self,
         *,
@@ -2656,7 +2689,7 @@ Global___Gap: typing_extensions.TypeAlias = Gap
 
 @typing.final
 class ReplayDone(google.protobuf.message.Message):
-    """ReplayDone tells one reader that all stored events, and all pending requests, have been sent."""
+    """ReplayDone tells one reader that all stored events and all pending input requests have been sent."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2674,7 +2707,7 @@ Global___ReplayDone: typing_extensions.TypeAlias = ReplayDone
 
 @typing.final
 class Heartbeat(google.protobuf.message.Message):
-    """Heartbeat tells that the run lives. It resets no clock."""
+    """Heartbeat reports that the run is alive. It does not reset the idle limit."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2684,7 +2717,7 @@ class Heartbeat(google.protobuf.message.Message):
     """The last sequence written so far."""
     @property
     def idle(self) -> google.protobuf.duration_pb2.Duration:
-        """Time since the agent last did something."""
+        """Time since the agent's last event."""
 
     def __init__(
         self,
@@ -2721,7 +2754,7 @@ Global___Batch: typing_extensions.TypeAlias = Batch
 
 @typing.final
 class Failure(google.protobuf.message.Message):
-    """Failure says what went wrong."""
+    """Failure says why a run or an attempt failed."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2734,31 +2767,36 @@ class Failure(google.protobuf.message.Message):
     LOGIN_URL_FIELD_NUMBER: builtins.int
     DETAIL_FIELD_NUMBER: builtins.int
     HTTP_STATUS_FIELD_NUMBER: builtins.int
+    AGENT_RETRIED_FIELD_NUMBER: builtins.int
     kind: Global___FailureKind.ValueType
-    """What sort of failure."""
+    """The kind of failure."""
     code: builtins.str
-    """A stable finer code, e.g. "claude_max_turns". May be empty."""
+    """A stable, more specific code, e.g. "claude_max_turns". May be empty."""
     message: builtins.str
-    """For people: what went wrong, where, and what to do."""
+    """What went wrong, where, and what to do, for people."""
     retryable: builtins.bool
-    """Whether trying again may help."""
+    """Whether a retry may succeed."""
     login_url: builtins.str
-    """Where to log in. An https address or empty. Show it; never open it unasked."""
+    """Where to log in: an https URL, or empty. Show it to a person; never open it automatically."""
     http_status: builtins.int
-    """The HTTP status of the model's service. Absent if unknown."""
+    """The HTTP status of the model API. Absent if unknown."""
+    agent_retried: builtins.bool
+    """Whether the agent already retried the failing call and gave up. A router then does not retry the attempt by
+    itself, because retries would multiply.
+    """
     @property
     def errors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The agent's own error texts. Behind them, at a router: which adapters did not take the run then, or why none was
-        asked, as far as no `attempt_ended` says it.
+        """The agent's own error messages. A router appends which adapters rejected the run afterwards, or why it tried
+        none, unless an `attempt_ended` already says so.
         """
 
     @property
     def retry_not_before(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Not before then. Absent if unknown."""
+        """The earliest time at which a retry may succeed. Absent if unknown."""
 
     @property
     def detail(self) -> google.protobuf.struct_pb2.Struct:
-        """More, for debugging. Redacted."""
+        """More detail for debugging, redacted. Absent if there is none."""
 
     def __init__(
         self,
@@ -2772,26 +2810,27 @@ class Failure(google.protobuf.message.Message):
         login_url: builtins.str = ...,
         detail: google.protobuf.struct_pb2.Struct | None = ...,
         http_status: builtins.int | None = ...,
+        agent_retried: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_http_status", b"_http_status", "detail", b"detail", "http_status", b"http_status", "retry_not_before", b"retry_not_before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_http_status", b"_http_status", "code", b"code", "detail", b"detail", "errors", b"errors", "http_status", b"http_status", "kind", b"kind", "login_url", b"login_url", "message", b"message", "retry_not_before", b"retry_not_before", "retryable", b"retryable"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_http_status", b"_http_status", "agent_retried", b"agent_retried", "code", b"code", "detail", b"detail", "errors", b"errors", "http_status", b"http_status", "kind", b"kind", "login_url", b"login_url", "message", b"message", "retry_not_before", b"retry_not_before", "retryable", b"retryable"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_http_status", b"_http_status"]) -> typing.Literal["http_status"] | None: ...
 
 Global___Failure: typing_extensions.TypeAlias = Failure
 
 @typing.final
 class SessionUpdate(google.protobuf.message.Message):
-    """SessionUpdate tells the caller what to do with the stored session."""
+    """SessionUpdate tells the router or caller that stores the session how to update it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CHANGE_FIELD_NUMBER: builtins.int
     HANDLE_FIELD_NUMBER: builtins.int
     change: Global___SessionChange.ValueType
-    """What to do."""
+    """The kind of update."""
     @property
     def handle(self) -> Global___SessionHandle:
-        """SET: what to store."""
+        """SET: the handle to store. Absent otherwise."""
 
     def __init__(
         self,
@@ -2806,7 +2845,9 @@ Global___SessionUpdate: typing_extensions.TypeAlias = SessionUpdate
 
 @typing.final
 class SessionHandle(google.protobuf.message.Message):
-    """SessionHandle is what an adapter needs to resume a session. Opaque to routers: store it, give it back."""
+    """SessionHandle is what an adapter needs to resume a session. The adapter writes it; callers and routers store it and
+    return it unchanged.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2817,18 +2858,20 @@ class SessionHandle(google.protobuf.message.Message):
     ADAPTER_VERSION_FIELD_NUMBER: builtins.int
     PARAMS_FIELD_NUMBER: builtins.int
     adapter: builtins.str
-    """The adapter type that made it. Another adapter starts fresh and says why."""
+    """The type of the adapter that wrote it. Another adapter starts a fresh session and reports why."""
     native_id: builtins.str
-    """The agent's own id of the session."""
+    """The agent's own ID of the session."""
     display_id: builtins.str
-    """An id for people. Empty: use `native_id`."""
+    """An ID for people. Empty: use `native_id`."""
     cwd: builtins.str
-    """The working directory of the session. Another directory starts fresh and says why."""
+    """The session's working directory. A run in another directory starts a fresh session and reports why."""
     adapter_version: builtins.str
-    """The version of the adapter that made it. Empty if unknown."""
+    """The version of the adapter that wrote it. Empty if unknown."""
     @property
     def params(self) -> google.protobuf.struct_pb2.Struct:
-        """What else must be kept; the seeds' sessionParams. {sessionId, cwd} alone is accepted too."""
+        """Further values that the adapter needs (Paperclip's `sessionParams`). A handle with only `params` of {sessionId,
+        cwd} is accepted too.
+        """
 
     def __init__(
         self,
@@ -2847,7 +2890,7 @@ Global___SessionHandle: typing_extensions.TypeAlias = SessionHandle
 
 @typing.final
 class Result(google.protobuf.message.Message):
-    """Result ends the run. Exactly one, last."""
+    """Result ends the run: exactly one per run, always the last event."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2871,61 +2914,70 @@ class Result(google.protobuf.message.Message):
     DURATION_FIELD_NUMBER: builtins.int
     STRUCTURED_OUTPUT_JSON_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
+    BILLING_TYPE_FIELD_NUMBER: builtins.int
+    BILLER_FIELD_NUMBER: builtins.int
     outcome: Global___Outcome.ValueType
     """How it ended."""
     subtype: builtins.str
-    """The agent's own word for it, e.g. "error_max_turns". May be empty."""
+    """The outcome in the agent's words, e.g. "error_max_turns". May be empty."""
     exit_code: builtins.int
-    """The agent's exit code. Absent if it has no process or was ended by a signal. Data, not verdict."""
+    """The agent's exit code. Absent if it has no process or a signal ended it. `outcome` is what counts."""
     signal: builtins.str
     """The signal that ended the agent, e.g. "SIGKILL". Empty if none."""
     provider: builtins.str
-    """Whose model was used, e.g. "anthropic". Empty if unknown."""
+    """The provider of the model used, e.g. "anthropic". Empty if unknown."""
     model: builtins.str
     """The model used. Empty if unknown."""
     summary: builtins.str
-    """What the agent did, in its own last words."""
+    """The agent's final message. Empty if there is none."""
     raw_json: builtins.str
-    """The agent's terminal object as JSON text, redacted. Empty if it sent none."""
+    """The agent's own final message as JSON text, redacted. Empty if it sent none."""
     raw_head: builtins.str
-    """Head of the raw output when it could not be parsed."""
+    """Head of the raw output if it could not be parsed. Empty otherwise."""
     raw_tail: builtins.str
-    """Tail of the raw output when it could not be parsed."""
+    """Tail of the raw output if it could not be parsed. Empty otherwise."""
     tree_confirmed_dead: builtins.bool
-    """Whether every process of the run is proven gone. Absent if the adapter has none."""
+    """Whether every process of the run is proven to be gone; false if that is not certain. On a system without a
+    subreaper (macOS) an empty search of the process table counts as proof. Absent if the adapter starts no
+    processes.
+    """
     structured_output_json: builtins.str
-    """The agent's own structured answer as JSON text. Empty if it gave none."""
+    """The agent's structured answer as JSON text. Empty if it has none."""
     truncated_bytes: builtins.int
-    """Bytes cut from `summary`, `raw_json` and the structured answer together."""
+    """Bytes truncated from `summary`, `raw_json` and `structured_output_json` together."""
+    billing_type: Global___BillingType.ValueType
+    """How the run is billed, concluded from the login in use, also if no price is known. UNSPECIFIED if unknown."""
+    biller: builtins.str
+    """The party that bills, e.g. "anthropic", "bedrock" or "github". Empty if unknown."""
     @property
     def failure(self) -> Global___Failure:
-        """What went wrong. Absent if SUCCEEDED."""
+        """Why the run failed. Always set if FAILED, TIMED_OUT or LOST; absent if SUCCEEDED."""
 
     @property
     def usage(self) -> Global___Usage:
-        """Totals of this run. Absent if unknown."""
+        """Total usage of the run. Absent if unknown."""
 
     @property
     def session(self) -> Global___SessionUpdate:
-        """What to do with the stored session."""
+        """How to update the stored session. Absent: keep it."""
 
     @property
     def question(self) -> Global___Question:
-        """A question the agent ended with. Absent if none."""
+        """A question that the agent ended with. Absent if there is none."""
 
     @property
     def counters(self) -> Global___RunCounters:
-        """Counted facts."""
+        """Counters of the run."""
 
     @property
     def fallback_candidates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Adapters that could take over, best first: where the request names none, or those may not follow as the agent had
-        called a tool. Only a router fills it.
+        """Adapters that could run the task instead, best first. A router fills it if the request names no fallback
+        adapters, or if they may not follow because the agent had called a tool. Empty otherwise.
         """
 
     @property
     def duration(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the run took, from acceptance, with all its attempts and its wait for a place."""
+        """Time from acceptance to the result, including all attempts and the time in the queue."""
 
     def __init__(
         self,
@@ -2950,9 +3002,11 @@ class Result(google.protobuf.message.Message):
         duration: google.protobuf.duration_pb2.Duration | None = ...,
         structured_output_json: builtins.str = ...,
         truncated_bytes: builtins.int = ...,
+        billing_type: Global___BillingType.ValueType = ...,
+        biller: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_tree_confirmed_dead", b"_tree_confirmed_dead", "counters", b"counters", "duration", b"duration", "exit_code", b"exit_code", "failure", b"failure", "question", b"question", "session", b"session", "tree_confirmed_dead", b"tree_confirmed_dead", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_tree_confirmed_dead", b"_tree_confirmed_dead", "counters", b"counters", "duration", b"duration", "exit_code", b"exit_code", "failure", b"failure", "fallback_candidates", b"fallback_candidates", "model", b"model", "outcome", b"outcome", "provider", b"provider", "question", b"question", "raw_head", b"raw_head", "raw_json", b"raw_json", "raw_tail", b"raw_tail", "session", b"session", "signal", b"signal", "structured_output_json", b"structured_output_json", "subtype", b"subtype", "summary", b"summary", "tree_confirmed_dead", b"tree_confirmed_dead", "truncated_bytes", b"truncated_bytes", "usage", b"usage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_tree_confirmed_dead", b"_tree_confirmed_dead", "biller", b"biller", "billing_type", b"billing_type", "counters", b"counters", "duration", b"duration", "exit_code", b"exit_code", "failure", b"failure", "fallback_candidates", b"fallback_candidates", "model", b"model", "outcome", b"outcome", "provider", b"provider", "question", b"question", "raw_head", b"raw_head", "raw_json", b"raw_json", "raw_tail", b"raw_tail", "session", b"session", "signal", b"signal", "structured_output_json", b"structured_output_json", "subtype", b"subtype", "summary", b"summary", "tree_confirmed_dead", b"tree_confirmed_dead", "truncated_bytes", b"truncated_bytes", "usage", b"usage"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
     @typing.overload
@@ -2962,7 +3016,7 @@ Global___Result: typing_extensions.TypeAlias = Result
 
 @typing.final
 class Question(google.protobuf.message.Message):
-    """Question is what an agent asks at its end."""
+    """Question is a question that an agent ends its run with."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2972,7 +3026,7 @@ class Question(google.protobuf.message.Message):
     """The question."""
     @property
     def choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Ways to answer. May be empty."""
+        """Suggested answers. May be empty."""
 
     def __init__(
         self,
@@ -2986,7 +3040,7 @@ Global___Question: typing_extensions.TypeAlias = Question
 
 @typing.final
 class RunCounters(google.protobuf.message.Message):
-    """RunCounters are counted by the adapter, never estimated."""
+    """RunCounters are counted by the adapter, never estimated. 0 where nothing was counted."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3003,23 +3057,23 @@ class RunCounters(google.protobuf.message.Message):
     turns: builtins.int
     """Model turns. Absent if unknown."""
     tool_calls: builtins.int
-    """Tool calls."""
+    """Number of tool calls."""
     failed_tool_calls: builtins.int
-    """Tool calls that failed."""
+    """Number of tool calls that failed."""
     denied_tool_calls: builtins.int
-    """Tool calls that were denied."""
+    """Number of tool calls that were denied."""
     retries: builtins.int
-    """Retries of the agent against its model."""
+    """Number of retries that the agent made of its model calls."""
     unparsed_lines: builtins.int
-    """Lines that had no better kind than Log."""
+    """Number of output lines reported as Log."""
     stdout_bytes: builtins.int
     """Bytes read from the agent's standard output."""
     stderr_bytes: builtins.int
     """Bytes read from the agent's standard error."""
     dropped_bytes: builtins.int
-    """Bytes thrown away because of a limit."""
+    """Bytes discarded because of a limit."""
     file_changes: builtins.int
-    """Files changed."""
+    """Number of file changes."""
     def __init__(
         self,
         *,
@@ -3042,7 +3096,9 @@ Global___RunCounters: typing_extensions.TypeAlias = RunCounters
 
 @typing.final
 class Permissions(google.protobuf.message.Message):
-    """Permissions say what an agent may do. Absent: nothing that the agent itself would ask for is allowed."""
+    """Permissions say what an agent may do. The caller writes them. Absent: every action that the agent would ask for is
+    denied.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3053,20 +3109,20 @@ class Permissions(google.protobuf.message.Message):
     AUTO_APPROVE_FIELD_NUMBER: builtins.int
     REQUEST_TIMEOUT_FIELD_NUMBER: builtins.int
     default_decision: Global___PermissionDecision.ValueType
-    """What no rule matches. Absent: ASK."""
+    """The decision if no rule matches. UNSPECIFIED: ASK."""
     interactive: builtins.bool
-    """Whether somebody is there to answer input_request. False: ASK becomes DENY and a notice."""
+    """Whether the caller answers input requests. False: ASK becomes DENY, with a notice."""
     native_mode: builtins.str
-    """The agent's own mode, passed on unchanged, e.g. "acceptEdits". Empty: the adapter chooses the strictest."""
+    """The agent's own permission mode, passed on unchanged, e.g. "acceptEdits". Empty: the strictest one."""
     auto_approve: builtins.bool
-    """Allow everything. Dangerous; recorded in Started."""
+    """Allow every action. Dangerous; recorded in Started."""
     @property
     def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PermissionRule]:
-        """The first rule that matches decides."""
+        """Rules in order; the first match decides. At most 512."""
 
     @property
     def request_timeout(self) -> google.protobuf.duration_pb2.Duration:
-        """How long a request waits for its answer. Absent: 10 minutes."""
+        """How long an input request waits for its answer before it expires. Absent: 10 minutes."""
 
     def __init__(
         self,
@@ -3085,7 +3141,9 @@ Global___Permissions: typing_extensions.TypeAlias = Permissions
 
 @typing.final
 class PermissionRule(google.protobuf.message.Message):
-    """PermissionRule decides for what it matches. All that is set must match; an empty rule matches everything."""
+    """PermissionRule is a decision and the actions that it applies to. All fields that are set must match; an empty rule
+    matches every action.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3096,17 +3154,17 @@ class PermissionRule(google.protobuf.message.Message):
     COMMAND_PREFIX_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
     decision: Global___PermissionDecision.ValueType
-    """What to do."""
+    """The decision."""
     tool_kind: Global___ToolKind.ValueType
-    """The sort of tool. UNSPECIFIED: any."""
+    """The kind of tool. UNSPECIFIED: any."""
     tool_name: builtins.str
     """The agent's own name of the tool. Empty: any."""
     path_glob: builtins.str
-    """A glob that a path of the request must match. Empty: any."""
+    """A glob that a path of the action must match. Empty: any."""
     command_prefix: builtins.str
-    """What the command line must begin with. Empty: any."""
+    """A prefix of the command line. Empty: any."""
     host: builtins.str
-    """The host. Empty: any."""
+    """The network host. Empty: any."""
     def __init__(
         self,
         *,
@@ -3123,7 +3181,7 @@ Global___PermissionRule: typing_extensions.TypeAlias = PermissionRule
 
 @typing.final
 class Limits(google.protobuf.message.Message):
-    """Limits bound a run. A limit that is absent or zero is none, except `grace`."""
+    """Limits bound a run. The caller writes them. An absent or zero duration means no limit, except `grace`."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3132,25 +3190,35 @@ class Limits(google.protobuf.message.Message):
     WALL_FIELD_NUMBER: builtins.int
     GRACE_FIELD_NUMBER: builtins.int
     OUTPUT_BYTES_FIELD_NUMBER: builtins.int
+    TOOL_CALL_FIELD_NUMBER: builtins.int
     output_bytes: builtins.int
-    """Output read from the agent, in bytes; more is thrown away, counted and told in a notice."""
+    """Maximum output read from the agent, in bytes; more is discarded, counted and reported in a notice. 0: no limit."""
     @property
     def start_up(self) -> google.protobuf.duration_pb2.Duration:
-        """From spawn to the agent's first output."""
+        """Time from the start of the agent's process to its first output."""
 
     @property
     def idle(self) -> google.protobuf.duration_pb2.Duration:
-        """Silence of the agent; paused while it waits for an answer."""
+        """Time without an event of the agent; paused while it waits for an answer and while a tool call is open (see
+        `tool_call`).
+        """
 
     @property
     def wall(self) -> google.protobuf.duration_pb2.Duration:
-        """The whole run, from when its first attempt begins. A router gives a later attempt what is left of it, but a second at
-        least; also of `config.timeoutSec`, in whole seconds.
+        """Time for the whole run, from the start of its first attempt. A router gives a later attempt the remaining time,
+        at least one second; it does the same with `config.timeoutSec`, in whole seconds.
         """
 
     @property
     def grace(self) -> google.protobuf.duration_pb2.Duration:
-        """Time to end by itself when asked to stop. Absent: 15 s. Zero: killed at once."""
+        """Time that the agent gets to stop by itself before it is killed. Absent: 15 s. Zero: killed at once."""
+
+    @property
+    def tool_call(self) -> google.protobuf.duration_pb2.Duration:
+        """Time for one tool call, from `tool_call` with status RUNNING to its result; paused while the run waits for an
+        answer. Calls of kind SUBAGENT are not limited; they report progress by events of their own. Absent or zero: no
+        limit, so an agent may run a silent command for an hour.
+        """
 
     def __init__(
         self,
@@ -3160,15 +3228,16 @@ class Limits(google.protobuf.message.Message):
         wall: google.protobuf.duration_pb2.Duration | None = ...,
         grace: google.protobuf.duration_pb2.Duration | None = ...,
         output_bytes: builtins.int = ...,
+        tool_call: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["grace", b"grace", "idle", b"idle", "start_up", b"start_up", "wall", b"wall"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["grace", b"grace", "idle", b"idle", "output_bytes", b"output_bytes", "start_up", b"start_up", "wall", b"wall"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace", "idle", b"idle", "start_up", b"start_up", "tool_call", b"tool_call", "wall", b"wall"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["grace", b"grace", "idle", b"idle", "output_bytes", b"output_bytes", "start_up", b"start_up", "tool_call", b"tool_call", "wall", b"wall"]) -> None: ...
 
 Global___Limits: typing_extensions.TypeAlias = Limits
 
 @typing.final
 class Capabilities(google.protobuf.message.Message):
-    """Capabilities say what an adapter, or one run, can do. What is not listed it cannot."""
+    """Capabilities say what an adapter, or one run, supports. A feature that is not listed is not supported."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3180,20 +3249,20 @@ class Capabilities(google.protobuf.message.Message):
     INSTRUCTIONS_PATH_KEY_FIELD_NUMBER: builtins.int
     PERMISSION_MODE_FIELD_NUMBER: builtins.int
     resume_style: Global___ResumeStyle.ValueType
-    """How sessions get their ids."""
+    """How sessions get their IDs."""
     cancel_style: Global___CancelStyle.ValueType
-    """How a run can be stopped."""
+    """How a run can be cancelled."""
     max_concurrent_runs: builtins.int
-    """Runs at once, to which routers keep. Absent or 0: no limit known."""
+    """Maximum number of concurrent runs, which routers enforce. Absent or 0: no known limit."""
     context_window_hint: builtins.int
-    """The usual context window in tokens. Absent if unknown."""
+    """Typical size of the context window in tokens. Absent if unknown."""
     instructions_path_key: builtins.str
     """The `config` key that names the instructions file. Empty: "instructionsFilePath"."""
     permission_mode: Global___PermissionMode.ValueType
-    """How far Permissions are kept."""
+    """How far the agent enforces Permissions."""
     @property
     def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Capability]:
-        """What it can do."""
+        """The supported features. At most 128."""
 
     def __init__(
         self,
@@ -3217,7 +3286,7 @@ Global___Capabilities: typing_extensions.TypeAlias = Capabilities
 
 @typing.final
 class Capability(google.protobuf.message.Message):
-    """Capability is one thing that can be done."""
+    """Capability is one supported feature."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3225,11 +3294,11 @@ class Capability(google.protobuf.message.Message):
     ORIGIN_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
     feature: Global___Feature.ValueType
-    """What."""
+    """The feature."""
     origin: Global___CapabilityOrigin.ValueType
-    """How it is known."""
+    """How the support is known."""
     note: builtins.str
-    """A remark, e.g. "prompt-injected". May be empty."""
+    """A note, e.g. "prompt-injected". May be empty. At most 1,024 bytes."""
     def __init__(
         self,
         *,

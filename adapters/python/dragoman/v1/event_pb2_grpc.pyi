@@ -3,8 +3,12 @@
 isort:skip_file
 The events of a run, and the messages that events and requests share.
 
-Reading rules: absent is not zero (optional fields and messages say so); unknown fields, bodies and enum
-numbers are kept and passed on; a reader shows what it does not know as "other".
+Rules for readers: absent is not zero (optional fields and messages are distinguishable); keep and forward unknown
+fields, bodies and enum numbers; show an unknown body or value as "other". Unless a comment says otherwise,
+adapters write these messages, an empty string or list means that the value is unknown or does not apply, sizes are
+in bytes and times are UTC.
+
+An enum's value 0 means that the writer did not set the field.
 """
 
 import abc

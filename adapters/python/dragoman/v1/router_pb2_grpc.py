@@ -26,18 +26,21 @@ if _version_not_supported:
 
 
 class RouterServiceStub(object):
-    """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
-    the end. Common to all RPCs:
+    """RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
+    (0 means 100; at most 1000) and 3 MiB, but at least one entry; `next_page_token` is empty on the last page. Common
+    to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
-    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
-    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
-    | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
-    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
+    | `page_token` is invalid | INVALID_ARGUMENT INVALID_PAGE_TOKEN | start from the first page |
+    | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+    | the address of the next hop is on another machine or may belong to another user | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
+    | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the RPC is not implemented here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a bug in the router | INTERNAL INTERNAL, never an exception's text | report it with the `incident` ID |
     """
 
     def __init__(self, channel):
@@ -89,22 +92,25 @@ class RouterServiceStub(object):
 
 
 class RouterServiceServicer(object):
-    """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
-    the end. Common to all RPCs:
+    """RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
+    (0 means 100; at most 1000) and 3 MiB, but at least one entry; `next_page_token` is empty on the last page. Common
+    to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
-    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
-    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
-    | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
-    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
+    | `page_token` is invalid | INVALID_ARGUMENT INVALID_PAGE_TOKEN | start from the first page |
+    | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+    | the address of the next hop is on another machine or may belong to another user | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
+    | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the RPC is not implemented here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a bug in the router | INTERNAL INTERNAL, never an exception's text | report it with the `incident` ID |
     """
 
     def ListAdapters(self, request, context):
-        """ListAdapters lists all adapters, the refused ones with the reason. Starts none of them.
+        """ListAdapters lists all adapters, including rejected ones. It starts none of them unless `describe` is set.
 
         No conditions beyond the common ones.
         """
@@ -113,7 +119,7 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchAdapters(self, request, context):
-        """WatchAdapters streams the list of adapters whenever it changes, beginning with the present one.
+        """WatchAdapters streams the complete list of adapters: at once, and again whenever it changes.
 
         No conditions beyond the common ones.
         """
@@ -122,12 +128,13 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RegisterAdapter(self, request, context):
-        """RegisterAdapter announces an adapter, and is repeated before the lease ends.
+        """RegisterAdapter announces an adapter until the lease expires; the adapter renews it by the same call. No router
+        implements it yet: UNIMPLEMENTED NOT_IMPLEMENTED.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | the type or an alias is taken | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
-        | the address cannot be reached | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
+        | the type or an alias is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
+        | the address is unreachable | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
         | the protocol's revision is too old | FAILED_PRECONDITION REVISION_TOO_OLD | update the adapter |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -144,7 +151,7 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """GetRun tells of one run.
+        """GetRun returns one run.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
@@ -164,23 +171,23 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetSession(self, request, context):
-        """GetSession tells of one stored session.
+        """GetSession returns one stored session.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | there is none | NOT_FOUND SESSION_NOT_FOUND | |
-        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
+        | no session is stored under the key | NOT_FOUND SESSION_NOT_FOUND | |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """DeleteSession forgets a stored session. Deleting what is not there is OK.
+        """DeleteSession deletes a stored session. It is idempotent: deleting a session that does not exist is OK.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name one |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -238,18 +245,21 @@ def add_RouterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RouterService(object):
-    """RouterService tells of adapters, runs and sessions. Lists are paginated: at most `page_size` entries (0: 100, at
-    most 1000), of runs and sessions no more than fit into 3 MiB but always one, then `next_page_token`, empty at
-    the end. Common to all RPCs:
+    """RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
+    (0 means 100; at most 1000) and 3 MiB, but at least one entry; `next_page_token` is empty on the last page. Common
+    to all RPCs:
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | `page_token` is not one of ours | INVALID_ARGUMENT INVALID_PAGE_TOKEN | begin again |
-    | a field is wrong | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | try again, elsewhere if possible |
-    | the router's log of runs cannot be read | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | try again then |
-    | the method is not served here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
-    | a fault of ours | INTERNAL INTERNAL, never an exception's text | report it with the `incident` id |
+    | `page_token` is invalid | INVALID_ARGUMENT INVALID_PAGE_TOKEN | start from the first page |
+    | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+    | the address of the next hop is on another machine or may belong to another user | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
+    | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
+    | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the RPC is not implemented here | UNIMPLEMENTED NOT_IMPLEMENTED | do without |
+    | a bug in the router | INTERNAL INTERNAL, never an exception's text | report it with the `incident` ID |
     """
 
     @staticmethod

@@ -4,6 +4,7 @@ Nothing heavy is imported here: a command's module is loaded when the command is
 and a mistyped name answer at once.
 """
 
+import contextlib
 import difflib
 import errno
 import importlib
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
-from dragoman.cli._problem import ProblemError
+from dragoman.cli.command_error import CommandError
 
 
 class _Lazy(NamedTuple):
@@ -24,26 +25,26 @@ class _Lazy(NamedTuple):
 
 COMMANDS: dict[str, _Lazy] = {
     "run": _Lazy("dragoman.cli.commands.run", "Run an agent and show what it does."),
-    "attach": _Lazy("dragoman.cli.commands.run", "Follow a run, from its beginning or from anywhere."),
-    "cancel": _Lazy("dragoman.cli.commands.steer", "Stop a run."),
-    "respond": _Lazy("dragoman.cli.commands.steer", "Answer a question of a run."),
-    "runs": _Lazy("dragoman.cli.commands.runs", "List runs, finished ones too."),
-    "show": _Lazy("dragoman.cli.commands.runs", "Tell all that is known of a run."),
-    "sessions": _Lazy("dragoman.cli.commands.sessions", "List, show and forget stored sessions."),
-    "detect": _Lazy("dragoman.cli.commands.look", "Look which agents are installed and logged in."),
-    "adapters": _Lazy("dragoman.cli.commands.look", "List a router's adapters."),
-    "describe": _Lazy("dragoman.cli.commands.look", "Show how an adapter is configured."),
-    "test": _Lazy("dragoman.cli.commands.look", "Check whether a set-up can work."),
+    "attach": _Lazy("dragoman.cli.commands.run", "Follow a run: replay, then live events."),
+    "cancel": _Lazy("dragoman.cli.commands.control", "Cancel a run."),
+    "respond": _Lazy("dragoman.cli.commands.control", "Answer an input request of a run."),
+    "runs": _Lazy("dragoman.cli.commands.runs", "List runs, including finished ones."),
+    "show": _Lazy("dragoman.cli.commands.runs", "Show the details of a run."),
+    "sessions": _Lazy("dragoman.cli.commands.sessions", "List, show and delete stored sessions."),
+    "detect": _Lazy("dragoman.cli.commands.inspect", "Detect installed agents and their logins."),
+    "adapters": _Lazy("dragoman.cli.commands.inspect", "List a router's adapters."),
+    "describe": _Lazy("dragoman.cli.commands.inspect", "Show how an adapter is configured."),
+    "test": _Lazy("dragoman.cli.commands.inspect", "Check whether a run could work."),
+    "demo": _Lazy("dragoman.cli.commands.demo", "Show a whole run, offline and without an agent."),
     "serve": _Lazy("dragoman.cli.commands.serve", "Run a router."),
+    "token": _Lazy("dragoman.cli.commands.serve", "Print the token that servers require over TCP."),
     "adapter": _Lazy("dragoman.cli.commands.serve", "Serve one adapter."),
 }
-"""Every command, with its module and its line in the help."""
+"""Every command, with its module and its summary in the help."""
 
 
 class _LazyGroup(click.Group):
-    """A group whose commands are imported when they are used."""
-
-    # click's signatures have a context that is not needed here.
+    """A group whose commands are imported on first use."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -62,7 +63,7 @@ class _LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else " 'dragoman --help' lists the commands."
-            raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
+            raise click.UsageError(f"command {args[0]!r} not found.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,7 +72,7 @@ class _LazyGroup(click.Group):
 
 
 _WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""What writing ends with, where no file is named; only standard output has no name."""
+"""Errors of writing. Without a file name they are standard output's: it is the only file without one."""
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,7 +80,7 @@ _WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 def cli() -> None:
     """Run any coding agent through one contract.
 
-    Exit code: 0 the run succeeded, 1 it failed, 2 the call was wrong, 130 it was cancelled.
+    Exit code: 0 the run succeeded, 1 it failed, 2 wrong usage, 130 the run was cancelled.
     """
 
 
@@ -96,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         outcome = cli.main(arguments, prog_name="dragoman", standalone_mode=False)
-    except ProblemError as problem:
-        return _complain(problem, arguments)
+    except CommandError as error:
+        return _report(error, arguments)
     except click.ClickException as error:
         return _usage(error, arguments)
     except (click.Abort, KeyboardInterrupt):
@@ -109,9 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Let standard streams that are closed lead nowhere.
+    """Open closed standard streams on the null device.
 
-    The lowest comes first and so takes its own number, which the next socket or file would get otherwise.
+    Otherwise the next socket or file would get the descriptor, and everything that writes to it would corrupt it.
+    The lowest one is opened first, so that each gets its own number.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -124,22 +126,22 @@ def _system_error(error: OSError) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # What could not be written is still there, and would be a second error at exit.
+        # The text is still in the buffer, and would raise a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
-        return 1  # whoever read our output is gone; nothing is left to be said
+        return 1  # the reader of the output has exited; no one would see a message
     is_output = error.filename is None and error.errno in _WRITE_ERRORS
     sys.stderr.write(f"error: {f'cannot write the output: {error.strerror}' if is_output else error}\n")
     return 1
 
 
-def _complain(problem: ProblemError, arguments: Sequence[str]) -> int:
-    # Whoever raised the problem has loaded this already.
-    from dragoman.cli._failures import as_json, as_text  # noqa: PLC0415
+def _report(error: CommandError, arguments: Sequence[str]) -> int:
+    # The code that raised the error has loaded this module already.
+    from dragoman.cli.errors import as_json, as_text  # noqa: PLC0415
 
-    told = problem.complaint
-    sys.stderr.write(as_json(told) if "--json" in arguments else as_text(told))
-    return told.exit_code
+    report = error.report
+    sys.stderr.write(as_json(report) if "--json" in arguments else as_text(report))
+    return report.exit_code
 
 
 def _usage(error: click.ClickException, arguments: Sequence[str]) -> int:
@@ -151,8 +153,18 @@ def _usage(error: click.ClickException, arguments: Sequence[str]) -> int:
 
 
 def script() -> None:
-    """Run as a program: like `main`, but end the process."""
-    sys.exit(main())
+    """Run as a program: like `main`, but end the process.
+
+    It ends at once: after a cancelled call, gRPC's clean-up at exit sometimes blocks forever.
+    """
+    code = main()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _system_error(error)
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ask a Dragoman router, or an adapter itself, to run agents.
+"""Run agents through a Dragoman router, or through one adapter.
 
 One run, from a prompt to its outcome::
 
@@ -12,9 +12,8 @@ One run, from a prompt to its outcome::
                     print(event.text.delta or event.text.whole, end="")
         print(run.run_id, run.result)
 
-Events are ``dragoman.v1.event_pb2.AgentEvent``: typed once, for every agent. A stream that breaks is followed by
-itself; an event never comes twice. What goes wrong with a *call* is a `DragomanError`; what goes wrong with an
-*agent* is the run's result.
+Events are ``dragoman.v1.event_pb2.AgentEvent``, with the same types for every agent. A stream reconnects by itself,
+and no event comes twice. A failed *call* raises `DragomanError`; a failed *agent* is the run's result.
 """
 
 from dragoman.client._client import Client
@@ -22,12 +21,4 @@ from dragoman.client._requests import execute_request, to_struct
 from dragoman.client._stream import RunStream
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 
-__all__ = [
-    "Client",
-    "DragomanError",
-    "FieldViolation",
-    "Reason",
-    "RunStream",
-    "execute_request",
-    "to_struct",
-]
+__all__ = ["Client", "DragomanError", "FieldViolation", "Reason", "RunStream", "execute_request", "to_struct"]

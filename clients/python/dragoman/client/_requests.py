@@ -1,4 +1,4 @@
-"""Requests made of plain Python values."""
+"""Requests from plain Python values."""
 
 import math
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ def to_struct(values: Mapping[str, Any], *, name: str = "config") -> struct_pb2.
     """Return ``values`` as a protobuf Struct.
 
     Args:
-        values: what JSON can say: ``None``, booleans, numbers, strings, lists and mappings of these.
-        name: what the values are, for the error's path.
+        values: JSON values: ``None``, booleans, numbers, strings, lists and mappings of these.
+        name: the path of the values, for errors.
 
     Raises:
-        DragomanError: a value is something else; the error names its path.
+        DragomanError: another value; the error has its path.
     """
     for key, value in values.items():
         _check(value, f"{name}.{key}")
@@ -35,7 +35,7 @@ def _check(value: object, path: str) -> None:
         for index, inner in enumerate(value):
             _check(inner, f"{path}[{index}]")
     elif isinstance(value, int | float):
-        # A Struct's only number is a double: a larger integer would arrive as another one.
+        # Numbers of a Struct are doubles: a larger integer would be rounded.
         if not math.isfinite(value) or (isinstance(value, int) and abs(value) > 2**53):
             raise invalid(path, f"{value} has no exact form as a JSON number; send it as a string")
     elif value is not None and not isinstance(value, str):
@@ -46,14 +46,14 @@ def duration(seconds: float, name: str) -> duration_pb2.Duration:
     """Return ``seconds`` as a protobuf Duration.
 
     Args:
-        seconds: how many.
-        name: what they are, for the error's path.
+        seconds: the number of seconds.
+        name: the path of the value, for errors.
 
     Raises:
-        DragomanError: they are no number, or too many.
+        DragomanError: not a number, or too many.
     """
-    if not abs(seconds) <= MOST_SECONDS:  # so asked that NaN is refused as well
-        raise invalid(name, f"{seconds} is no time in seconds")
+    if not abs(seconds) <= MOST_SECONDS:  # also true for NaN
+        raise invalid(name, f"{seconds} is not a valid number of seconds")
     message = duration_pb2.Duration()
     message.FromNanoseconds(round(seconds * 1e9))
     return message
@@ -67,38 +67,30 @@ def execute_request(
     model: str = "",
     config: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-    labels: Mapping[str, str] | None = None,
-    run_id: str = "",
 ) -> pb.ExecuteRequest:
     """Return a request for one run; set further fields on it as needed.
 
     Args:
         adapter: the adapter's type or an alias.
-        prompt: what the agent is told; ``None`` leaves it out.
-        cwd: where the agent works, absolute; ``None`` leaves it out.
-        model: empty for the agent's default.
+        prompt: the prompt, if there is one.
+        cwd: the working directory, absolute, if there is one.
+        model: the model; empty for the agent's default.
         config: the adapter's settings; `Client.describe` has their schema.
-        env: variables for the agent; the place for secrets.
-        timeout_s: the longest the run may take, in seconds; ``None`` for no limit.
-        labels: your own marks, told again in ``started`` and by `Client.list_runs`.
-        run_id: your id for the run; empty for a new one.
+        env: environment variables of the agent; pass secrets this way.
 
     Raises:
-        DragomanError: a config value has no JSON form, or the time is none.
+        DragomanError: a setting has no JSON form.
 
     Example::
 
         request = execute_request("process", config={"command": "make test"}, cwd="/srv/project")
         request.permissions.interactive = True
     """
-    request = pb.ExecuteRequest(adapter=adapter, model=model, run_id=run_id, env=env, labels=labels)
+    request = pb.ExecuteRequest(adapter=adapter, model=model, env=env)
     if prompt is not None:
         request.prompt = prompt
     if cwd is not None:
         request.workspace.cwd = cwd
     if config:
         request.config.CopyFrom(to_struct(config))
-    if timeout_s is not None:
-        request.limits.wall.CopyFrom(duration(timeout_s, "limits.wall"))
     return request

@@ -1,6 +1,6 @@
-"""The environment under which a real agent program may be tested: nobody's home, login or network.
+"""The environment in which a real agent program is tested: no user's home, no login, no network but loopback.
 
-What an agent needs is data (`dragoman.testkit.family`); nothing of the caller's environment but PATH is inherited.
+What an agent needs is data (`dragoman.testkit.profiles`); of the caller's environment only PATH is inherited.
 """
 
 import json
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.testkit.families import FAMILIES
-from dragoman.testkit.family import AgentFamily
+from dragoman.testkit.profiles import PROFILES
+from dragoman.testkit.profiles.agent_profile import AgentProfile
 
 #: A key in the vendor's shape that opens nothing.
 FAKE_KEY = "sk-ant-fake-0000-dragoman-testkit"
@@ -25,14 +25,14 @@ class Isolation:
     """Folders and variables of isolated runs; made by `isolate`.
 
     Attributes:
-        family: What was isolated.
+        profile: What was isolated.
         home: The home, empty but for the configuration folder.
         config: The configuration folder.
         tmp: The folder for temporary files.
         environment: The whole environment of the child; pass it as it is, add to a copy.
     """
 
-    family: AgentFamily
+    profile: AgentProfile
     home: Path
     config: Path
     tmp: Path
@@ -40,12 +40,12 @@ class Isolation:
 
 
 def isolate(
-    family: str | AgentFamily, root: Path, *, model_url: str | None = None, bin_dir: Path | None = None
+    profile: str | AgentProfile, root: Path, *, model_url: str | None = None, bin_dir: Path | None = None
 ) -> Isolation:
-    """Lay out an isolated home below ``root`` and say which environment goes with it.
+    """Lay out an isolated home below ``root`` and return its environment.
 
     Args:
-        family: The agent, or its key in `dragoman.testkit.families.FAMILIES`.
+        profile: The agent, or its key in `dragoman.testkit.profiles.PROFILES`.
         root: An existing folder of the caller's, such as pytest's ``tmp_path``.
         model_url: Base address of the model server, on loopback; None leaves the agent logged out.
         bin_dir: Folder put before PATH, where the agent is installed; None leaves PATH as it is.
@@ -54,10 +54,10 @@ def isolate(
         The folders, which exist, and the environment.
 
     Raises:
-        KeyError: Unknown family.
+        KeyError: Unknown profile.
         ValueError: The model server is not on loopback.
     """
-    facts = FAMILIES[family] if isinstance(family, str) else family
+    facts = PROFILES[profile] if isinstance(profile, str) else profile
     if model_url is not None and not model_url.startswith("http://127.0.0.1:"):
         raise ValueError(f"isolated agents only talk to http://127.0.0.1, not to {model_url}")
     home = root.resolve() / "home"
@@ -80,7 +80,7 @@ def isolate(
     templates = {**facts.environment, **(facts.model if model_url else {})}
     search_path = os.environ.get("PATH", os.defpath)
     return Isolation(
-        family=facts,
+        profile=facts,
         home=home,
         config=config,
         tmp=tmp,
@@ -95,7 +95,7 @@ def isolate(
 
 
 def log_in(isolation: Isolation, *, expires_at_ms: int = FAR_FUTURE_MS) -> Path:
-    """Leave a fake login in an isolated home, as if somebody had signed in there.
+    """Write a fake login into an isolated home, as after a sign-in.
 
     With a login that has expired, do not start a run: it would try to renew it with the vendor, not with
     the model server. Asking the agent for its status is safe.
@@ -108,19 +108,19 @@ def log_in(isolation: Isolation, *, expires_at_ms: int = FAR_FUTURE_MS) -> Path:
         The file written.
 
     Raises:
-        ValueError: The family has no such file.
+        ValueError: The profile has no such file.
     """
-    family = isolation.family
-    if not family.login_file:
-        raise ValueError(f"{family.executable} keeps no login in a file")
-    login: dict[str, Any] = json.loads(json.dumps(family.login))
-    if family.login_expiry:
-        *way, last = family.login_expiry
-        place = login
+    profile = isolation.profile
+    if not profile.login_file:
+        raise ValueError(f"{profile.executable} stores no login in a file")
+    login: dict[str, Any] = json.loads(json.dumps(profile.login))
+    if profile.login_expiry:
+        *way, last = profile.login_expiry
+        node = login
         for key in way:
-            place = place[key]
-        place[last] = expires_at_ms
-    path = isolation.config / family.login_file
+            node = node[key]
+        node[last] = expires_at_ms
+    path = isolation.config / profile.login_file
     path.write_text(json.dumps(login), encoding="utf-8")
     path.chmod(0o600)
     return path

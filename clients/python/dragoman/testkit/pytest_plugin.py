@@ -1,6 +1,6 @@
 """pytest fixtures of the test kit, there wherever dragoman is installed beside pytest.
 
-Imports are late: pytest loads this module in every run, also where nobody uses it.
+Imports are late: pytest loads this module in every run, even if no test uses it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def scripted_model() -> "Iterator[ServerInThread]":
     """Serve the scripted model on loopback; see `dragoman.testkit.model_server`."""
-    from dragoman.testkit.model_server import serving  # noqa: PLC0415  # late, as said above
+    from dragoman.testkit.model_server import serving  # noqa: PLC0415  # late, see above
 
     with serving() as server:
         yield server
@@ -25,7 +25,7 @@ def scripted_model() -> "Iterator[ServerInThread]":
 
 @pytest.fixture
 def isolated_agent(scripted_model: "ServerInThread", tmp_path: Path) -> "Callable[[str], Isolation]":
-    """Return a function from an agent family, such as ``claude``, to its isolated home and environment."""
-    from dragoman.testkit.isolation import isolate  # noqa: PLC0415  # late, as said above
+    """Return a function from an agent profile, such as ``claude``, to its isolated home and environment."""
+    from dragoman.testkit.isolation import isolate  # noqa: PLC0415  # late, see above
 
-    return lambda family: isolate(family, tmp_path, model_url=scripted_model.url)
+    return lambda profile: isolate(profile, tmp_path, model_url=scripted_model.url)

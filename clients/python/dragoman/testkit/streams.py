@@ -1,17 +1,18 @@
-"""Checks for event streams: what holds for every run of every adapter, whatever the agent did.
+"""Checks of event streams: invariants of every run of every adapter, whatever the agent did.
 
 ``check_stream`` takes a reader's events, from the first to the end of the stream, and raises
 ``StreamProblem`` with the first thing that is wrong. The order itself is checked by
-``dragoman.protocol.order``; here is what order does not say:
+``dragoman.protocol.order``; these are checked here:
 
 - deltas of an item continue where the last one ended, in UTF-8 bytes;
-- a tool call's result belongs to a call that was told, and comes once;
-- no event has more than 1 MiB, and none holds one of the given secrets, in any field;
-- a failed run says why, a succeeded one does not.
+- a tool call's result belongs to a tool call of the stream, and comes once;
+- no event is larger than 1 MiB or contains one of the secrets, in any field;
+- a failed run has a failure, a succeeded one has none.
 """
 
 from collections.abc import Iterable, Sequence
 
+from dragoman.protocol.items import ItemLengths
 from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.protocol.order import OrderChecker, OrderError
 from dragoman.protocol.wire import unroll
@@ -19,7 +20,7 @@ from dragoman.v1 import event_pb2 as pb
 
 
 class StreamProblem(AssertionError):  # noqa: N818 - it reads as what it is in a failed test
-    """An event stream is not as it must be; the text says where and why."""
+    """An event stream violates an invariant; the message names the event and the invariant."""
 
 
 class StreamChecker:
@@ -27,14 +28,14 @@ class StreamChecker:
 
     Args:
         after_sequence: the cursor the reader joined with.
-        secrets: values that no event may hold.
+        secrets: values that no event may contain.
     """
 
     def __init__(self, after_sequence: int = 0, secrets: Sequence[str] = ()) -> None:
         self._order = OrderChecker(after_sequence)
         self._secrets = [secret.encode() for secret in secrets]
         self._joined_late = after_sequence > 0
-        self._offsets: dict[tuple[str, str], int] = {}
+        self._items = ItemLengths(is_complete=not after_sequence)
         self._open_calls: set[str] = set()
         self._ended_calls: set[str] = set()
 
@@ -58,7 +59,7 @@ class StreamChecker:
             raise StreamProblem(f"event {event.sequence} has {len(data)} bytes")
         for secret in self._secrets:
             if secret in data:
-                raise StreamProblem(f"event {event.sequence} ({event.WhichOneof('body')}) holds a secret")
+                raise StreamProblem(f"event {event.sequence} ({event.WhichOneof('body')}) contains a secret")
         for single in unroll(event):
             self._observe_body(single)
 
@@ -76,10 +77,12 @@ class StreamChecker:
     def _observe_body(self, event: pb.AgentEvent) -> None:
         kind = event.WhichOneof("body")
         if kind in {"gap", "started"}:
-            # What was missed may have told calls and texts; an attempt begins anew.
+            # Missing events may have contained tool calls and texts; an attempt starts from nothing.
             self._joined_late = self._joined_late or kind == "gap"
-            self._offsets.clear()
-            if kind == "started":
+            if kind == "gap":
+                self._items.miss()
+            else:
+                self._items.begin()
                 self._open_calls.clear()
                 self._ended_calls.clear()
         elif kind == "text":
@@ -94,23 +97,15 @@ class StreamChecker:
             self._check_result(event.result)
 
     def _check_piece(self, event: pb.AgentEvent, kind: str, piece: pb.Text | pb.Thinking) -> None:
-        key = (kind, piece.item_id)
-        expected = self._offsets.get(key)
-        if piece.WhichOneof("content") == "whole":
-            self._offsets[key] = len(piece.whole.encode()) + piece.truncated_bytes
-            return
-        if expected is None and not self._joined_late:
-            expected = 0
-        if expected is not None and piece.offset != expected:
-            raise StreamProblem(f"event {event.sequence}: {kind} {piece.item_id!r} at {piece.offset}, not {expected}")
-        self._offsets[key] = piece.offset + len(piece.delta.encode())
+        if problem := self._items.take(kind, piece):
+            raise StreamProblem(f"event {event.sequence}: {kind} {piece.item_id!r} has {problem}")
 
     def _check_tool_result(self, event: pb.AgentEvent) -> None:
         call = event.tool_result.tool_call_id
         if call in self._ended_calls:
             raise StreamProblem(f"event {event.sequence}: a second result of tool call {call!r}")
         if call not in self._open_calls and not self._joined_late:
-            raise StreamProblem(f"event {event.sequence}: the result of a tool call {call!r} that nobody told")
+            raise StreamProblem(f"event {event.sequence}: the result of an unknown tool call {call!r}")
         self._open_calls.discard(call)
         self._ended_calls.add(call)
 
@@ -119,7 +114,7 @@ class StreamChecker:
             raise StreamProblem("the result has no outcome")
         needs_reason = result.outcome in {pb.OUTCOME_FAILED, pb.OUTCOME_TIMED_OUT, pb.OUTCOME_LOST}
         if needs_reason and (not result.failure.kind or not result.failure.message):
-            raise StreamProblem(f"{pb.Outcome.Name(result.outcome)} without a failure that says why")
+            raise StreamProblem(f"{pb.Outcome.Name(result.outcome)} without a failure")
         if result.outcome == pb.OUTCOME_SUCCEEDED and result.HasField("failure"):
             raise StreamProblem("a success with a failure")
 
@@ -132,7 +127,7 @@ def check_stream(
     Args:
         events: what one reader got, in order.
         after_sequence: the cursor it joined with.
-        secrets: values that no event may hold.
+        secrets: values that no event may contain.
         ended: whether the stream ended with status OK, so that a result is due.
 
     Raises:

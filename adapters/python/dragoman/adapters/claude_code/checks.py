@@ -1,9 +1,9 @@
-"""What can be wrong with a set-up for Claude Code in particular. Changes nothing, asks nobody."""
+"""Checks of an environment for Claude Code in particular. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from dragoman.sdk import JsonValue, as_bool, as_string
+from dragoman.sdk.fields import JsonValue, as_bool, as_string
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -19,7 +19,7 @@ _CLOUDS: Final = {
 def set_up_checks(
     config: Mapping[str, JsonValue], env: Mapping[str, str], *, is_root: bool, nesting: Collection[str]
 ) -> Iterator[pb.EnvironmentCheck]:
-    """Yield what is worth knowing about a set-up.
+    """Yield what is worth knowing about an environment.
 
     Args:
         config: the checked ``config``.
@@ -54,7 +54,7 @@ def _permissions(
         code="permissions_skipped",
         level=_WARNING,
         message="config.dangerouslySkipPermissions: Claude Code runs commands and writes files without asking.",
-        hint="Use rules in permissions, or permissions.auto_approve, which at least tells what is done.",
+        hint="Use rules in permissions, or permissions.auto_approve, which at least reports what is done.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What went wrong: from Claude Code's own words, the most precise first.
+"""Failures, from what Claude Code reports: the most precise statement first.
 
 Order, as measured: ``terminal_reason``, then the subtype of ``result``, a refusal, ``api_error``, the ``error`` of
 the last message, and the HTTP status. Before there is a session, there is only a line on standard error.
@@ -10,13 +10,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from dragoman.adapters.claude_code.fields import Fields, count, inner, moment, text
-from dragoman.sdk import FailureInfo, classify_text, unknown_session
+from dragoman.adapters.claude_code.fields import moment
+from dragoman.sdk import FailureInfo, Terminal
+from dragoman.sdk.failures import classify_text, unknown_session
+from dragoman.sdk.fields import Fields, count, inner, text
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-LOGIN_HINT: Final = "Run `claude auth login` as the adapter's user, or set ANTHROPIC_API_KEY in env."
+LOGIN_HINT: Final = agent_spec(__package__).login_hint
 _NOISE: Final = "[ede_diagnostic]"
-"""Claude Code's notes to its makers; not for people."""
+"""Begins diagnostics for Claude Code's developers; users need not see them."""
 
 Kind: TypeAlias = pb.FailureKind.ValueType
 
@@ -26,7 +29,7 @@ class _Rule:
     kind: Kind
     code: str
     message: str
-    """What to do, or what happened where the agent's own text does not say."""
+    """What to do; or what happened, if the agent's own text leaves that out."""
 
 
 _BY_TERMINAL_REASON: Final[Mapping[str, _Rule]] = {
@@ -66,7 +69,7 @@ _BY_ERROR: Final[Mapping[str, _Rule]] = {
         pb.FAILURE_KIND_NETWORK, "claude_connection_failed", "See whether the model's service can be reached."
     ),
     "max_output_tokens": _Rule(
-        pb.FAILURE_KIND_CONTEXT_OVERFLOW,
+        pb.FAILURE_KIND_OUTPUT_LIMIT,
         "claude_max_output_tokens",
         "Ask for less at once, or set CLAUDE_CODE_MAX_OUTPUT_TOKENS in env.",
     ),
@@ -94,7 +97,7 @@ _BY_STATUS: Final[Mapping[int, _Rule]] = {
     529: _BY_ERROR["overloaded"],
 }
 _PRECISE: Final = frozenset({403, 413, 529})
-"""Statuses that say more than the word for them."""
+"""Statuses that are more precise than the error's name."""
 _API_ERROR: Final = _Rule(pb.FAILURE_KIND_INVALID_CONFIG, "claude_api_error", "The service refused the request.")
 _STREAM_BROKE: Final = _Rule(
     pb.FAILURE_KIND_NETWORK,
@@ -103,7 +106,7 @@ _STREAM_BROKE: Final = _Rule(
 )
 _LOST: Final = _Rule(pb.FAILURE_KIND_SESSION_LOST, "claude_session_lost", "It is begun anew.")
 
-_BY_WORDS: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
+_BY_TEXT: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
     (
         re.compile(r"cannot be used with root/sudo privileges"),
         _Rule(
@@ -133,7 +136,7 @@ _BY_WORDS: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What the frames before the last said about errors."""
+    """The errors in the frames before the result."""
 
     error: str = ""
     api_error: str = ""
@@ -159,30 +162,44 @@ def read_error(frame: Fields, before: Wrong) -> Wrong:
     )
 
 
+def terminal_of_result(result: Fields, wrong: Wrong, *, resumed: bool) -> Terminal:
+    """Return how the run ended, by a ``result``; see ``failure_of_result``."""
+    subtype = text(result, "subtype")
+    if text(result, "terminal_reason").startswith("aborted_"):
+        message = "Claude Code was interrupted, and not by this run."
+        failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code="claude_interrupted")
+        return Terminal(succeeded=False, subtype=subtype, failure=failure, interrupted=True)
+    refused = text(result, "stop_reason") == "refusal"
+    if subtype == "success" and result.get("is_error") is not True and not refused:
+        return Terminal(succeeded=True, subtype=subtype)
+    failure = failure_of_result(result, wrong, resumed=resumed)
+    return Terminal(succeeded=False, subtype=subtype, failure=failure)
+
+
 def failure_of_result(result: Fields, wrong: Wrong, *, resumed: bool) -> FailureInfo:
-    """Say what a ``result`` that is no success means.
+    """Return the failure that an unsuccessful ``result`` reports.
 
     Args:
         result: the frame.
         wrong: what came before it.
-        resumed: whether a session was to go on; only then can it be lost.
+        resumed: whether the run resumes a session; only then can it be lost.
     """
     errors = tuple(item for item in _texts(result) if not item.startswith(_NOISE))
-    said = text(result, "result") or "\n".join(errors) or wrong.text
+    message = text(result, "result") or "\n".join(errors) or wrong.text
     status = count(result, "api_error_status") or wrong.status
-    rule = _rule(result, wrong, status, said, resumed=resumed)
+    rule = _rule(result, wrong, status, message, resumed=resumed)
     if rule is None:
-        hint = classify_text(said, datetime.now(UTC)) if said else None
-        # It says that it failed, and not why.
+        hint = classify_text(message, datetime.now(UTC)) if message else None
+        # It reports that it failed, and not why.
         kind = pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") if hint else pb.FAILURE_KIND_NO_RESULT
         subtype = text(result, "subtype").removeprefix("error_") or "failed"
         rule = _Rule(kind, f"claude_{'error' if subtype == 'success' else subtype}", "")
-    return _failure(rule, said, errors, status, wrong)
+    return _failure(rule, message, errors, status, wrong)
 
 
-def _rule(result: Fields, wrong: Wrong, status: int | None, said: str, *, resumed: bool) -> _Rule | None:
+def _rule(result: Fields, wrong: Wrong, status: int | None, message: str, *, resumed: bool) -> _Rule | None:
     reason = text(result, "terminal_reason")
-    if resumed and not reason and unknown_session(said):
+    if resumed and not reason and unknown_session(message):
         return _LOST
     bound = _BY_TERMINAL_REASON.get(reason) or _BY_SUBTYPE.get(text(result, "subtype"))
     if bound is not None:
@@ -206,23 +223,23 @@ def _rule(result: Fields, wrong: Wrong, status: int | None, said: str, *, resume
     return _STREAM_BROKE if wrong.error == "unknown" else _API_ERROR
 
 
-def failure_of_words(words: str, *, resumed: bool) -> FailureInfo | None:
-    """Say what the plain words mean with which a run ended before its session began; None if they are not known."""
-    said = words.strip()
-    if not said:
+def failure_of_text(output: str, *, resumed: bool) -> FailureInfo | None:
+    """Return why a run ended before its session began, by what it printed; None for an unknown text."""
+    message = output.strip()
+    if not message:
         return None
-    if resumed and unknown_session(said):
-        return _failure(_LOST, said, (), None, Wrong())
-    for pattern, rule in _BY_WORDS:
-        found = pattern.search(said)
+    if resumed and unknown_session(message):
+        return _failure(_LOST, message, (), None, Wrong())
+    for pattern, rule in _BY_TEXT:
+        found = pattern.search(message)
         if found is not None:
-            start = said.rfind("\n", 0, found.start()) + 1
-            return _failure(rule, said[start:].split("\n", 1)[0], (), None, Wrong())
+            start = message.rfind("\n", 0, found.start()) + 1
+            return _failure(rule, message[start:].split("\n", 1)[0], (), None, Wrong())
     return None
 
 
 def retry_cause(error: str, status: int | None) -> Kind:
-    """Say why Claude Code tries its model again."""
+    """Return why Claude Code calls its model again."""
     rule = (_BY_STATUS.get(status) if status is not None else None) or _BY_ERROR.get(error)
     if rule is not None:
         return rule.kind
@@ -231,22 +248,22 @@ def retry_cause(error: str, status: int | None) -> Kind:
     return pb.FAILURE_KIND_NETWORK if status is None else pb.FAILURE_KIND_UNSPECIFIED
 
 
-def _failure(rule: _Rule, said: str, errors: tuple[str, ...], status: int | None, wrong: Wrong) -> FailureInfo:
+def _failure(rule: _Rule, message: str, errors: tuple[str, ...], status: int | None, wrong: Wrong) -> FailureInfo:
     waits = rule.kind in {pb.FAILURE_KIND_QUOTA_EXCEEDED, pb.FAILURE_KIND_RATE_LIMITED}
-    hint = classify_text(said, datetime.now(UTC)) if rule.kind == pb.FAILURE_KIND_AUTH_REQUIRED else None
+    hint = classify_text(message, datetime.now(UTC)) if rule.kind == pb.FAILURE_KIND_AUTH_REQUIRED else None
     return FailureInfo(
         kind=rule.kind,
-        message=_sentence(said, rule.message),
+        message=_sentence(message, rule.message),
         code=rule.code,
-        errors=errors or ((said,) if said else ()),
+        errors=errors or ((message,) if message else ()),
         retry_not_before=wrong.resets_at if waits else None,
         login_url=(hint.login_url or "") if hint else "",
         http_status=status if status is not None and 100 <= status <= 599 else None,
     )
 
 
-def _sentence(said: str, advice: str) -> str:
-    first = said.strip().split("\n", 1)[0].removeprefix("API Error: ").removeprefix("Error: ")[:500]
+def _sentence(message: str, advice: str) -> str:
+    first = message.strip().split("\n", 1)[0].removeprefix("API Error: ").removeprefix("Error: ")[:500]
     if not first:
         return f"Claude Code failed. {advice}".strip()
     stop = "" if first[-1] in ".!?" else "."

@@ -1,4 +1,4 @@
-"""The control channel: Claude Code asks on standard output and is answered on standard input. Pure.
+"""The control channel: Claude Code sends requests on standard output and reads the answers on standard input. Pure.
 
 Everything that Claude Code would ask a person comes here, and the run's policy or its caller decides. What is
 allowed "always" holds for this session only: where Claude Code suggests to write a settings file, which would
@@ -9,39 +9,39 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dragoman.adapters.claude_code.fields import Fields, inner, objects, text
 from dragoman.adapters.claude_code.tools import subject, tool_title
-from dragoman.sdk import Answer, Ask, JsonValue, as_object, compact
+from dragoman.sdk import Answer, Ask
+from dragoman.sdk.fields import Fields, JsonValue, as_object, compact, inner, objects, text
 from dragoman.v1 import event_pb2 as pb
 
 ALLOW_ONCE: Final = "allow_once"
 REJECT_ONCE: Final = "reject_once"
 _ALWAYS: Final = "allow_always"
 _DENIED: Final = "The user does not allow this."
-_UNANSWERED: Final = "Nobody is there to answer. Decide by yourself, or end with the question as your answer."
+_UNANSWERED: Final = "No one is there to answer. Decide by yourself, or end with the question as your answer."
 _BROADER_MODES: Final = frozenset({"bypassPermissions", "auto"})
 """Modes that Claude Code may suggest and that no answer to one question turns on."""
 
-Told = Callable[[Answer], None]
-"""Hears the answer when it is on its way."""
+OnAnswer = Callable[[Answer], None]
+"""Is called with the answer when it is encoded."""
 
 
 def user_message(prompt: str) -> bytes:
-    """Return the line by which the agent is told something."""
+    """Return the line that gives the agent a prompt."""
     return _line({"type": "user", "message": {"role": "user", "content": prompt}})
 
 
 def interrupt(request_id: str) -> bytes:
-    """Return the line that asks the agent to stop what it does and to say how far it came."""
+    """Return the line that asks the agent to stop and to report how far it came."""
     return _line({"type": "control_request", "request_id": request_id, "request": {"subtype": "interrupt"}})
 
 
 def refusal(request_id: str, subtype: str) -> bytes:
-    """Return the answer to a request that nobody here understands; without one the agent would wait."""
+    """Return the answer to an unknown request; without one the agent would wait."""
     return _response(request_id, {"subtype": "error", "error": f"{subtype or 'this request'} is not supported"})
 
 
-def permission(request_id: str, request: Fields, cwd: str, told: Told) -> Ask:
+def permission(request_id: str, request: Fields, cwd: str, on_answer: OnAnswer) -> Ask:
     """Return the question whether a tool may be used."""
     name, tool_input, call_id = text(request, "tool_name"), inner(request, "input"), text(request, "tool_use_id")
     reason = text(request, "decision_reason") or text(request, "blocked_path")
@@ -64,13 +64,13 @@ def permission(request_id: str, request: Fields, cwd: str, told: Told) -> Ask:
     asked.options.add(id=REJECT_ONCE, kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="Reject")
 
     def encode(answer: Answer) -> bytes:
-        told(answer)
+        on_answer(answer)
         return _success(request_id, _permission_answer(answer, tool_input))
 
     return Ask(asked, encode)
 
 
-def question(request_id: str, request: Fields, told: Told) -> Ask | None:
+def question(request_id: str, request: Fields, on_answer: OnAnswer) -> Ask | None:
     """Return what AskUserQuestion asks: a choice, or a form if it asks several things at once.
 
     None if it asks nothing that can be answered.
@@ -86,7 +86,7 @@ def question(request_id: str, request: Fields, told: Told) -> Ask | None:
         _form(asked, questions)
 
     def encode(answer: Answer) -> bytes:
-        told(answer)
+        on_answer(answer)
         answers = _answers(asked, questions, answer)
         if answers is None:
             return _success(request_id, {"behavior": "deny", "message": answer.message or _UNANSWERED})
@@ -140,10 +140,10 @@ def _answers(asked: pb.InputRequest, questions: list[Fields], answer: Answer) ->
         values = as_object(json.loads(answer.value_json), {}) if answer.value_json else {}
     except ValueError:
         return None
-    return {key: _spoken(value) for key, value in values.items()} or None
+    return {key: _answer_text(value) for key, value in values.items()} or None
 
 
-def _spoken(value: JsonValue) -> str:
+def _answer_text(value: JsonValue) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -187,10 +187,10 @@ def _label(suggestion: Fields) -> str:
 
 
 def _description(request: Fields) -> str:
-    said = [text(request, "decision_reason"), text(request, "description")]
+    lines = [text(request, "decision_reason"), text(request, "description")]
     if text(request, "blocked_path"):
-        said.append(f"It is about {text(request, 'blocked_path')}.")
-    return "\n".join(item for item in said if item)
+        lines.append(f"It is about {text(request, 'blocked_path')}.")
+    return "\n".join(line for line in lines if line)
 
 
 def _parse(data: str) -> Fields | None:

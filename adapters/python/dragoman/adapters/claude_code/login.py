@@ -1,8 +1,8 @@
-"""Whether Claude Code is logged in: one question to itself, and one look at when its login expires.
+"""Whether Claude Code is logged in, by ``claude auth status``, and when its login expires, by its login file.
 
-``claude auth status`` knows every way to log in, but not that a login has expired; the file has the times. Asking
-writes a first settings file where Claude Code was never used, and looking must change nothing: there, the file and
-the environment are all there is to see.
+``claude auth status`` knows every way to log in, but not that a login has expired; the file has the times. The
+command writes a first settings file where Claude Code was never used, and detection must change nothing: there, only
+the file and the environment are read.
 """
 
 import time
@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dragoman.adapters.claude_code.fields import Fields, count, inner, text
-from dragoman.sdk import AuthFinding, parse_json_object, probe, read_json_object
+from dragoman.adapters.claude_code.usage import PROVIDER
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe
+from dragoman.sdk.fields import Fields, count, inner, parse_json_object, read_json_object, text
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
 
 STATUS_LIMIT_S: Final = 6.0
-CONFIG_DIR: Final = ".claude"
-CONFIG_DIR_VARIABLE: Final = "CLAUDE_CONFIG_DIR"
+CONFIG_DIR: Final = agent_spec(__package__).config_dir_name
+CONFIG_DIR_VARIABLE: Final = agent_spec(__package__).config_dir_variable
 _STATE_FILE: Final = ".claude.json"
 _LOGIN_FILE: Final = ".credentials.json"
 _KEYS: Final = {
@@ -24,7 +27,11 @@ _KEYS: Final = {
     "ANTHROPIC_AUTH_TOKEN": "oauth_token",
     "CLAUDE_CODE_OAUTH_TOKEN": "oauth_token",
 }
-_CLOUDS: Final = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+_CLOUDS: Final = {
+    "CLAUDE_CODE_USE_BEDROCK": "bedrock",
+    "CLAUDE_CODE_USE_VERTEX": "vertex",
+    "CLAUDE_CODE_USE_FOUNDRY": "foundry",
+}
 _SUBSCRIPTION: Final = "claude.ai"
 
 
@@ -40,11 +47,35 @@ async def find_login(executable: str, env: Mapping[str, str]) -> AuthFinding:
     return judge(status, stored, env, now_ms=int(time.time() * 1000))
 
 
+def find_billing(env: Mapping[str, str]) -> Billing:
+    """Return who pays how with what Claude Code logs in with, by its variables and its login file."""
+    for name, cloud in _CLOUDS.items():
+        if env.get(name):
+            return Billing(event_pb2.BILLING_TYPE_METERED_API, cloud)
+    method = _method(_stored_login(env), env)
+    if env.get("CLAUDE_CODE_OAUTH_TOKEN") and method == "oauth_token" and not env.get("ANTHROPIC_AUTH_TOKEN"):
+        method = _SUBSCRIPTION  # `claude setup-token` makes one for a subscription
+    if not method:
+        return Billing()
+    by_login = method == _SUBSCRIPTION
+    return Billing(event_pb2.BILLING_TYPE_SUBSCRIPTION if by_login else event_pb2.BILLING_TYPE_API, PROVIDER)
+
+
+def renewing_login(env: Mapping[str, str]) -> RenewingLogin | None:
+    """Return the claude.ai login that would be used, if it is one in a file that Claude Code renews."""
+    stored = _stored_login(env)
+    if not text(stored, "refreshToken") or _method({}, env):  # a key or a cloud goes before it
+        return None
+    expires_at_ms = count(stored, "expiresAt")
+    path = _config_dir(env) / _LOGIN_FILE
+    return RenewingLogin(path, None if expires_at_ms is None else expires_at_ms / 1000)
+
+
 def judge(status: Fields | None, stored: Fields, env: Mapping[str, str], *, now_ms: int) -> AuthFinding:
-    """Sum up what was seen. Pure.
+    """Return the state of the login. Pure.
 
     Args:
-        status: what ``claude auth status`` said; None if it was not asked.
+        status: what ``claude auth status`` printed; None if it was not run.
         stored: the login file's part about claude.ai; empty if there is none.
         env: the environment of the run.
         now_ms: the present, in Unix milliseconds.
@@ -59,7 +90,7 @@ def judge(status: Fields | None, stored: Fields, env: Mapping[str, str], *, now_
 
 
 def _method(stored: Fields, env: Mapping[str, str]) -> str:
-    """Return how one would be logged in, in the words of ``claude auth status``; empty if not."""
+    """Return the method of the login, as ``claude auth status`` names it; empty without one."""
     if any(env.get(name) for name in _CLOUDS):
         return "third_party"
     for name, method in _KEYS.items():
@@ -71,7 +102,7 @@ def _method(stored: Fields, env: Mapping[str, str]) -> str:
 def _has_expired(stored: Fields, now_ms: int) -> bool:
     expires_at = count(stored, "expiresAt")
     if expires_at is None or expires_at > now_ms:
-        return False  # on macOS the key ring has it, and nobody can tell
+        return False  # on macOS the key ring has it, where it cannot be read
     renewable_until = count(stored, "refreshTokenExpiresAt")
     can_renew = bool(text(stored, "refreshToken")) and (renewable_until is None or renewable_until > now_ms)
     return not can_renew

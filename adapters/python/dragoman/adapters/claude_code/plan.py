@@ -1,7 +1,7 @@
 """From a job to Claude Code's command line. Pure.
 
-One recipe fits all runs: the prompt goes in as a line of JSON on standard input, which stays open for answers and
-for the interruption; everything comes out as lines of JSON.
+The prompt is a line of JSON on standard input, which stays open for answers and for the interruption; the output is
+lines of JSON.
 """
 
 import signal
@@ -10,18 +10,8 @@ from typing import Final
 
 from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.system import TESTED_VERSION
-from dragoman.sdk import (
-    CancelStep,
-    Job,
-    JsonValue,
-    Plan,
-    as_bool,
-    as_int,
-    as_number,
-    as_string,
-    as_string_list,
-    compact,
-)
+from dragoman.sdk import CancelStep, Job, Plan
+from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_number, as_string, as_string_list, compact
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -30,7 +20,7 @@ BASE: Final = (
     *("--include-partial-messages", "--permission-prompt-tool", "stdio"),
 )
 ENVIRONMENT: Final = {
-    # With background tasks there is more than one result, and the last may never come.
+    # With background tasks there are several results, and the last may never come.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     # A program must not change while runs use it.
     "DISABLE_AUTOUPDATER": "1",
@@ -46,7 +36,7 @@ _SNAPSHOT_SINCE: Final = (2, 1, 330)
 CANCEL: Final = (
     # Answered in 0.2 s, with the usage of what was done so far.
     CancelStep(signal=None, write=control.interrupt("dragoman-stop"), share=0.15),
-    # Says how far it came most of the time.
+    # It mostly reports how far it came.
     CancelStep(signal=signal.SIGINT, share=0.15),
     CancelStep(signal=signal.SIGTERM),
 )
@@ -57,9 +47,8 @@ def plan_run(job: Job) -> Plan:
     notes: list[str] = []
     argv = [job.executable, *BASE, *_session(job, notes), *_permissions(job), *_model(job), *_directories(job)]
     files: dict[str, bytes] = {}
-    instructions = _instructions(job)
-    if instructions:
-        files[_INSTRUCTIONS] = instructions.encode()
+    if job.standing_text:
+        files[_INSTRUCTIONS] = job.standing_text.encode()
         argv += ["--append-system-prompt-file", str(job.run_dir / _INSTRUCTIONS)]
     if job.request.mcp_servers:
         files[_MCP_CONFIG] = compact(_mcp_config(job.request)).encode()
@@ -130,16 +119,11 @@ def max_turns(configured: JsonValue, common: int | None) -> int | None:
 
 
 def _directories(job: Job) -> Iterator[str]:
-    wanted = [*job.settings.additional_directories, *as_string_list(job.config.get("addDirs"))]
+    directories = [*job.settings.additional_directories, *as_string_list(job.config.get("addDirs"))]
     if job.skills_dir is not None:
-        wanted.append(str(job.skills_dir))
-    for directory in dict.fromkeys(wanted):
+        directories.append(str(job.skills_dir))
+    for directory in dict.fromkeys(directories):
         yield from ("--add-dir", directory)
-
-
-def _instructions(job: Job) -> str:
-    parts = [job.system_prompt, job.instructions.with_directive() if job.instructions is not None else ""]
-    return "\n\n".join(part for part in parts if part)
 
 
 def _mcp_config(request: adapter_pb2.ExecuteRequest) -> JsonValue:
@@ -170,7 +154,7 @@ def _notices(job: Job) -> Iterator[tuple[str, str]]:
     if skips or job.permissions.native_mode == BYPASS_MODE:
         yield (
             "permissions_skipped",
-            "Claude Code asks nobody in this run: permissions.rules and default_decision decide nothing.",
+            "Claude Code asks no questions in this run: permissions.rules and default_decision decide nothing.",
         )
     if job.version and job.version != TESTED_VERSION and _version(job.version) < _SNAPSHOT_SINCE:
         yield (

@@ -1,11 +1,10 @@
-"""What the model writes, as it writes it: items of text and reasoning, and tool calls. Pure.
+"""The model's messages as they stream: items of text and thinking, and tool calls. Pure.
 
-The same words come several times: as deltas, then whole in an ``assistant`` frame, and at the end in ``result``.
-Deltas win; a whole is told only where the deltas did not give it. An item's id is its message's id and the place
-of its block in the message.
+The same text comes several times: as deltas, then whole in an ``assistant`` frame, and at the end in ``result``. A
+whole is emitted only if it differs from the deltas. An item's ID is its message's ID and the index of its block.
 
-A try that breaks off is followed by another message that begins anew. Its items are closed where they stand, and
-what Claude Code itself gives up (``abandoned_blocks``) is taken back: replaced by nothing.
+After a broken call of the model another message begins anew. The items of the broken one end as they are, and those
+that Claude Code discards (``abandoned_blocks``) are retracted: replaced by nothing.
 """
 
 from collections import OrderedDict
@@ -13,19 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from dragoman.adapters.claude_code.fields import Fields, count, inner, objects, text
 from dragoman.adapters.claude_code.tools import mcp_server, tool_kind
-from dragoman.adapters.claude_code.usage import call_usage
-from dragoman.sdk import JsonValue, words_event
+from dragoman.adapters.claude_code.usage import context_used, message_usage
+from dragoman.sdk.fields import Fields, JsonValue, count, inner, objects, text
+from dragoman.sdk.parsing import notice_event, text_event
 from dragoman.v1 import event_pb2 as pb
 
 CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks that call a tool."""
 _WORDS: Final = {"text": "text", "thinking": "thinking"}
-"""Blocks of words, and the key under which they have them."""
+"""Blocks of text, and the key of the text in them."""
 _DELTAS: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 _MOST_MESSAGES: Final = 8
-"""Messages that are remembered; a whole that comes later than that is told as if nothing of it were known."""
+"""Messages that are remembered; the whole of an older one is emitted as if it had had no deltas."""
 
 
 @dataclass(slots=True)
@@ -44,13 +43,13 @@ class _Message:
     model: str
     usage: dict[str, JsonValue] = field(default_factory=dict)
     is_counted: bool = True
-    """Its usage has been told, or is not to be."""
+    """Its usage was emitted, or will not be."""
     blocks: dict[int, _Block] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class WholeBlock:
-    """A block of an ``assistant`` frame that is not words already told."""
+    """A block of an ``assistant`` frame, with the events for text that the deltas did not have."""
 
     content: Fields
     events: tuple[pb.AgentEvent, ...] = ()
@@ -63,8 +62,10 @@ class MessageStream:
         self._messages: OrderedDict[str, _Message] = OrderedDict()
         self._current: dict[str, _Message] = {}
         self._names: dict[str, int] = {}
-        self.context: pb.TokenCounts | None = None
-        """What the newest call of the main agent took and gave."""
+        self.context_used: int | None = None
+        """Tokens in the main agent's context after its newest call of the model."""
+        self.context_size: int | None = None
+        """Tokens that the context can hold, once that is known."""
 
     def take(self, frame: Fields) -> Iterator[pb.AgentEvent]:
         """Take a ``stream_event`` frame."""
@@ -76,21 +77,23 @@ class MessageStream:
             return
         message = self._current.get(parent)
         if message is None:
-            return  # the middle of a message whose beginning nobody saw; its whole will come
+            return  # its beginning is missing; the whole will come
         if kind == "content_block_delta":
             yield from _delta(message, event)
         elif kind == "content_block_start":
             yield from _begin(message, event)
         elif kind == "content_block_stop":
-            yield from _close(message.blocks.get(_place(event)))
+            yield from _close(message.blocks.get(_index(event)))
         elif kind == "message_delta":
             message.usage.update(inner(event, "usage"))
             yield from self._count(parent, message)
+            if text(inner(event, "delta"), "stop_reason") == "max_tokens":
+                yield _cut()
         elif kind == "message_stop":
             yield from self._end(parent, message, frame)
 
     def whole(self, frame: Fields) -> Iterator[WholeBlock]:
-        """Take an ``assistant`` frame: yield each of its blocks, with the events for words not told yet."""
+        """Take an ``assistant`` frame: yield each of its blocks."""
         body = inner(frame, "message")
         message = self._messages.get(text(body, "id")) or self._remember(body)
         for content in objects(body, "content"):
@@ -121,10 +124,10 @@ class MessageStream:
 
     def _end(self, parent: str, message: _Message, frame: Fields) -> Iterator[pb.AgentEvent]:
         abandoned = count(inner(frame, "abandoned_blocks"), "from_block_index")
-        for place, block in message.blocks.items():
+        for index, block in message.blocks.items():
             yield from _close(block)
-            if abandoned is not None and place >= abandoned:
-                yield from _take_back(block)
+            if abandoned is not None and index >= abandoned:
+                yield from _retract(block)
         yield from self._leave(parent, message)
         self._current.pop(parent, None)
 
@@ -137,28 +140,33 @@ class MessageStream:
         if message.is_counted:
             return
         message.is_counted = True
-        usage = call_usage(message.usage, message.model)
+        usage = message_usage(message.usage, message.model)
+        used = context_used(usage.tokens)
+        if used is not None:
+            usage.context_used = used
         if not parent:
-            self.context = usage.tokens
+            self.context_used = used
+            if self.context_size is not None:
+                usage.context_size = self.context_size
         yield pb.AgentEvent(usage=usage)
 
 
 def _begin(message: _Message, event: Fields) -> Iterator[pb.AgentEvent]:
-    place, content = _place(event), inner(event, "content_block")
+    index, content = _index(event), inner(event, "content_block")
     kind = text(content, "type")
     if kind in CALLS and text(content, "id"):
         name = text(content, "name")
-        message.blocks[place] = _Block(kind, text(content, "id"))
+        message.blocks[index] = _Block(kind, text(content, "id"))
         call = pb.ToolCall(id=text(content, "id"), name=name, kind=tool_kind(name), mcp_server=mcp_server(name))
         call.status = pb.TOOL_STATUS_PENDING
         yield pb.AgentEvent(tool_call=call)
     elif kind in _WORDS:
-        block = message.blocks[place] = _Block(kind, f"{message.prefix}:{place}")
+        block = message.blocks[index] = _Block(kind, f"{message.prefix}:{index}")
         yield from _words(block, text(content, _WORDS[kind]))
 
 
 def _delta(message: _Message, event: Fields) -> Iterator[pb.AgentEvent]:
-    block = message.blocks.get(_place(event))
+    block = message.blocks.get(_index(event))
     delta = inner(event, "delta")
     key = _DELTAS.get(text(delta, "type"))
     if block is not None and block.is_open and key == block.kind:
@@ -168,42 +176,48 @@ def _delta(message: _Message, event: Fields) -> Iterator[pb.AgentEvent]:
 def _words(block: _Block, words: str) -> Iterator[pb.AgentEvent]:
     if words:
         block.parts.append(words)
-        yield words_event(block.kind, block.item_id, delta=words)
+        yield text_event(block.kind, block.item_id, delta=words)
 
 
 def _whole(message: _Message, kind: str, words: str) -> Iterator[pb.AgentEvent]:
-    """Match a whole with the oldest streamed block that waits for one; tell it if they differ."""
+    """Match a whole with the oldest streamed block that has none; emit it if they differ."""
     waiting = (block for block in message.blocks.values() if block.kind == kind and not block.is_confirmed)
     block = next(waiting, None)
     if block is None:
-        place = max(message.blocks, default=-1) + 1
-        block = message.blocks[place] = _Block(kind, f"{message.prefix}:{place}", is_open=False)
-        is_told = not words
+        index = max(message.blocks, default=-1) + 1
+        block = message.blocks[index] = _Block(kind, f"{message.prefix}:{index}", is_open=False)
+        is_known = not words
     else:
-        is_told = "".join(block.parts) == words
+        is_known = "".join(block.parts) == words
     block.is_confirmed = True
     block.parts.clear()
-    if not is_told:
-        yield words_event(block.kind, block.item_id, whole=words)
+    if not is_known:
+        yield text_event(block.kind, block.item_id, whole=words)
         if not block.is_open:
-            yield words_event(block.kind, block.item_id)
+            yield text_event(block.kind, block.item_id)
 
 
 def _close(block: _Block | None) -> Iterator[pb.AgentEvent]:
     if block is not None and block.is_open:
         block.is_open = False
         if block.kind in _WORDS:
-            yield words_event(block.kind, block.item_id)
+            yield text_event(block.kind, block.item_id)
 
 
-def _take_back(block: _Block) -> Iterator[pb.AgentEvent]:
+def _retract(block: _Block) -> Iterator[pb.AgentEvent]:
     if block.kind in CALLS:
         yield pb.AgentEvent(tool_call=pb.ToolCall(id=block.item_id, status=pb.TOOL_STATUS_CANCELLED))
     elif block.parts:
         block.parts.clear()
-        yield words_event(block.kind, block.item_id, whole="")
-        yield words_event(block.kind, block.item_id)
+        yield text_event(block.kind, block.item_id, whole="")
+        yield text_event(block.kind, block.item_id)
 
 
-def _place(event: Fields) -> int:
+def _index(event: Fields) -> int:
     return count(event, "index") or 0
+
+
+def _cut() -> pb.AgentEvent:
+    """Return a notice of a cut answer. Claude Code asks for the rest a few times, then fails."""
+    message = "The model's answer was cut at its limit of output tokens; Claude Code asks it to go on."
+    return notice_event("output_limit", message)

@@ -1,14 +1,16 @@
-"""What Claude Code tells about itself: its session, retries, nested agents, compaction, notices. Pure."""
+"""The ``system`` frames: session, retries, nested agents, compaction, notices. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from dragoman.adapters.claude_code.classify import retry_cause
-from dragoman.adapters.claude_code.fields import Fields, count, duration, inner, objects, text
-from dragoman.sdk import JsonValue, as_string_list
+from dragoman.adapters.claude_code.fields import duration
+from dragoman.sdk.fields import Fields, JsonValue, as_string_list, count, inner, objects, text
+from dragoman.sdk.parsing import compaction_event
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-TESTED_VERSION: Final = "2.1.330"
+TESTED_VERSION: Final = agent_spec(__package__).tested_version
 """The version whose frames this adapter was written for and is tested with."""
 
 _NESTED: Final = "local_agent"
@@ -28,7 +30,7 @@ _LEVELS: Final[Mapping[str, pb.Severity.ValueType]] = {
 _SILENT: Final = frozenset(
     {"thinking_tokens", "task_updated", "background_tasks_changed", "hook_progress", "ui_invalidate"}
 )
-"""Frames that say nothing which another frame does not say better."""
+"""Frames whose content other frames have too."""
 
 Events = Iterable[pb.AgentEvent]
 
@@ -42,11 +44,11 @@ class SystemFrames:
         self.api_key_source = ""
         self.is_retrying = False
         self.denied: set[str] = set()
-        """Tool calls that were denied without a question."""
+        """Tool calls that were denied without an input request."""
         self.background: set[str] = set()
-        """Tasks that go on after the agent's answer; each brings a further turn."""
+        """Tasks that continue after the agent's answer; the end of each starts another turn."""
         self.has_news = False
-        """Whether such a task has ended of which the model was not told yet: that brings a further turn too."""
+        """Whether the end of such a task has not reached the model yet: that starts another turn too."""
         self._agents: dict[str, str] = {}
         self._handlers: dict[str, Callable[[Fields], Events]] = {
             "init": self._init,
@@ -77,13 +79,13 @@ class SystemFrames:
         return _notice(subtype, frame) if text(frame, "content") or text(frame, "message") else None
 
     def resume(self) -> Events:
-        """The model answers: if it was being tried again, that is over."""
+        """Return the event that ends a retry, if there was one: the model answers."""
         if self.is_retrying:
             self.is_retrying = False
             yield pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RUNNING))
 
     def lineage(self, frame: Fields) -> pb.Lineage | None:
-        """Say which nested agent a frame is from; None for the main one."""
+        """Return the nested agent that a frame is from; None for the main one."""
         call_id = text(frame, "parent_tool_use_id")
         agent_id = text(frame, "agent_id") or self._agents.get(call_id, "")
         if not call_id and agent_id:
@@ -109,11 +111,11 @@ class SystemFrames:
             agent_version=text(frame, "claude_code_version"),
         )
         is_first = not self.session.native_id
-        yield from self._tell(session)
+        yield from self._update(session)
         if is_first:
             yield from _version_notice(session.agent_version)
 
-    def _tell(self, session: pb.Session) -> Iterator[pb.AgentEvent]:
+    def _update(self, session: pb.Session) -> Iterator[pb.AgentEvent]:
         if session != self.session:
             self.session = session
             yield pb.AgentEvent(session=session)
@@ -123,7 +125,7 @@ class SystemFrames:
         session.CopyFrom(self.session)
         for name, value in fields.items():
             setattr(session, name, value)
-        yield from self._tell(session)
+        yield from self._update(session)
 
     def _status(self, frame: Fields) -> Events:
         mode = text(frame, "permissionMode")
@@ -132,10 +134,10 @@ class SystemFrames:
         if text(frame, "status") == "requesting":
             self.has_news = False
         if text(frame, "status") == "compacting":
-            yield pb.AgentEvent(compaction=pb.Compaction(finished=False))
+            yield compaction_event()
         if text(frame, "compact_result") == "failed":
             message = text(frame, "compact_error") or "The agent could not shorten its context."
-            yield pb.AgentEvent(compaction=pb.Compaction(finished=True))
+            yield compaction_event(finished=True)
             yield _notice_event(pb.SEVERITY_WARNING, "claude_compaction_failed", message)
 
     def _titled(self, frame: Fields) -> Events:

@@ -1,9 +1,9 @@
-"""The agent's to-do list, from either set of tools that keep one: TodoWrite, or TaskCreate and TaskUpdate. Pure."""
+"""The agent's to-do list, from either set of its tools: TodoWrite, or TaskCreate and TaskUpdate. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from dragoman.adapters.claude_code.fields import Fields, inner, objects, text
+from dragoman.sdk.fields import Fields, inner, objects, text
 from dragoman.v1 import event_pb2 as pb
 
 _STATUSES: Final[Mapping[str, pb.PlanEntryStatus.ValueType]] = {
@@ -39,7 +39,7 @@ class TodoList:
         task_id = text(tool_input, "taskId")
         entry = self._tasks.get(task_id)
         if entry is None:
-            return False  # of an earlier run of this session; what it says is not known here
+            return False  # of an earlier run of this session; its content is unknown
         if text(tool_input, "status") == "deleted":
             del self._tasks[task_id]
             return True

@@ -1,12 +1,11 @@
-"""Claude Code's tools: of what sort they are, what they are about, and what their results say. Pure."""
+"""Claude Code's tools: kinds, subjects and results. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
-from dragoman.adapters.claude_code.fields import Fields, count, inner, objects, text
-from dragoman.sdk import compact
+from dragoman.sdk.fields import Fields, compact, count, inner, objects, text
+from dragoman.sdk.parsing import host_of, one_line
 from dragoman.v1 import event_pb2 as pb
 
 _KINDS: Final[Mapping[str, pb.ToolKind.ValueType]] = {
@@ -24,14 +23,12 @@ _KINDS: Final[Mapping[str, pb.ToolKind.ValueType]] = {
 }
 _FILE_KEYS: Final = ("file_path", "notebook_path", "path")
 _TITLE_KEYS: Final = ("subject", "description", "command", "pattern", "query", "url", "skill", "plan")
-_LONGEST_TITLE: Final = 120
-"""Characters."""
 _EXIT_CODE: Final = re.compile(r"(?:Error: )?Exit code (\d{1,3})(?:\n|$)")
 _CREATED: Final = "File created successfully"
 _TIMED_OUT: Final = re.compile(r"\bCommand timed out after\b")
 
 EDITING: Final = frozenset({"Write", "Edit", "MultiEdit", "NotebookEdit"})
-"""Tools that change the file they are about."""
+"""Tools that change a file."""
 
 
 def mcp_server(name: str) -> str:
@@ -41,7 +38,7 @@ def mcp_server(name: str) -> str:
 
 
 def tool_kind(name: str) -> pb.ToolKind.ValueType:
-    """Return what sort of tool it is."""
+    """Return the kind of a tool."""
     return pb.TOOL_KIND_MCP if mcp_server(name) else _KINDS.get(name, pb.TOOL_KIND_OTHER)
 
 
@@ -49,14 +46,14 @@ def tool_title(name: str, tool_input: Fields, cwd: str) -> str:
     """Return one line that says what a call does."""
     server = mcp_server(name)
     if server:
-        return _line(f"{server}: {name.split('__', 2)[2]}")
+        return one_line(f"{server}: {name.split('__', 2)[2]}")
     if name == "AskUserQuestion":
-        return _line(next((text(item, "question") for item in objects(tool_input, "questions")), name))
+        return one_line(next((text(item, "question") for item in objects(tool_input, "questions")), name))
     path = next((text(tool_input, key) for key in _FILE_KEYS if text(tool_input, key)), "")
     if path and name != "Grep":
-        return _line(f"{name} {_below(path, cwd)}")
+        return one_line(f"{name} {_below(path, cwd)}")
     about = next((text(tool_input, key) for key in _TITLE_KEYS if text(tool_input, key)), "")
-    return _line(f"{name}: {about}" if about else name)
+    return one_line(f"{name}: {about}" if about else name)
 
 
 def tool_call(call_id: str, name: str, tool_input: Fields, cwd: str, status: pb.ToolStatus.ValueType) -> pb.ToolCall:
@@ -85,24 +82,24 @@ def subject(call_id: str, name: str, tool_input: Fields, reason: str) -> pb.Inpu
         tool_kind=tool_kind(name),
         command=text(tool_input, "command") if tool_kind(name) == pb.TOOL_KIND_EXECUTE else "",
         paths=paths if tool_kind(name) in {pb.TOOL_KIND_READ, pb.TOOL_KIND_EDIT, pb.TOOL_KIND_SEARCH} else (),
-        host=_host(text(tool_input, "url")),
+        host=host_of(text(tool_input, "url")),
         reason=reason,
     )
 
 
 def result_status(block: Fields, content: str, meta: Fields, *, was_denied: bool) -> pb.ToolStatus.ValueType:
-    """Say how a call ended.
+    """Return how a call ended.
 
     Args:
         block: the ``tool_result`` block.
         content: its text.
-        meta: what ``tool_result_meta`` says about this call; empty if nothing.
-        was_denied: whether a frame before said that this call was denied.
+        meta: ``tool_result_meta`` of this call, or empty.
+        was_denied: whether an earlier frame reported the call as denied.
     """
     if was_denied or text(inner(meta, "permission_decision"), "decision") == "reject":
         return pb.TOOL_STATUS_DENIED
     if text(meta, "non_execution_kind") == "user-rejected":
-        # Nobody was asked: the run was interrupted, before the call or in it.
+        # No user rejected it: the run was interrupted, before the call or during it.
         return pb.TOOL_STATUS_CANCELLED
     if text(meta, "non_execution_kind") == "permission-rule":
         return pb.TOOL_STATUS_DENIED
@@ -118,7 +115,7 @@ def exit_code(name: str, content: str) -> int | None:
 
 
 def result_text(block: Fields) -> str:
-    """Return what a ``tool_result`` block tells the model, as text; anything else is named in brackets."""
+    """Return the text of a ``tool_result`` block; content of other types is named in brackets."""
     content = block.get("content")
     if isinstance(content, str):
         return content
@@ -131,7 +128,7 @@ def result_text(block: Fields) -> str:
 def file_change(
     name: str, call_id: str, tool_input: Fields, structured: Fields, content: str
 ) -> pb.FileChange | None:
-    """Return what an editing tool's success means for its file; None if it names no file.
+    """Return the change that an editing tool made; None if it names no file.
 
     Args:
         name: the tool.
@@ -188,15 +185,3 @@ def _list(fields: Fields, key: str) -> Iterable[object]:
 
 def _below(path: str, cwd: str) -> str:
     return path.removeprefix(f"{cwd.rstrip('/')}/") if cwd else path
-
-
-def _line(value: str) -> str:
-    first = value.strip().split("\n", 1)[0]
-    return first if len(first) <= _LONGEST_TITLE else f"{first[: _LONGEST_TITLE - 1]}…"
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -5,17 +5,14 @@ Three counts run side by side and only one of them is the run's: a message's own
 ``modelUsage`` with ``total_cost_usd`` (the whole session with its earlier runs, and a fork's parent).
 """
 
-from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Final
 
-from dragoman.adapters.claude_code.fields import Fields, count, inner, moment, number, text
+from dragoman.adapters.claude_code.fields import moment
+from dragoman.sdk.detection import Billing
+from dragoman.sdk.fields import Fields, count, inner, number, text
+from dragoman.sdk.parsing import add_call, call_usage, cost_in_dollars, run_usage, token_counts
 from dragoman.v1 import event_pb2 as pb
-
-_COST_DIGITS: Final = Decimal("0.0000000001")
-"""Costs come as binary floating point; beyond ten digits there is only noise."""
-
-_MOST_TOKENS: Final = 2**63 - 1
 
 _MODEL_TOKENS: Final = {
     "inputTokens": "input",
@@ -29,25 +26,22 @@ _MESSAGE_TOKENS: Final = {
     "output_tokens": "output",
     "cache_read_input_tokens": "cache_read",
     "cache_creation_input_tokens": "cache_write",
+    "thinking_tokens": "reasoning",
 }
 PROVIDER: Final = "anthropic"
-"""Whose models they are, whoever serves them."""
+"""The models' maker; a cloud may serve them."""
 _FIRST_PARTY: Final = ("firstParty", "")
+_NO_KEY: Final = frozenset({"", "none", "oauth"})
+"""Values of ``apiKeySource`` if no API key pays."""
 
 UNPRICED: Final = "unknown"
 """The ``costBasis`` of a model whose price Claude Code does not know; its ``costUSD`` is a guess."""
 
 
-def call_usage(usage: Fields, model: str) -> pb.Usage:
+def message_usage(usage: Fields, model: str) -> pb.Usage:
     """Return what one call of the model used."""
-    made = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA)
-    _read_tokens(made.tokens, usage, _MESSAGE_TOKENS)
-    thinking = count(inner(usage, "output_tokens_details"), "thinking_tokens")
-    if thinking is not None:
-        made.tokens.reasoning = thinking
-    if model:
-        made.models.add(model=model).tokens.CopyFrom(made.tokens)
-    return made
+    details = inner(usage, "output_tokens_details")
+    return call_usage(token_counts({**details, **usage}, _MESSAGE_TOKENS), model)
 
 
 def context_used(tokens: pb.TokenCounts) -> int | None:
@@ -57,7 +51,7 @@ def context_used(tokens: pb.TokenCounts) -> int | None:
     return tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
 
 
-def rate_limits(info: Fields) -> list[pb.RateLimit]:
+def _rate_limits(info: Fields) -> list[pb.RateLimit]:
     """Return the limits in a ``rate_limit_info``: each window, or the one it is about."""
     windows = inner(info, "unifiedWindows")
     known = [_rate_limit(name, inner(windows, name)) for name in windows if inner(windows, name)]
@@ -79,15 +73,25 @@ def _rate_limit(window: str, info: Fields) -> pb.RateLimit:
 
 
 class RunTotals:
-    """What the run used, over all its results: there is a further one for each background task that ends."""
+    """What the run used, over all its results, and who pays. Each background task that ends brings another result."""
 
     def __init__(self) -> None:
-        self._models: dict[str, dict[str, Decimal]] = {}
+        self.api_key_source = ""
+        """Where Claude Code has its API key from, as it names it."""
+        self._limits: list[pb.RateLimit] = []
+        self._uses_overage = False
+        self._usage: pb.Usage | None = None
+        self._costs: dict[str, Decimal] = {}
         self._providers: dict[str, str] = {}
         self._unpriced: set[str] = set()
-        self._fallback: pb.TokenCounts | None = None
         self.context_size: int | None = None
         """Tokens that the model in use can hold."""
+
+    def limits(self, info: Fields) -> list[pb.RateLimit]:
+        """Take a ``rate_limit_info``; return its limits."""
+        self._limits = _rate_limits(info)
+        self._uses_overage = info.get("isUsingOverage") is True
+        return self._limits
 
     def add(self, result: Fields, main_model: str) -> None:
         """Take a ``result`` frame."""
@@ -97,94 +101,82 @@ class RunTotals:
         # Only the models used since the last result are listed, so the main one may be missing.
         size = count(inner(models, main_model), "contextWindow")
         self.context_size = size or self.context_size
-        if not models:
-            self._fallback = pb.TokenCounts()
-            _read_tokens(self._fallback, inner(result, "usage"), _MESSAGE_TOKENS)
+        if not self._providers:
+            self._usage = run_usage(token_counts(inner(result, "usage"), _MESSAGE_TOKENS))
 
     def _add_model(self, model: str, usage: Fields) -> None:
-        sums = self._models.setdefault(model, {})
-        for key in (*_MODEL_TOKENS, "costUSD"):
-            value = number(usage, key)
-            if value is not None:
-                sums[key] = sums.get(key, Decimal(0)) + Decimal(repr(value))
+        self._usage = add_call(self._usage if self._providers else None, _model_call(model, usage))
         self._providers[model] = text(usage, "provider")
+        cost = number(usage, "costUSD")
+        if cost is not None:
+            self._costs[model] = self._costs.get(model, Decimal(0)) + Decimal(repr(cost))
         if text(usage, "costBasis") == UNPRICED:
             self._unpriced.add(model)
 
-    def usage(self, billing: pb.BillingType.ValueType) -> pb.Usage | None:
+    def usage(self) -> pb.Usage | None:
         """Return the run's totals; None if no result came."""
-        if not self._models and self._fallback is None:
+        if self._usage is None:
             return None
-        made = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-        for model, sums in self._models.items():
-            self._write_model(made.models.add(model=model), sums, self._cost(model, billing))
-        if not self._models and self._fallback is not None:
-            made.tokens.CopyFrom(self._fallback)
-        else:
-            _sum_tokens(made.tokens, (item.tokens for item in made.models))
+        usage = pb.Usage()
+        usage.CopyFrom(self._usage)
+        for item in usage.models:
+            cost = self._cost(item.model)
+            if cost is not None:
+                item.cost.CopyFrom(cost)
         # A total that leaves out a model would look like a price.
-        if made.models and all(item.HasField("cost") for item in made.models):
-            total = sum((Decimal(item.cost.amount) for item in made.models), Decimal(0))
-            made.cost.CopyFrom(made.models[0].cost)
-            made.cost.amount = _amount(total)
+        if usage.models and all(item.HasField("cost") for item in usage.models):
+            usage.cost.CopyFrom(usage.models[0].cost)
+            usage.cost.amount = cost_in_dollars(sum(Decimal(item.cost.amount) for item in usage.models)).amount
         if self.context_size is not None:
-            made.context_size = self.context_size
-        return made
+            usage.context_size = self.context_size
+        usage.rate_limits.extend(self._limits)
+        return usage
 
-    def _write_model(self, item: pb.ModelUsage, sums: Mapping[str, Decimal], cost: pb.Cost | None) -> None:
-        item.tokens.SetInParent()
-        for key, name in _MODEL_TOKENS.items():
-            if key in sums:
-                setattr(item.tokens, name, min(int(sums[key]), _MOST_TOKENS))
-        if cost is not None:
-            item.cost.CopyFrom(cost)
+    def billing(self) -> Billing:
+        """Return who pays how: a cloud that served a model, else Anthropic."""
+        cloud = next((server for server in self._providers.values() if server not in _FIRST_PARTY), "")
+        if cloud:
+            return Billing(pb.BILLING_TYPE_METERED_API, cloud)
+        kind = self._billing_type()
+        return Billing(kind, PROVIDER) if kind else Billing()
 
-    def _cost(self, model: str, billing: pb.BillingType.ValueType) -> pb.Cost | None:
-        amount = self._models[model].get("costUSD")
+    def _billing_type(self) -> pb.BillingType.ValueType:
+        if self.api_key_source not in _NO_KEY:
+            return pb.BILLING_TYPE_API
+        if not self._limits:
+            return pb.BILLING_TYPE_UNSPECIFIED  # only subscriptions have limits
+        return pb.BILLING_TYPE_SUBSCRIPTION_OVERAGE if self._uses_overage else pb.BILLING_TYPE_SUBSCRIPTION
+
+    def _cost(self, model: str) -> pb.Cost | None:
+        amount = self._costs.get(model)
         if amount is None or model in self._unpriced:
             return None
         server = self._providers[model]
-        direct = server in _FIRST_PARTY
-        return pb.Cost(
-            amount=_amount(amount),
-            currency="USD",
-            basis=pb.COST_BASIS_REPORTED,
-            provider=PROVIDER,
-            biller="" if direct else server,
-            billing_type=billing if direct else pb.BILLING_TYPE_METERED_API,
-        )
+        is_direct = server in _FIRST_PARTY
+        cost = cost_in_dollars(amount)
+        cost.provider = PROVIDER
+        cost.biller = "" if is_direct else server
+        cost.billing_type = self._billing_type() if is_direct else pb.BILLING_TYPE_METERED_API
+        return cost
 
 
 def session_usage(result: Fields) -> pb.Usage | None:
-    """Return the session's totals so far; None if the result does not say. Never to be taken for the run's."""
+    """Return the session's totals so far, which are not the run's; None if the result has none."""
     models = inner(result, "modelUsage")
-    if not models:
-        return None
-    made = pb.Usage(scope=pb.USAGE_SCOPE_SESSION, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
+    usage: pb.Usage | None = None
     for model in models:
-        _read_tokens(made.models.add(model=model).tokens, inner(models, model), _MODEL_TOKENS)
-    _sum_tokens(made.tokens, (item.tokens for item in made.models))
+        usage = add_call(usage, _model_call(model, inner(models, model)))
+    if usage is None:
+        return None
+    usage.scope = pb.USAGE_SCOPE_SESSION
     cost = number(result, "total_cost_usd")
     if cost is not None and not any(text(inner(models, model), "costBasis") == UNPRICED for model in models):
-        amount = _amount(Decimal(repr(cost)))
-        made.cost.CopyFrom(pb.Cost(amount=amount, currency="USD", basis=pb.COST_BASIS_REPORTED))
-    return made
+        usage.cost.CopyFrom(cost_in_dollars(cost))
+    return usage
 
 
-def _read_tokens(tokens: pb.TokenCounts, usage: Fields, names: Mapping[str, str]) -> None:
-    for key, name in names.items():
-        value = count(usage, key)
-        if value is not None:
-            setattr(tokens, name, value)
-
-
-def _sum_tokens(total: pb.TokenCounts, parts: Iterable[pb.TokenCounts]) -> None:
-    for part in parts:
-        for field, value in part.ListFields():
-            setattr(total, field.name, min(getattr(total, field.name) + value, _MOST_TOKENS))
-
-
-def _amount(value: Decimal) -> str:
-    rounded = value.quantize(_COST_DIGITS) if value < 10**12 else value
-    plain = f"{rounded:f}"
-    return plain.rstrip("0").rstrip(".") if "." in plain else plain
+def _model_call(model: str, usage: Fields) -> pb.Usage:
+    tokens = token_counts(usage, _MODEL_TOKENS)
+    call = call_usage(tokens)
+    call.models.add(model=model, tokens=tokens)
+    return call

@@ -1,4 +1,4 @@
-"""What Codex asks its client: approvals, questions of the model, forms of MCP servers. Pure.
+"""Input requests of Codex: approvals, questions of the model, forms of MCP servers. Pure.
 
 The run's policy or its caller decides. What is allowed "for the session" holds as long as the thread is loaded, which
 is this run; nothing is ever written to the user's rules.
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dragoman.adapters.codex.tools import Calls, changed_paths, script_of, tool_call
-from dragoman.sdk import Answer, Ask, JsonValue, Output, Withdraw, Write, as_object, compact
-from dragoman.sdk.fields import Fields, inner, objects, text
+from dragoman.sdk import Answer, Ask, Output, Withdraw, Write
+from dragoman.sdk.fields import Fields, JsonValue, as_object, compact, inner, objects, text
 from dragoman.sdk.jsonrpc import METHOD_NOT_FOUND, Peer, Request
 from dragoman.v1 import event_pb2 as pb
 
@@ -23,7 +23,7 @@ _OPTIONS: Final = (
     pb.InputOption(id=ALLOW_ALWAYS, kind=pb.INPUT_OPTION_KIND_ALLOW_ALWAYS, label="Allow for this run"),
     pb.InputOption(id=REJECT_ONCE, kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="Reject"),
 )
-_DENIED: Final = "Declined; Codex does not tell the model why."
+_DENIED: Final = "Declined; Codex does not give the model the reason."
 
 
 class Approvals:
@@ -32,8 +32,8 @@ class Approvals:
     Args:
         peer: makes the answers.
         tag: put before Codex's ids, which begin anew in each attempt.
-        lineage: says which nested agent a thread is; None for the main one.
-        calls: what is known of the calls that are asked about.
+        lineage: returns the nested agent of a thread; None for the main one.
+        calls: the calls that need approval.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class Approvals:
         }
 
     def take(self, request: Request) -> Output:
-        """Return the question, or a refusal of what nobody here understands: without an answer Codex would wait."""
+        """Return the input request, or an error for an unknown method: without an answer Codex would wait."""
         make = self._makers.get(request.method)
         if make is None:
             return Write(self._peer.error(request.id, METHOD_NOT_FOUND, f"{request.method} is not supported"))
         question_id = f"{self._tag}-{json.dumps(request.id)}"
         self._open[question_id] = request
-        made = make(request, question_id)
-        return Ask(made.request, made.encode, self._lineage(request.params))
+        ask = make(request, question_id)
+        return Ask(ask.request, ask.encode, self._lineage(request.params))
 
     def resolved(self, request_id: JsonValue) -> list[Output]:
-        """Take back a question that Codex no longer asks."""
+        """Withdraw a question that Codex no longer asks."""
         question_id = f"{self._tag}-{json.dumps(request_id)}"
         return [Withdraw(question_id)] if self._open.pop(question_id, None) is not None else []
 
@@ -123,7 +123,7 @@ class Approvals:
         return self._permission(request, question_id, title, subject, _decision)
 
     def _more_rights(self, request: Request, question_id: str) -> Ask:
-        wanted = inner(request.params, "permissions")
+        requested = inner(request.params, "permissions")
         subject = pb.InputSubject(
             tool_call_id=text(request.params, "itemId"),
             tool_name="request_permissions",
@@ -133,10 +133,10 @@ class Approvals:
 
         def answer_as(answer: Answer, chosen: str) -> Mapping[str, object]:
             scope = "session" if chosen == ALLOW_ALWAYS else "turn"
-            granted = {key: value for key, value in wanted.items() if value is not None} if answer.allowed else {}
+            granted = {key: value for key, value in requested.items() if value is not None} if answer.allowed else {}
             return {"permissions": granted, "scope": scope}
 
-        title = f"Grant more rights: {compact(wanted)}"[:120]
+        title = f"Grant more rights: {compact(requested)}"[:120]
         return self._permission(request, question_id, title, subject, answer_as)
 
     # Questions.

@@ -1,15 +1,17 @@
-"""What went wrong, from Codex's error codes first and its words second. Pure but for the present, for waits."""
+"""Failures, by Codex's error codes first and its messages second. Pure but for the current time, for waits."""
 
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from dragoman.sdk import FailureInfo, classify_http, classify_text, failure_from_hint, unknown_session
+from dragoman.sdk import FailureInfo
+from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, unknown_session
 from dragoman.sdk.fields import Fields, count, text
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-LOGIN_HINT: Final = "Run `codex login` as the adapter's user, or give the key of your provider in env."
+LOGIN_HINT: Final = agent_spec(__package__).login_hint
 
 _KINDS: Final[Mapping[str, pb.FailureKind.ValueType]] = {
     "contextWindowExceeded": pb.FAILURE_KIND_CONTEXT_OVERFLOW,
@@ -27,14 +29,14 @@ _KINDS: Final[Mapping[str, pb.FailureKind.ValueType]] = {
     "tooManyDenials": pb.FAILURE_KIND_PERMISSION_DENIED,
     "inferenceHookDenied": pb.FAILURE_KIND_PERMISSION_DENIED,
 }
-"""Codes that say all there is to say (``CodexErrorInfo``)."""
+"""Codes that need no further look at the message (``CodexErrorInfo``)."""
 _CONNECTION: Final = frozenset(
     (
         *("httpConnectionFailed", "responseStreamConnectionFailed"),
         *("responseStreamDisconnected", "responseTooManyFailedAttempts"),
     )
 )
-"""Codes of a connection that failed: with an HTTP status, that says more."""
+"""Codes of a connection that failed; an HTTP status is more precise."""
 _CONFIG: Final = re.compile(
     r"(?m)^Error: .*(?:config|unknown variant|invalid value)|\bin `[a-z_.]+`\s*$|CODEX_HOME points to"
     r"|^error: (?:unexpected argument|invalid value)"
@@ -43,50 +45,51 @@ _NO_REPOSITORY: Final = "Not inside a trusted directory"
 
 
 def failure_of(error: Fields) -> FailureInfo:
-    """Return what a ``TurnError`` means."""
+    """Return the failure that a ``TurnError`` reports."""
     name, status = _code(error)
-    said = "\n".join(part for part in (text(error, "message"), text(error, "additionalDetails")) if part)
-    kind, waits = _kind(name, status, said)
-    message = text(error, "message").strip() or "Codex says that it failed, and not why."
+    details = "\n".join(part for part in (text(error, "message"), text(error, "additionalDetails")) if part)
+    kind, waits, in_words = _kind(name, status, details)
+    status = status if status is not None else in_words
+    message = text(error, "message").strip() or "Codex reports a failure without a reason."
     if kind == pb.FAILURE_KIND_AUTH_REQUIRED:
         message = f"{message} {LOGIN_HINT}"
     return FailureInfo(
         kind=kind,
         message=message,
         code=f"codex_{_snake(name)}" if name else "codex_error",
-        errors=(said,) if said else (),
+        errors=(details,) if details else (),
         retry_not_before=waits,
         http_status=status,
     )
 
 
 def retry_cause(error: Fields) -> pb.FailureKind.ValueType:
-    """Return why Codex tries again."""
+    """Return why Codex calls its model again."""
     name, status = _code(error)
-    said = f"{text(error, 'message')}\n{text(error, 'additionalDetails')}"
-    return _kind(name, status, said)[0]
+    details = f"{text(error, 'message')}\n{text(error, 'additionalDetails')}"
+    return _kind(name, status, details)[0]
 
 
-def failure_of_words(said: str, *, resumed: bool) -> FailureInfo | None:
-    """Return what the words mean with which Codex ended before a turn was over; None if they are not known."""
-    if not said.strip():
+def failure_of_text(output: str, *, resumed: bool) -> FailureInfo | None:
+    """Return why Codex ended before a turn was over, by what it printed; None for an unknown text."""
+    if not output.strip():
         return None
-    if resumed and unknown_session(said):
-        return lost_session(said)
-    if _NO_REPOSITORY in said:
+    if resumed and unknown_session(output):
+        return lost_session(output)
+    if _NO_REPOSITORY in output:
         message = "Codex wants to run in a git repository, or in a directory that its user trusts."
-        return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="codex_no_repository", errors=(said,))
-    if _CONFIG.search(said):
-        message = f"Codex refuses its configuration: {_first_line(said)}"
-        return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="codex_config", errors=(said,))
-    hint = classify_text(said, datetime.now(UTC))
+        return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="codex_no_repository", errors=(output,))
+    if _CONFIG.search(output):
+        message = f"Codex refuses its configuration: {_first_line(output)}"
+        return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="codex_config", errors=(output,))
+    hint = classify_text(output, datetime.now(UTC))
     return failure_from_hint(hint, code="codex_stderr") if hint is not None else None
 
 
-def lost_session(said: str) -> FailureInfo:
-    """Return the failure of a thread that is not there."""
+def lost_session(output: str) -> FailureInfo:
+    """Return the failure of a missing thread."""
     message = "Codex has no such thread (any more)."
-    return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code="codex_thread_not_found", errors=(said,))
+    return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code="codex_thread_not_found", errors=(output,))
 
 
 def _code(error: Fields) -> tuple[str, int | None]:
@@ -101,25 +104,26 @@ def _code(error: Fields) -> tuple[str, int | None]:
     return name, status if status is None or status < 2**32 else None
 
 
-def _kind(name: str, status: int | None, said: str) -> tuple[pb.FailureKind.ValueType, datetime | None]:
+def _kind(name: str, status: int | None, words: str) -> tuple[pb.FailureKind.ValueType, datetime | None, int | None]:
+    """Return the kind, when to try again, and the HTTP status in the message."""
     now = datetime.now(UTC)
-    words = classify_text(said, now) if said.strip() else None
-    waits = words.retry_not_before if words is not None else None
+    hint = classify_text(words, now) if words.strip() else None
+    waits = hint.retry_not_before if hint is not None else None
+    in_words = hint.http_status if hint is not None else None
     if name in _KINDS:
-        return _KINDS[name], waits
-    hint = classify_http(status, said, {}, now) if status is not None else None
-    hint = hint or words
+        return _KINDS[name], waits, in_words
+    hint = (classify_http(status, words, {}, now) if status is not None else None) or hint
     if hint is not None:
-        return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}"), hint.retry_not_before or waits
+        return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}"), hint.retry_not_before or waits, in_words
     if name in _CONNECTION:
-        return pb.FAILURE_KIND_NETWORK, None
-    return pb.FAILURE_KIND_PROCESS_CRASHED, None
+        return pb.FAILURE_KIND_NETWORK, None, in_words
+    return pb.FAILURE_KIND_PROCESS_CRASHED, None, in_words
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()[:80]
 
 
-def _first_line(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _first_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return next((line for line in lines if "rror" in line), lines[0])[:400]

@@ -1,32 +1,21 @@
-"""The JSON lines of ``codex exec --json``, understood by the same means as the app server's. Pure.
+"""The JSON lines of ``codex exec --json``, read as notifications of the app server. Pure.
 
-Only whole items come, no pieces; nothing is asked. Usage is the thread's, from its first run on: what the runs before
-took is kept in the session's handle, and where it is not known, nothing is told of this run's.
+There are no deltas and no input requests. Usage is the thread's, from its first run on: the session handle has the
+total of the runs before, and without it the run's usage stays unknown.
 """
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Final
 
 from dragoman.adapters.codex.classify import failure_of
 from dragoman.adapters.codex.parse import structured
-from dragoman.adapters.codex.plan import TOTALS_KEY, kept
+from dragoman.adapters.codex.plan import TOTALS_KEY, session_param
 from dragoman.adapters.codex.thread import ThreadEvents, notice
 from dragoman.adapters.codex.tools import Calls
 from dragoman.adapters.codex.usage import dump, load, minus, read_counts, token_counts
-from dragoman.sdk import (
-    Job,
-    JsonValue,
-    Line,
-    Output,
-    Report,
-    Stream,
-    Terminal,
-    compact,
-    outputs_of,
-    parse_json_object,
-)
-from dragoman.sdk.fields import Fields, inner, objects, text
+from dragoman.sdk import Job, Output, Terminal
+from dragoman.sdk.fields import Fields, JsonValue, compact, inner, objects, text
+from dragoman.sdk.parsing import JsonLinesParser, run_usage
 from dragoman.v1 import event_pb2 as pb
 
 _TYPES: Final = {
@@ -49,34 +38,29 @@ _KEYS: Final = {
 }
 
 
-class ExecParser:
-    """Understands one attempt of ``codex exec``."""
+class ExecParser(JsonLinesParser):
+    """Reads one attempt of ``codex exec``."""
 
     def __init__(self, job: Job) -> None:
-        self.report = Report()
+        super().__init__(
+            {
+                "thread.started": self._opened,
+                "item.started": lambda frame: self._item("item/started", frame),
+                "item.updated": self._updated,
+                "item.completed": lambda frame: self._item("item/completed", frame),
+                "error": self._error,
+                "turn.completed": self._completed,
+                "turn.failed": self._failed,
+            },
+            silent=("turn.started",),
+            names_frames=job.request.include_native,
+        )
         self._job = job
-        self._thread = ThreadEvents(job.settings.cwd, Calls())
-        self._handlers: dict[str, Callable[[Fields], Iterable[Output]]] = {
-            "thread.started": self._opened,
-            "turn.started": lambda _: [],
-            "item.started": lambda frame: self._item("item/started", frame),
-            "item.updated": self._updated,
-            "item.completed": lambda frame: self._item("item/completed", frame),
-            "error": self._error,
-            "turn.completed": self._completed,
-            "turn.failed": self._failed,
-        }
-
-    def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
-        frame = (parse_json_object(line.data) if stream == "stdout" else None) or {}
-        kind = text(frame, "type")
-        read = partial(self._handlers[kind], frame) if kind in self._handlers else None
-        return outputs_of(self.report, stream, line, read, kind if self._job.request.include_native else "")
+        self._thread = ThreadEvents(Calls(job.settings.cwd))
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
-        self.report.summary = self._thread.last_words
+        self.report.summary = self._thread.last_message
         return list(self._thread.end())
 
     def _opened(self, frame: Fields) -> Iterable[Output]:
@@ -87,7 +71,7 @@ class ExecParser:
     def _item(self, method: str, frame: Fields) -> Iterable[Output]:
         item = inner(frame, "item")
         kind = text(item, "type")
-        if kind == "error":  # a warning, whatever it is called
+        if kind == "error":  # a warning, despite its name
             return [notice(pb.SEVERITY_WARNING, "codex_warning", text(item, "message"))]
         if kind == "todo_list":
             return self._updated(frame)
@@ -103,7 +87,7 @@ class ExecParser:
     def _error(self, frame: Fields) -> Iterable[Output]:
         words = text(frame, "message")
         if not words.startswith("Reconnecting"):
-            return []  # the turn's end says it again
+            return []  # the turn's end repeats it
         return list(self._thread.take("error", {"error": {"message": words}, "willRetry": True}) or ())
 
     def _completed(self, frame: Fields) -> Iterable[Output]:
@@ -118,7 +102,7 @@ class ExecParser:
     def _end(self, frame: Fields, terminal: Terminal) -> None:
         report = self.report
         report.terminal = terminal
-        report.summary = self._thread.last_words
+        report.summary = self._thread.last_message
         report.model = self._job.settings.model
         report.raw_json = compact(frame)
         report.structured_output_json = structured(self._job, report.summary)
@@ -126,21 +110,20 @@ class ExecParser:
         if not total:
             return
         report.session_params[TOTALS_KEY] = dump(total)
-        before = load(kept(self._job, TOTALS_KEY)) if self._job.session.resumes else {}
+        before = load(session_param(self._job, TOTALS_KEY)) if self._job.session.resumes else {}
         if before is not None:
-            report.usage = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-            report.usage.tokens.CopyFrom(token_counts(minus(total, before)))
+            report.usage = run_usage(token_counts(minus(total, before)))
 
 
 def _as_app_server(item: Fields) -> dict[str, JsonValue]:
-    """Return an item as the app server would tell it."""
-    made: dict[str, JsonValue] = {_KEYS.get(key, key): value for key, value in item.items()}
-    made["type"] = _TYPES.get(text(item, "type"), text(item, "type"))
-    if made["type"] == "reasoning":
-        made["summary"] = [text(item, "text")]
-    if made["type"] == "fileChange":
-        made["changes"] = [
+    """Return an item in the app server's form."""
+    converted: dict[str, JsonValue] = {_KEYS.get(key, key): value for key, value in item.items()}
+    converted["type"] = _TYPES.get(text(item, "type"), text(item, "type"))
+    if converted["type"] == "reasoning":
+        converted["summary"] = [text(item, "text")]
+    if converted["type"] == "fileChange":
+        converted["changes"] = [
             {"path": text(change, "path"), "kind": {"type": text(change, "kind")}}
             for change in objects(item, "changes")
         ]
-    return made
+    return converted

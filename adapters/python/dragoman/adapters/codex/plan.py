@@ -1,7 +1,7 @@
-"""From a job to how Codex is started and what it is asked. Pure.
+"""From a job to Codex's command line and its requests. Pure.
 
-The app server is told everything over standard input: no prompt, no instruction and no secret is in its arguments,
-and the user's ``config.toml`` stays as it is. ``exec`` is the fall-back: one command, no questions.
+The app server gets everything over standard input: no prompt, no instruction and no secret is in its arguments, and
+the user's ``config.toml`` stays as it is. ``exec`` is the fall-back: one command, no input requests.
 """
 
 import hashlib
@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping
 from signal import SIGINT, SIGTERM
 from typing import Final
 
-from dragoman.sdk import CancelStep, Job, JsonValue, Plan, as_bool, as_object, as_string, compact, skill_prompt
+from dragoman.sdk import CancelStep, Job, Plan
+from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string, compact
 from dragoman.sdk.jsonrpc import Peer
+from dragoman.sdk.skills import skill_prompt
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 EXEC: Final = "exec"
 SKILLS_DIR: Final = ".agents/skills"
-"""Where Codex looks for a workspace's skills; ours lie likewise in a directory of their own."""
+"""Where Codex looks for a workspace's skills; those of a run lie likewise in a directory of their own."""
 INITIALIZE: Final = "initialize"
 BYPASS: Final = "dangerouslyBypassApprovalsAndSandbox"
 DIGEST_KEY: Final = "codexInstructions"
@@ -35,12 +37,12 @@ _FULL_ACCESS: Final = "danger-full-access"
 
 
 def uses_exec(job: Job) -> bool:
-    """Whether the fall-back was asked for."""
+    """Return whether the fall-back is requested."""
     return as_string(job.config.get("transport"), "") == EXEC
 
 
 def hello(peer: Peer[str], version: str) -> bytes:
-    """Return the first line that the app server is told. The parser expects the answer to it."""
+    """Return the first request to the app server. The parser expects the answer to it."""
     info = {"name": "dragoman", "title": "Dragoman", "version": version}
     return peer.request(INITIALIZE, {"clientInfo": info}, INITIALIZE)
 
@@ -76,27 +78,21 @@ def access(job: Job) -> tuple[str, str]:
     return permissions.native_mode or approval, as_string(job.config.get("sandbox"), default)
 
 
-def instructions(job: Job) -> str:
-    """Return system prompt and standing instructions as one text."""
-    parts = [job.system_prompt, job.instructions.with_directive() if job.instructions is not None else ""]
-    return "\n\n".join(part for part in parts if part)
+def digest(instructions: str) -> str:
+    """Return a digest of instructions; empty if there are none."""
+    return hashlib.sha256(instructions.encode()).hexdigest()[:32] if instructions else ""
 
 
-def digest(words: str) -> str:
-    """Return what tells instructions apart."""
-    return hashlib.sha256(words.encode()).hexdigest()[:32] if words else ""
-
-
-def kept(job: Job, key: str) -> str:
+def session_param(job: Job, key: str) -> str:
     """Return a parameter of the session that is resumed; empty if there is none."""
     params = job.request.session.handle.params.fields
     return params[key].string_value if key in params else ""
 
 
 def thread_params(job: Job) -> dict[str, JsonValue]:
-    """Return what ``thread/start``, ``thread/resume`` and ``thread/fork`` are given alike.
+    """Return the parameters that ``thread/start``, ``thread/resume`` and ``thread/fork`` share.
 
-    The sandbox is always the closest one here, and widened by the turn: for a thread that begins with a wider one,
+    The sandbox is always the strictest one here, and widened by the turn: for a thread that begins with a wider one,
     Codex writes into the user's ``config.toml`` that it trusts the directory, with the hooks that it may bring.
     """
     approval, _ = access(job)
@@ -110,9 +106,8 @@ def thread_params(job: Job) -> dict[str, JsonValue]:
     }
     if job.settings.model:
         params["model"] = job.settings.model
-    words = instructions(job)
-    if words:
-        params["developerInstructions"] = words
+    if job.standing_text:
+        params["developerInstructions"] = job.standing_text
     return params
 
 
@@ -142,7 +137,7 @@ def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:
 
 
 def turn_params(job: Job, thread_id: str) -> dict[str, JsonValue]:
-    """Return what ``turn/start`` is given."""
+    """Return the parameters of ``turn/start``."""
     params: dict[str, JsonValue] = {"threadId": thread_id, "input": [{"type": "text", "text": job.prompt}]}
     sandbox = sandbox_policy(job)
     if sandbox is not None:
@@ -176,7 +171,7 @@ def sandbox_policy(job: Job) -> JsonValue:
 
 
 def effort_of(config: Mapping[str, JsonValue]) -> str:
-    """Return how much the model is to think; empty if it is not said."""
+    """Return how much the model is to think; empty without a setting."""
     return as_string(config.get("modelReasoningEffort"), "") or as_string(config.get("effort"), "")
 
 
@@ -192,7 +187,7 @@ def _notes(job: Job) -> Iterator[str]:
 
 def _notices(job: Job) -> Iterator[tuple[str, str]]:
     if as_bool(job.config.get(BYPASS), False):
-        message = "Codex asks nobody and has no sandbox: the request's permissions decide nothing."
+        message = "Codex asks no questions and has no sandbox: the request's permissions decide nothing."
         yield "approvals_bypassed", message
 
 
@@ -223,7 +218,7 @@ def _plan_exec(job: Job) -> Plan:
         copies = job.session.disposition == pb.SESSION_DISPOSITION_FORK
         argv += ["fork" if copies else "resume", job.session.native_id]
     argv.append("-")
-    parts = [instructions(job), *(skill_prompt(skill).rstrip("\n") for skill in job.skills), job.prompt]
+    parts = [job.standing_text, *(skill_prompt(skill).rstrip("\n") for skill in job.skills), job.prompt]
     prompt = "\n\n".join(part for part in parts if part)
     return Plan(
         argv=tuple(argv),

@@ -1,15 +1,14 @@
-"""What happens in a thread and in those of its nested agents: notifications in, events out. Pure."""
+"""The events of a thread and of its nested agents' threads: notifications in, events out. Pure."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from dragoman.adapters.codex.classify import retry_cause
-from dragoman.adapters.codex.speech import Speech
-from dragoman.adapters.codex.tools import Calls, file_changes, tool_call, tool_result
+from dragoman.adapters.codex.tools import Calls
 from dragoman.adapters.codex.usage import RunTotals, rate_limits
-from dragoman.sdk import as_string_list
-from dragoman.sdk.fields import Fields, inner, objects, text
+from dragoman.sdk.fields import Fields, as_string_list, inner, objects, text
+from dragoman.sdk.parsing import Retries, TextItems, call_usage, compaction_event, notice_event
 from dragoman.v1 import event_pb2 as pb
 
 _RECONNECTING: Final = re.compile(r"Reconnecting\D*(\d{1,6})/(\d{1,6})")
@@ -30,7 +29,7 @@ _SILENT: Final = frozenset(
         *("item/fileChange/patchUpdated", "account/updated", "hook/started", "hook/completed", "thread/compacted"),
     )
 )
-"""What says nothing that is not said elsewhere."""
+"""Notifications whose content others have too."""
 
 Events = Iterable[pb.AgentEvent]
 
@@ -39,12 +38,11 @@ class ThreadEvents:
     """The events of one attempt.
 
     Args:
-        cwd: the working directory, to show paths below it as relative.
-        calls: where calls are noted.
-        totals: where tokens are counted.
+        calls: the tool calls.
+        totals: the tokens.
     """
 
-    def __init__(self, cwd: str, calls: Calls, totals: RunTotals | None = None) -> None:
+    def __init__(self, calls: Calls, totals: RunTotals | None = None) -> None:
         self.thread = ""
         """The main thread. Empty until it is known."""
         self.turn = ""
@@ -52,23 +50,24 @@ class ThreadEvents:
         self.session = pb.Session()
         self.totals = totals or RunTotals()
         self.limits: list[pb.RateLimit] = []
-        self.last_words = ""
-        self._cwd = cwd
+        self.last_message = ""
         self._calls = calls
-        self._speech = Speech()
+        self._texts = TextItems()
         self._agents: dict[str, str] = {}
         """Nested agents that run: the call that began each, by thread."""
-        self._printed: dict[str, int] = {}
-        """Bytes that running commands have printed, by call."""
-        self._is_retrying = False
+        self._retries = Retries()
+
+        def thinking(params: Fields) -> Events:
+            return self._texts.delta(text(params, "itemId"), text(params, "delta"), "thinking")
+
         self._handlers: dict[str, Callable[[Fields], Events]] = {
             "item/started": self._started,
             "item/completed": self._completed,
-            "item/agentMessage/delta": lambda p: self._speech.delta(text(p, "itemId"), "text", text(p, "delta")),
-            "item/reasoning/summaryTextDelta": self._reasoned,
-            "item/reasoning/textDelta": self._reasoned,
-            "item/reasoning/summaryPartAdded": lambda p: self._speech.part(text(p, "itemId"), "thinking"),
-            "item/commandExecution/outputDelta": self._output,
+            "item/agentMessage/delta": lambda p: self._texts.delta(text(p, "itemId"), text(p, "delta")),
+            "item/reasoning/summaryTextDelta": thinking,
+            "item/reasoning/textDelta": thinking,
+            "item/reasoning/summaryPartAdded": self._next_part,
+            "item/commandExecution/outputDelta": calls.output,
             "turn/plan/updated": _plan,
             "thread/tokenUsage/updated": self._tokens,
             "account/rateLimits/updated": self._rate_limits,
@@ -89,9 +88,8 @@ class ThreadEvents:
         if handler is None:
             return None
         events = list(handler(params))
-        if self._is_retrying and method.startswith("item/") and self.lineage(params) is None:
-            self._is_retrying = False
-            events.insert(0, pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RUNNING)))
+        if method.startswith("item/") and self.lineage(params) is None:
+            events[:0] = self._retries.end()
         lineage = self.lineage(params)
         if lineage is not None:
             for event in events:
@@ -100,14 +98,14 @@ class ThreadEvents:
         return events
 
     def lineage(self, params: Fields) -> pb.Lineage | None:
-        """Say which nested agent something is of; None for the main one."""
+        """Return the nested agent that sent a notification; None for the main one."""
         thread = text(params, "threadId")
         if thread in {"", self.thread}:
             return None
         return pb.Lineage(subagent_id=thread, parent_tool_call_id=self._agents.get(thread, ""))
 
     def changed(self, **values: str) -> Iterator[pb.AgentEvent]:
-        """Tell the session anew if something about it is."""
+        """Return the session event, if these values change it."""
         session = pb.Session()
         session.CopyFrom(self.session)
         for name, value in values.items():
@@ -125,12 +123,9 @@ class ThreadEvents:
             yield pb.AgentEvent(subagent=pb.Subagent(id=thread, status=end, tool_call_id=call))
 
     def end(self) -> Events:
-        """Close what the end of the main turn leaves open."""
-        yield from self._speech.close()
-        for call_id in self._calls.open:
-            result = pb.ToolResult(tool_call_id=call_id, status=pb.TOOL_STATUS_CANCELLED, is_error=True)
-            yield pb.AgentEvent(tool_result=result)
-        self._calls.open.clear()
+        """End what the end of the main turn leaves open."""
+        yield from self._texts.end_all()
+        yield from self._calls.cancel()
         for thread, call in self._agents.items():
             ended = pb.Subagent(id=thread, status=pb.SUBAGENT_STATUS_CANCELLED, tool_call_id=call)
             yield pb.AgentEvent(subagent=ended)
@@ -141,50 +136,26 @@ class ThreadEvents:
     def _started(self, params: Fields) -> Events:
         item = inner(params, "item")
         if text(item, "type") == "contextCompaction":
-            yield pb.AgentEvent(compaction=pb.Compaction(finished=False))
-        call = tool_call(item, self._cwd)
-        if call is not None:
-            self._calls.open[call.id] = item
-            pending = pb.ToolCall(id=call.id, name=call.name, kind=call.kind, status=pb.TOOL_STATUS_PENDING)
-            yield pb.AgentEvent(tool_call=pending)
-            call.status = pb.TOOL_STATUS_RUNNING
-            yield pb.AgentEvent(tool_call=call)
+            yield compaction_event()
+        yield from self._calls.begin(item)
 
     def _completed(self, params: Fields) -> Events:
         item = inner(params, "item")
         kind, item_id = text(item, "type"), text(item, "id")
         if kind == "agentMessage":
-            yield from self._said(params, item)
+            words = text(item, "text")
+            if self.lineage(params) is None:
+                self.last_message = words or self.last_message
+            yield from self._texts.whole(item_id, words)
         elif kind == "reasoning":
             words = "\n\n".join(as_string_list(item.get("summary")) or as_string_list(item.get("content")))
-            yield from self._speech.whole(item_id, "thinking", words)
+            yield from self._texts.whole(item_id, words, "thinking")
         elif kind == "contextCompaction":
-            yield pb.AgentEvent(compaction=pb.Compaction(finished=True))
+            yield compaction_event(finished=True)
         elif kind == "subAgentActivity":
             yield from self._nested(item)
         else:
-            yield from self._call_ended(params, item)
-
-    def _said(self, params: Fields, item: Fields) -> Events:
-        words = text(item, "text")
-        if self.lineage(params) is None:
-            self.last_words = words or self.last_words
-        return self._speech.whole(text(item, "id"), "text", words)
-
-    def _call_ended(self, params: Fields, item: Fields) -> Events:
-        if tool_call(item, self._cwd) is None:
-            return
-        call_id = text(item, "id")
-        if call_id not in self._calls.open:  # ended before anything was said of it
-            yield from self._started(params)
-        self._calls.open.pop(call_id, None)
-        self._printed.pop(call_id, None)
-        result = tool_result(item)
-        if result.status == pb.TOOL_STATUS_DENIED:
-            result.content = self._calls.refusals.get(call_id, result.content)
-        yield pb.AgentEvent(tool_result=result)
-        if result.status == pb.TOOL_STATUS_COMPLETED and text(item, "type") == "fileChange":
-            yield from (pb.AgentEvent(file_change=change) for change in file_changes(item))
+            yield from self._calls.end(item)
 
     def _nested(self, item: Fields) -> Events:
         thread, call_id = text(item, "agentThreadId"), text(item, "id")
@@ -197,27 +168,21 @@ class ThreadEvents:
         self._agents[thread] = call_id
         started = pb.Subagent(id=thread, status=pb.SUBAGENT_STATUS_STARTED, description=path, tool_call_id=call_id)
         yield pb.AgentEvent(subagent=started)
-        # The call itself is over: the agent runs on by itself.
+        # The call itself has ended: the nested agent continues on its own.
         result = pb.ToolResult(tool_call_id=call_id, status=pb.TOOL_STATUS_COMPLETED, is_error=False, content=path)
         yield pb.AgentEvent(tool_result=result)
 
-    def _reasoned(self, params: Fields) -> Events:
-        return self._speech.delta(text(params, "itemId"), "thinking", text(params, "delta"))
+    def _next_part(self, params: Fields) -> Events:
+        """Take the beginning of another part of an item; parts are emitted as paragraphs."""
+        item_id = text(params, "itemId")
+        return self._texts.delta(item_id, "\n\n") if item_id in self._texts.open() else ()
 
-    def _output(self, params: Fields) -> Events:
-        call_id, words = text(params, "itemId"), text(params, "delta")
-        if call_id and words:
-            offset = self._printed.get(call_id, 0)
-            self._printed[call_id] = offset + len(words.encode("utf-8", "replace"))
-            output = pb.ToolOutput(tool_call_id=call_id, stream=pb.OUTPUT_STREAM_PTY, offset=offset, text=words)
-            yield pb.AgentEvent(tool_output=output)
-
-    # The rest.
+    # Notifications about the thread.
 
     def _tokens(self, params: Fields) -> Events:
         thread, numbers, is_main = text(params, "threadId"), inner(params, "tokenUsage"), self.lineage(params) is None
         if is_main and text(params, "turnId") != self.turn:
-            if not self.turn:  # a resumed thread tells the numbers of its last turn first
+            if not self.turn:  # a resumed thread first reports the totals of its last turn
                 self.totals.begin(thread, numbers)
             return
         usage = self.totals.take(thread, numbers, is_main=is_main)
@@ -228,8 +193,8 @@ class ThreadEvents:
         limits = rate_limits(inner(params, "rateLimits"))
         if limits and limits != self.limits:
             self.limits = limits
-            # A call without tokens adds nothing to what is counted.
-            usage = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, rate_limits=limits)
+            usage = call_usage()  # without tokens, it adds nothing to the totals
+            usage.rate_limits.extend(limits)
             yield pb.AgentEvent(usage=usage)
 
     def _rerouted(self, params: Fields) -> Events:
@@ -242,7 +207,7 @@ class ThreadEvents:
     def _mcp_server(self, params: Fields) -> Events:
         name, status = text(params, "name"), text(params, "status")
         if status == "failed":
-            message = f"The MCP server {name} did not start: {text(params, 'error') or 'nobody says why'}."
+            message = f"The MCP server {name} did not start: {text(params, 'error') or 'no reason was given'}."
             yield notice(pb.SEVERITY_WARNING, "codex_mcp_server_failed", message)
         servers = [server for server in self.session.mcp_servers if server.name != name]
         del self.session.mcp_servers[:]
@@ -255,22 +220,19 @@ class ThreadEvents:
     def _error(self, params: Fields) -> Events:
         error = inner(params, "error")
         if params.get("willRetry") is not True:
-            return  # the turn's end says it again
-        yield from self._speech.take_back()
+            return  # the turn's end repeats it
+        yield from self._texts.retract(*self._texts.open())
         if self.lineage(params) is not None:
             return
-        self._is_retrying = True
-        state = pb.State(phase=pb.RUN_PHASE_RETRYING, retry_cause=retry_cause(error))
-        state.reason = text(error, "additionalDetails") or text(error, "message")
         counted = _RECONNECTING.search(text(error, "message"))
-        if counted:
-            state.retry_attempt, state.max_retries = int(counted[1]), int(counted[2])
-        yield pb.AgentEvent(state=state)
+        attempt, most = (int(counted[1]), int(counted[2])) if counted else (None, None)
+        reason = text(error, "additionalDetails") or text(error, "message")
+        yield from self._retries.begin(reason, attempt=attempt, most=most, cause=retry_cause(error))
 
 
 def notice(severity: pb.Severity.ValueType, code: str, message: str) -> pb.AgentEvent:
     """Return a notice."""
-    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=code, message=message or "Codex says no more."))
+    return notice_event(code, message or "Codex gives no details.", severity)
 
 
 def _summary_notice(code: str, params: Fields) -> pb.AgentEvent:

@@ -1,21 +1,18 @@
-"""Codex's items that are tool calls: of what sort they are, what they are about, and how they ended. Pure.
+"""Codex's items that are tool calls: kinds, subjects and results. Pure.
 
 An item is a ``ThreadItem`` of the app server, as ``codex app-server generate-ts`` defines it.
 """
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from dragoman.sdk import JsonValue, compact
-from dragoman.sdk.fields import Fields, count, inner, objects, text
+from dragoman.sdk.fields import Fields, JsonValue, compact, count, inner, objects, text
+from dragoman.sdk.parsing import one_line
 from dragoman.v1 import event_pb2 as pb
 
 SHELL: Final = "exec_command"
 PATCH: Final = "apply_patch"
-_LONGEST_TITLE: Final = 120
-"""Characters."""
 _SHELLS: Final = ("sh", "bash", "zsh", "dash", "ksh")
 _STATUSES: Final[Mapping[str, pb.ToolStatus.ValueType]] = {
     "failed": pb.TOOL_STATUS_FAILED,
@@ -29,18 +26,69 @@ _OPERATIONS: Final[Mapping[str, pb.FileOperation.ValueType]] = {
 }
 
 
-@dataclass(slots=True)
 class Calls:
-    """What is known of the calls of one attempt."""
+    """The calls of one attempt.
 
-    open: dict[str, Fields] = field(default_factory=dict)
-    """Their items from beginning to end, by id: some questions name nothing but the id."""
-    refusals: dict[str, str] = field(default_factory=dict)
-    """What was said when a call was declined, by id."""
+    Args:
+        cwd: the working directory, to show paths below it as relative.
+    """
+
+    def __init__(self, cwd: str) -> None:
+        self.open: dict[str, Fields] = {}
+        """Their items from beginning to end, by ID: some questions name nothing but the ID."""
+        self.refusals: dict[str, str] = {}
+        """The reasons of declined calls, by ID."""
+        self._cwd = cwd
+        self._printed: dict[str, int] = {}
+        """Bytes that running commands have printed, by call."""
+
+    def begin(self, item: Fields) -> Iterator[pb.AgentEvent]:
+        """Take the start of an item."""
+        call = tool_call(item, self._cwd)
+        if call is not None:
+            self.open[call.id] = item
+            pending = pb.ToolCall(id=call.id, name=call.name, kind=call.kind, status=pb.TOOL_STATUS_PENDING)
+            yield pb.AgentEvent(tool_call=pending)
+            call.status = pb.TOOL_STATUS_RUNNING
+            yield pb.AgentEvent(tool_call=call)
+
+    def output(self, params: Fields) -> Iterator[pb.AgentEvent]:
+        """Take what a running command has printed."""
+        call_id, words = text(params, "itemId"), text(params, "delta")
+        if call_id and words:
+            offset = self._printed.get(call_id, 0)
+            self._printed[call_id] = offset + len(words.encode("utf-8", "replace"))
+            output = pb.ToolOutput(tool_call_id=call_id, stream=pb.OUTPUT_STREAM_PTY, offset=offset, text=words)
+            yield pb.AgentEvent(tool_output=output)
+
+    def end(self, item: Fields) -> Iterator[pb.AgentEvent]:
+        """Take the end of an item."""
+        if tool_call(item, self._cwd) is None:
+            return
+        call_id = text(item, "id")
+        if call_id not in self.open:  # its start was not reported
+            yield from self.begin(item)
+        self.open.pop(call_id, None)
+        self._printed.pop(call_id, None)
+        result = tool_result(item)
+        if result.status == pb.TOOL_STATUS_FAILED and call_id in self.refusals:
+            result.status = pb.TOOL_STATUS_DENIED  # Codex calls a refused tool of an MCP server failed
+        if result.status == pb.TOOL_STATUS_DENIED:
+            result.content = self.refusals.get(call_id, result.content)
+        yield pb.AgentEvent(tool_result=result)
+        if result.status == pb.TOOL_STATUS_COMPLETED and text(item, "type") == "fileChange":
+            yield from (pb.AgentEvent(file_change=change) for change in file_changes(item))
+
+    def cancel(self) -> Iterator[pb.AgentEvent]:
+        """End all calls that are open."""
+        for call_id in self.open:
+            result = pb.ToolResult(tool_call_id=call_id, status=pb.TOOL_STATUS_CANCELLED, is_error=True)
+            yield pb.AgentEvent(tool_result=result)
+        self.open.clear()
 
 
 def script_of(command: str) -> str:
-    """Return what a shell is told to run: ``ls`` of ``/bin/bash -lc ls``; any other command as it is."""
+    """Return the script of a shell's command line: ``ls`` of ``/bin/bash -lc ls``; any other command as it is."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -64,12 +112,12 @@ def tool_call(item: Fields, cwd: str) -> pb.ToolCall | None:
         return None
     call = make(item, cwd)
     call.id = text(item, "id")
-    call.title = _line(call.title or call.name)
+    call.title = one_line(call.title or call.name)
     return call
 
 
 def tool_result(item: Fields) -> pb.ToolResult:
-    """Return how a call ended that ``tool_call`` knows."""
+    """Return the result of a call."""
     status = _STATUSES.get(text(item, "status"), pb.TOOL_STATUS_COMPLETED)
     error = text(inner(item, "error"), "message")
     if error or item.get("success") is False:
@@ -78,7 +126,6 @@ def tool_result(item: Fields) -> pb.ToolResult:
         tool_call_id=text(item, "id"),
         status=status,
         is_error=status != pb.TOOL_STATUS_COMPLETED,
-        # The newline that ends the last line says nothing.
         content=(error or _content(item)).removesuffix("\n"),
     )
     code = item.get("exitCode")
@@ -94,7 +141,7 @@ def tool_result(item: Fields) -> pb.ToolResult:
 
 
 def file_changes(item: Fields) -> Iterator[pb.FileChange]:
-    """Yield what a patch that was applied has changed."""
+    """Yield the changes of an applied patch."""
     for change in objects(item, "changes"):
         path, kind = text(change, "path"), text(inner(change, "kind"), "type")
         moved_to = text(inner(change, "kind"), "move_path")
@@ -124,19 +171,19 @@ def _diff(path: str, kind: str, diff: str) -> str:
 
 
 def _content(item: Fields) -> str:
-    said = text(item, "aggregatedOutput")
-    if said:
-        return said
+    output = text(item, "aggregatedOutput")
+    if output:
+        return output
     content = objects(inner(item, "result"), "content") or objects(item, "contentItems")
     return "\n".join(text(part, "text") or f"[{text(part, 'type') or 'content'}]" for part in content)
 
 
 def _shell(item: Fields, cwd: str) -> pb.ToolCall:
     script = script_of(text(item, "command"))
-    given: dict[str, JsonValue] = {"cmd": script}
+    arguments: dict[str, JsonValue] = {"cmd": script}
     if text(item, "cwd") not in {"", cwd}:
-        given["workdir"] = text(item, "cwd")
-    return pb.ToolCall(name=SHELL, kind=pb.TOOL_KIND_EXECUTE, title=script, input_json=compact(given))
+        arguments["workdir"] = text(item, "cwd")
+    return pb.ToolCall(name=SHELL, kind=pb.TOOL_KIND_EXECUTE, title=script, input_json=compact(arguments))
 
 
 def _patch(item: Fields, cwd: str) -> pb.ToolCall:
@@ -165,30 +212,32 @@ def _mcp(item: Fields, cwd: str) -> pb.ToolCall:
 
 def _dynamic(item: Fields, cwd: str) -> pb.ToolCall:
     del cwd
-    given = compact(item.get("arguments"))
-    return pb.ToolCall(name=text(item, "tool") or "tool", kind=pb.TOOL_KIND_OTHER, input_json=given)
+    arguments = compact(item.get("arguments"))
+    return pb.ToolCall(name=text(item, "tool") or "tool", kind=pb.TOOL_KIND_OTHER, input_json=arguments)
 
 
 def _nested(item: Fields, cwd: str) -> pb.ToolCall:
     del cwd
     prompt = text(item, "prompt")
-    given = compact({"prompt": prompt, "model": item.get("model")})
-    return pb.ToolCall(name=text(item, "tool") or "agent", kind=pb.TOOL_KIND_SUBAGENT, title=prompt, input_json=given)
+    arguments = compact({"prompt": prompt, "model": item.get("model")})
+    return pb.ToolCall(
+        name=text(item, "tool") or "agent", kind=pb.TOOL_KIND_SUBAGENT, title=prompt, input_json=arguments
+    )
 
 
 def _search(item: Fields, cwd: str) -> pb.ToolCall:
     del cwd
     query = text(item, "query")
-    given = compact({"query": query, "action": item.get("action")})
+    arguments = compact({"query": query, "action": item.get("action")})
     title = f"Search the web: {query}" if query else "Search the web"
-    return pb.ToolCall(name="web_search", kind=pb.TOOL_KIND_SEARCH, title=title, input_json=given)
+    return pb.ToolCall(name="web_search", kind=pb.TOOL_KIND_SEARCH, title=title, input_json=arguments)
 
 
 def _view(item: Fields, cwd: str) -> pb.ToolCall:
     del cwd
     path = text(item, "path")
-    given = compact({"path": path})
-    return pb.ToolCall(name="view_image", kind=pb.TOOL_KIND_READ, title=f"View {path}", input_json=given)
+    arguments = compact({"path": path})
+    return pb.ToolCall(name="view_image", kind=pb.TOOL_KIND_READ, title=f"View {path}", input_json=arguments)
 
 
 def _other(item: Fields, cwd: str) -> pb.ToolCall:
@@ -207,8 +256,3 @@ _CALLS: Final[Mapping[str, Callable[[Fields, str], pb.ToolCall]]] = {
     "imageGeneration": _other,
     "sleep": _other,
 }
-
-
-def _line(value: str) -> str:
-    first = value.strip().split("\n", 1)[0]
-    return first if len(first) <= _LONGEST_TITLE else f"{first[: _LONGEST_TITLE - 1]}…"

@@ -1,7 +1,7 @@
-"""Tokens and limits, as the protocol counts them. Pure.
+"""Tokens and limits, as the contract counts them. Pure.
 
-Codex tells a thread's totals, which go on over all of its runs, and what the newest call took. What this run took is
-the difference to the totals before its first call. Its ``inputTokens`` include what caches served and took.
+Codex reports a thread's totals over all of its runs, and the newest call's usage. The run's usage is the difference
+to the totals before its first call. ``inputTokens`` include tokens read from caches and written to them.
 """
 
 import json
@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.sdk.fields import Fields, count, inner, number, text
+from dragoman.sdk.parsing import call_usage, run_usage
 from dragoman.v1 import event_pb2 as pb
 
 Counts = Mapping[str, int]
-"""Token numbers of a breakdown, by Codex's names; what it does not say is missing."""
+"""Token numbers of a breakdown, by Codex's names."""
 
 _KEYS: Final = (
     *("inputTokens", "cachedInputTokens", "cacheWriteInputTokens"),
@@ -30,12 +31,12 @@ def read_counts(fields: Fields) -> Counts:
 
 
 def minus(total: Counts, before: Counts) -> Counts:
-    """Return what came to ``before``; never less than nothing."""
+    """Return what was added to ``before``; never less than nothing."""
     return {key: max(0, value - before.get(key, 0)) for key, value in total.items()}
 
 
 def plus(parts: Iterable[Counts]) -> Counts:
-    """Return the sum; what no part says stays unsaid."""
+    """Return the sum; numbers that no part has stay absent."""
     total: dict[str, int] = {}
     for part in parts:
         for key, value in part.items():
@@ -44,7 +45,7 @@ def plus(parts: Iterable[Counts]) -> Counts:
 
 
 def token_counts(counts: Counts) -> pb.TokenCounts:
-    """Return token numbers as the protocol has them."""
+    """Return token numbers as the contract has them."""
     tokens = pb.TokenCounts()
     cached, written = counts.get("cachedInputTokens", 0), counts.get("cacheWriteInputTokens", 0)
     if "inputTokens" in counts:
@@ -66,7 +67,7 @@ def dump(counts: Counts) -> str:
 
 
 def load(text_: str) -> Counts | None:
-    """Return the totals that ``dump`` wrote; None if it is not that."""
+    """Return the totals that ``dump`` wrote; None for any other text."""
     try:
         value = json.loads(text_)
     except ValueError:
@@ -75,15 +76,15 @@ def load(text_: str) -> Counts | None:
 
 
 class RunTotals:
-    """What this run took, over all of its threads.
+    """What this run used, over all of its threads.
 
     Args:
-        kept: the main thread's totals as the run before left them, if that is known. A run may have begun with the
-            same: then its first numbers tell of no call.
+        stored: the main thread's totals after the run before, if that is known. A run's first numbers may repeat
+            them: then they are of no call.
     """
 
-    def __init__(self, kept: Counts | None = None) -> None:
-        self._kept = kept
+    def __init__(self, stored: Counts | None = None) -> None:
+        self._stored = stored
         self._before: dict[str, Counts] = {}
         self._total: dict[str, Counts] = {}
         self.context_used: int | None = None
@@ -94,47 +95,44 @@ class RunTotals:
         self._before[thread] = read_counts(inner(usage, "total"))
 
     def take(self, thread: str, usage: Fields, *, is_main: bool) -> pb.Usage | None:
-        """Take a thread's ``tokenUsage`` in this run; return a call's usage, None if it tells of none."""
+        """Take a thread's ``tokenUsage`` in this run; return a call's usage, None if there was no call."""
         total, last = read_counts(inner(usage, "total")), read_counts(inner(usage, "last"))
         if thread not in self._before:
-            self._before[thread] = total if is_main and total == self._kept else minus(total, last)
+            self._before[thread] = total if is_main and total == self._stored else minus(total, last)
         size, used = count(usage, "modelContextWindow"), count(inner(usage, "last"), "totalTokens")
         if is_main:
             self.context_size, self.context_used = size or self.context_size, used
         if total == self._total.get(thread, self._before[thread]):
-            return None  # the numbers come again when the context was shortened
+            return None  # the numbers are repeated after a compaction
         self._total[thread] = total
-        made = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, tokens=token_counts(last))
+        call = call_usage(token_counts(last))
         if size is not None:
-            made.context_size = size
+            call.context_size = size
         if used is not None:
-            made.context_used = used
-        return made
+            call.context_used = used
+        return call
 
     def total(self, thread: str) -> Counts:
         """Return a thread's totals; empty if they are not known."""
         return self._total.get(thread) or self._before.get(thread, {})
 
     def usage(self, model: str, limits: Iterable[pb.RateLimit] = ()) -> pb.Usage | None:
-        """Return the run's totals; None if no call was told.
+        """Return the run's totals; None if there was no call.
 
         Args:
-            model: the main thread's; with nested agents, nobody says which model took what.
+            model: the main thread's. With nested agents, the usage of each model is unknown.
             limits: of the account.
         """
         if not self._total:
             return None
         parts = [minus(total, self._before[thread]) for thread, total in self._total.items()]
-        made = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-        made.tokens.CopyFrom(token_counts(plus(parts)))
-        if model and len(parts) == 1:
-            made.models.add(model=model, tokens=made.tokens)
+        usage = run_usage(token_counts(plus(parts)), model if len(parts) == 1 else "")
         if self.context_used is not None:
-            made.context_used = self.context_used
+            usage.context_used = self.context_used
         if self.context_size is not None:
-            made.context_size = self.context_size
-        made.rate_limits.extend(limits)
-        return made
+            usage.context_size = self.context_size
+        usage.rate_limits.extend(limits)
+        return usage
 
 
 def rate_limits(snapshot: Fields) -> list[pb.RateLimit]:
@@ -157,7 +155,7 @@ def rate_limits(snapshot: Fields) -> list[pb.RateLimit]:
 
 
 def used_up_until(limits: Iterable[pb.RateLimit]) -> datetime | None:
-    """Return when the last of the windows ends that are used up; None if none is, or none says when."""
+    """Return when the last of the windows ends that are used up; None if none is, or none has an end."""
     ends = [
         item.resets_at.ToDatetime(UTC) for item in limits if item.used_percent >= 100 and item.HasField("resets_at")
     ]

@@ -1,4 +1,4 @@
-"""What went wrong, from Copilot's own words: ``session.error``, a refused request, a line on standard error. Pure."""
+"""Failures, by ``session.error``, a refused request, or a line on standard error. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -6,11 +6,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from dragoman.sdk import FailureInfo, classify_http, classify_text, failure_from_hint, unknown_session
+from dragoman.sdk import FailureInfo, Terminal
+from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, unknown_session
 from dragoman.sdk.fields import Fields, count, text
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-LOGIN_HINT: Final = "Run `copilot login` as the adapter's user, or set COPILOT_GITHUB_TOKEN in env."
+LOGIN_HINT: Final = agent_spec(__package__).login_hint
 
 Kind: TypeAlias = pb.FailureKind.ValueType
 _BY_TYPE: Final[Mapping[str, Kind]] = {
@@ -39,79 +41,93 @@ _ADVICE: Final[Mapping[Kind, str]] = {
 
 
 def failure_of_error(data: Fields, cause: Fields) -> FailureInfo:
-    """Say what ``session.error`` means.
+    """Return the failure that ``session.error`` reports.
 
     Args:
         data: its data.
-        cause: the data of the last ``model.call_failure``, in the service's own words; empty if there is none.
+        cause: the data of the last ``model.call_failure``, with the service's own message; empty if there is none.
     """
-    said, original = text(data, "message"), text(cause, "errorMessage")
+    message, original = text(data, "message"), text(cause, "errorMessage")
     status = count(data, "statusCode") or (count(cause, "statusCode") if original else None)
-    kind = _kind(text(data, "errorType"), said, original, status) or _unknown(status)
-    hint = classify_text(f"{said}\n{original}", datetime.now(UTC))
+    kind = _kind(text(data, "errorType"), message, original, status) or _unknown(status)
+    hint = classify_text(f"{message}\n{original}", datetime.now(UTC))
     same = hint is not None and pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") == kind
-    failure = failure_from_hint(hint) if hint is not None and same else FailureInfo(kind, said)
+    failure = failure_from_hint(hint) if hint is not None and same else FailureInfo(kind, message)
     url = text(data, "url")
     return replace(
         failure,
-        message=_sentence(said or original, kind),
+        message=_sentence(message or original, kind),
         code=_code(kind),
-        errors=tuple(dict.fromkeys(filter(None, (said, original)))),
+        errors=tuple(dict.fromkeys(filter(None, (message, original)))),
         http_status=status if status is not None and 400 <= status <= 599 else None,
         login_url=failure.login_url or (url if kind == pb.FAILURE_KIND_AUTH_REQUIRED else ""),
     )
 
 
-def failure_of_words(words: str, *, resumed: bool) -> FailureInfo | None:
-    """Say what plain words mean: of a refused request, or on standard error; None if they are not known."""
-    said = words.strip()
-    if not said:
+def failure_of_text(output: str, *, resumed: bool) -> FailureInfo | None:
+    """Return what a refused request or standard error reports; None for an unknown text."""
+    message = output.strip()
+    if not message:
         return None
-    kind = pb.FAILURE_KIND_SESSION_LOST if resumed and unknown_session(said) else _kind("", said, "", None)
+    kind = pb.FAILURE_KIND_SESSION_LOST if resumed and unknown_session(message) else _kind("", message, "", None)
     if kind == pb.FAILURE_KIND_UNSPECIFIED:
         return None
-    return FailureInfo(kind, _sentence(said, kind), code=_code(kind), errors=(said[:2000],))
+    return FailureInfo(kind, _sentence(message, kind), code=_code(kind), errors=(message[:2000],))
 
 
-def refusal(said: str) -> FailureInfo:
-    """Say that the model's service withheld the answer."""
+def refusal(reason: str) -> FailureInfo:
+    """Return the failure of an answer that the model's service withheld."""
     kind = pb.FAILURE_KIND_MODEL_REFUSED
     message = (
         "The model's service withheld the answer (content filter). Put the task otherwise, or ask another model."
     )
-    return FailureInfo(kind, message, code=_code(kind), errors=(said or "content_filter",))
+    return FailureInfo(kind, message, code=_code(kind), errors=(reason or "content_filter",))
+
+
+def output_limit() -> FailureInfo:
+    """Return the failure of an answer that was cut at its limit."""
+    kind = pb.FAILURE_KIND_OUTPUT_LIMIT
+    message = "The model's answer was cut at its limit of output tokens. Ask for less at once."
+    return FailureInfo(kind, message, code=_code(kind), errors=("length",))
+
+
+def interrupted() -> Terminal:
+    """Return the end of a session that was interrupted."""
+    message = "Copilot was interrupted, and not by this run."
+    failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, "copilot_interrupted")
+    return Terminal(succeeded=False, subtype="aborted", failure=failure, interrupted=True)
 
 
 def retry_cause(reason: str, status: int | None) -> Kind:
-    """Say why Copilot tries its model again."""
+    """Return why Copilot calls its model again."""
     if status is not None:
         return _kind("", "", "", status)
     return pb.FAILURE_KIND_NETWORK if reason == "streaming_error" else pb.FAILURE_KIND_UNSPECIFIED
 
 
-def _kind(error_type: str, said: str, original: str, status: int | None) -> Kind:
+def _kind(error_type: str, message: str, original: str, status: int | None) -> Kind:
     if error_type in _BY_TYPE:
         by_type = _BY_TYPE[error_type]
-        # Copilot takes each 429 for a rate limit; the service knows better.
-        is_quota = by_type == pb.FAILURE_KIND_RATE_LIMITED and _by_text(said) == pb.FAILURE_KIND_QUOTA_EXCEEDED
+        # Copilot calls each 429 a rate limit; the service's message is more precise.
+        is_quota = by_type == pb.FAILURE_KIND_RATE_LIMITED and _by_text(message) == pb.FAILURE_KIND_QUOTA_EXCEEDED
         return pb.FAILURE_KIND_QUOTA_EXCEEDED if is_quota else by_type
-    own = next((kind for pattern, kind in _BY_WORDS if pattern.search(said)), None)
+    own = next((kind for pattern, kind in _BY_WORDS if pattern.search(message)), None)
     if own is not None:
         return own
     now = datetime.now(UTC)
-    words = original or said
+    words = original or message
     hint = classify_http(status, words, {}, now) if status is not None else classify_text(words, now)
-    if hint is not None and hint.kind != "SESSION_LOST":  # only a run that was to resume one can lose it
-        return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}")
-    if status == 404:
+    if status == 404 and (hint is None or hint.kind == "INVALID_CONFIG"):
         return pb.FAILURE_KIND_MODEL_NOT_FOUND
+    if hint is not None and hint.kind != "SESSION_LOST":  # only a run that resumes a session can lose it
+        return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}")
     return (
         pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE if status is not None and status >= 500 else pb.FAILURE_KIND_UNSPECIFIED
     )
 
 
-def _by_text(said: str) -> Kind:
-    hint = classify_text(said, datetime.now(UTC))
+def _by_text(message: str) -> Kind:
+    hint = classify_text(message, datetime.now(UTC))
     return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") if hint else pb.FAILURE_KIND_UNSPECIFIED
 
 
@@ -124,7 +140,7 @@ def _code(kind: Kind) -> str:
     return f"copilot_{pb.FailureKind.Name(kind).removeprefix('FAILURE_KIND_').lower()}"
 
 
-def _sentence(said: str, kind: Kind) -> str:
-    first = said.strip().split("\n", 1)[0].removeprefix("Error: ")[:500] or "it failed and does not say why"
+def _sentence(message: str, kind: Kind) -> str:
+    first = message.strip().split("\n", 1)[0].removeprefix("Error: ")[:500] or "it failed without a reason"
     stop = "" if first[-1] in ".!?" else "."
     return f"Copilot: {first}{stop} {_ADVICE.get(kind, '')}".strip()

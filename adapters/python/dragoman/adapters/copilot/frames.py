@@ -1,13 +1,14 @@
-"""Events of Copilot that need nothing but themselves to be understood, and those that say nothing new. Pure."""
+"""Events of Copilot that do not depend on others, and those that are ignored. Pure."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from dragoman.sdk.fields import Fields, count, text
+from dragoman.sdk.parsing import compaction_event, notice_event
 from dragoman.v1 import event_pb2 as pb
 
 SILENT_METHODS: Final = frozenset({"session.lifecycle", "host.event"})
-"""Notifications that say nothing of the run."""
+"""Notifications that are not about the run."""
 SILENT: Final = frozenset(
     (
         *(
@@ -31,18 +32,17 @@ SILENT: Final = frozenset(
         *("user_input.requested",),
     )
 )
-"""Events that say nothing which another does not say better."""
+"""Events whose content others have too."""
 UNDOCUMENTED: Final = "model."
-"""What events about the calls of the model begin with that no schema lists: the same again, in more words."""
+"""Begins undocumented events about calls of the model, which repeat others."""
 _PLAIN_INFO: Final = frozenset({"model_retry", "file_created", "fork", "cancellation"})
 
 Events = Iterable[pb.AgentEvent]
 
 
 def notice(severity: pb.Severity.ValueType, kind: str, message: str) -> pb.AgentEvent:
-    """Return a notice in Copilot's words."""
-    words = message or "It does not say what."
-    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=f"copilot_{kind}", message=words))
+    """Return a notice with Copilot's message."""
+    return notice_event(f"copilot_{kind}", message or "Copilot gives no details.", severity)
 
 
 def info(data: Fields, agent: str) -> Events:
@@ -61,7 +61,7 @@ def warning(data: Fields, agent: str) -> Events:
 def compacting(data: Fields, agent: str) -> Events:
     """Take ``session.compaction_start``."""
     del agent
-    yield pb.AgentEvent(compaction=pb.Compaction(trigger=text(data, "trigger"), finished=False))
+    yield compaction_event(text(data, "trigger"))
 
 
 def compacted(data: Fields, agent: str) -> Events:
@@ -80,11 +80,11 @@ def compacted(data: Fields, agent: str) -> Events:
 def subagent(status: pb.SubagentStatus.ValueType, data: Fields, agent: str) -> Events:
     """Take ``subagent.started`` and its ends."""
     call_id = text(data, "toolCallId")
-    told = pb.Subagent(
+    event = pb.Subagent(
         id=agent or call_id,
         type=text(data, "agentType") or text(data, "agentName"),
         status=status,
         description=text(data, "error") or text(data, "agentDescription") or text(data, "agentDisplayName"),
         tool_call_id=call_id,
     )
-    yield pb.AgentEvent(subagent=told)
+    yield pb.AgentEvent(subagent=event)

@@ -1,9 +1,9 @@
-"""From a job to Copilot's command line, and to what it is told first. Pure.
+"""From a job to Copilot's command line and its first request. Pure.
 
 ``copilot --headless --stdio`` serves the protocol that Copilot's own SDKs speak: JSON-RPC with lengths before the
-messages. Alone of its ways to run without a terminal it does all of this: it asks for permissions, tells errors and
-retries as such, counts every call of the model, and can be interrupted. With ``--output-format json`` it asks
-nobody; with ``--acp`` an error is a text like any other, and a refusal ends the run.
+messages. No other of its modes without a terminal does all of this: it asks for permissions, reports errors and
+retries as such, counts every call of the model, and can be interrupted. With ``--output-format json`` it asks no
+questions; with ``--acp`` an error is a text like any other, and a refusal ends the run.
 
 Source: github/copilot-sdk (session options), api.schema.json of Copilot CLI 1.0.102 (methods), and runs of it.
 """
@@ -13,12 +13,14 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Final
 
-from dragoman.sdk import CancelStep, Job, JsonValue, Plan, as_string, as_string_list, jsonrpc
+from dragoman.sdk import CancelStep, Job, Plan, jsonrpc
+from dragoman.sdk.fields import JsonValue, as_string, as_string_list
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 BASE: Final = ("--headless", "--stdio", "--no-auto-update")
-SKILL_LAYOUT: Final = ".github/skills/{name}"
+SKILL_LAYOUT: Final = agent_spec(__package__).skill_layout
 CANCEL: Final = (
     # Answered in 0.1 s: the call of the model, or the tool with all its processes, is given up.
     CancelStep(signal=None, interrupts=True, share=0.4),
@@ -44,11 +46,11 @@ PROVIDER_VARIABLES: Final = (
     *_PROVIDER_LIMITS,
     *("COPILOT_PROVIDER_AZURE_API_VERSION", "COPILOT_PROVIDER_HEADERS", "COPILOT_MODEL"),
 )
-"""Variables by which one brings one's own model. As a server Copilot does not read them; the adapter does."""
+"""Variables with a model of the user's own. As a server Copilot does not read them; the adapter does."""
 
 
 def begin() -> tuple[jsonrpc.Peer[str], bytes]:
-    """Return our side of a new conversation, and the first message of it."""
+    """Return the client's side of a new connection, and its first message."""
     peer: jsonrpc.Peer[str] = jsonrpc.Peer()
     return peer, jsonrpc.with_length(peer.request("connect", {}, "connect"))
 
@@ -79,7 +81,7 @@ def session_options(job: Job, environment: Mapping[str, str]) -> dict[str, JsonV
 
     Args:
         job: the attempt.
-        environment: where the variables of one's own model are looked for.
+        environment: the variables that may have a model of the user's own.
     """
     options: dict[str, JsonValue] = {
         "clientName": "dragoman",
@@ -87,7 +89,7 @@ def session_options(job: Job, environment: Mapping[str, str]) -> dict[str, JsonV
         "streaming": True,
         "includeSubAgentStreamingEvents": True,
         "requestPermission": True,
-        # Without it the model is not offered the tool: there is nobody who could answer.
+        # Without it the model is not offered the tool: no one could answer.
         "requestUserInput": job.interactive,
         # The skills of its user and of the workspace. The workspace's MCP servers and hooks stay unused: untrusted.
         "enableConfigDiscovery": True,
@@ -107,9 +109,8 @@ def session_options(job: Job, environment: Mapping[str, str]) -> dict[str, JsonV
         "provider": _provider(environment),
     }
     options |= {key: value for key, value in optional.items() if value}
-    words = [job.system_prompt, job.instructions.with_directive() if job.instructions is not None else ""]
-    if any(words):
-        options["systemMessage"] = {"mode": "append", "content": "\n\n".join(filter(None, words))}
+    if job.standing_text:
+        options["systemMessage"] = {"mode": "append", "content": job.standing_text}
     return options
 
 
@@ -122,20 +123,22 @@ def skill_roots(job: Job) -> list[Path]:
 
 
 def _provider(environment: Mapping[str, str]) -> dict[str, JsonValue]:
-    """Return the model that the environment brings; empty if it brings none."""
+    """Return the model of the environment; empty if it has none."""
     if not environment.get("COPILOT_PROVIDER_BASE_URL"):
         return {}
-    made: dict[str, JsonValue] = {key: environment[name] for name, key in _PROVIDER.items() if environment.get(name)}
+    provider: dict[str, JsonValue] = {
+        key: environment[name] for name, key in _PROVIDER.items() if environment.get(name)
+    }
     for name, key in _PROVIDER_LIMITS.items():
         if environment.get(name, "").isdecimal():
-            made[key] = int(environment[name])
+            provider[key] = int(environment[name])
     if environment.get("COPILOT_PROVIDER_AZURE_API_VERSION"):
-        made["azure"] = {"apiVersion": environment["COPILOT_PROVIDER_AZURE_API_VERSION"]}
+        provider["azure"] = {"apiVersion": environment["COPILOT_PROVIDER_AZURE_API_VERSION"]}
     lines = environment.get("COPILOT_PROVIDER_HEADERS", "").replace("\\n", "\n").split("\n")
     headers = {name.strip(): value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
     if headers:
-        made["headers"] = dict(headers)
-    return made
+        provider["headers"] = dict(headers)
+    return provider
 
 
 def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:

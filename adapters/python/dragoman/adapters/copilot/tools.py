@@ -1,12 +1,12 @@
-"""Copilot's tools: of what sort they are, what their results say, and what it asks about them. Pure."""
+"""Copilot's tools: kinds, calls, results and permission requests. Pure."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
-from dragoman.sdk import Answer, Ask, JsonValue, compact
-from dragoman.sdk.fields import Fields, count, inner, text
+from dragoman.sdk import Answer, Ask
+from dragoman.sdk.fields import Fields, JsonValue, compact, count, inner, objects, text
+from dragoman.sdk.parsing import host_of, one_line
 from dragoman.v1 import event_pb2 as pb
 
 _KINDS: Final[Mapping[str, pb.ToolKind.ValueType]] = {
@@ -32,14 +32,76 @@ _OPERATIONS: Final[Mapping[str, pb.FileOperation.ValueType]] = {
     "edit": pb.FILE_OPERATION_MODIFY,
     "delete": pb.FILE_OPERATION_DELETE,
 }
-_LONGEST_TITLE: Final = 120
-"""Characters."""
 _SHELL_END: Final = re.compile(r"\n?<(?:shellId: [^<>\n]{1,64}|command) completed with exit code -?\d{1,10}>\s*\Z")
-"""What Copilot puts behind the output of a command; the exit code is told by itself."""
+"""What Copilot puts behind the output of a command; the exit code has a field of its own."""
+
+
+class Calls:
+    """The calls of one attempt."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        """The tools of calls that have not ended."""
+        self._offsets: dict[tuple[str, int], int] = {}
+
+    def name(self, call_id: str) -> str:
+        """Return the tool of a call that has not ended; empty if there is no such call."""
+        return self._names.get(call_id, "")
+
+    def pending(self, data: Fields, name: str) -> Iterator[pb.AgentEvent]:
+        """Take that the model begins to write a call."""
+        call_id = text(data, "toolCallId")
+        if call_id and call_id not in self._names:
+            self._names[call_id] = name
+            call = pb.ToolCall(id=call_id, name=name, kind=tool_kind(name, ""), status=pb.TOOL_STATUS_PENDING)
+            yield pb.AgentEvent(tool_call=call)
+
+    def begin(self, data: Fields) -> Iterator[pb.AgentEvent]:
+        """Take ``tool.execution_start``."""
+        call_id, name, arguments = text(data, "toolCallId"), text(data, "toolName"), inner(data, "arguments")
+        if not call_id:
+            return
+        self._names[call_id] = name
+        server = text(data, "mcpServerName")
+        call = pb.ToolCall(
+            id=call_id,
+            name=name,
+            kind=tool_kind(name, server),
+            title=tool_title(name, arguments),
+            input_json=compact(arguments) if arguments else text(data, "arguments"),
+            status=pb.TOOL_STATUS_RUNNING,
+            mcp_server=server,
+        )
+        yield pb.AgentEvent(tool_call=call)
+
+    def output(self, data: Fields) -> Iterator[pb.AgentEvent]:
+        """Take ``tool.shell_output``."""
+        call_id, words = text(data, "toolCallId"), text(data, "text")
+        stream = pb.OUTPUT_STREAM_STDERR if text(data, "stream") == "stderr" else pb.OUTPUT_STREAM_STDOUT
+        offset = self._offsets.get((call_id, stream), 0)
+        self._offsets[call_id, stream] = offset + len(words.encode())
+        if call_id in self._names and words:
+            output = pb.ToolOutput(tool_call_id=call_id, stream=stream, offset=offset, text=words)
+            yield pb.AgentEvent(tool_output=output)
+
+    def end(self, data: Fields, *, is_cancelled: bool) -> Iterator[pb.AgentEvent]:
+        """Take ``tool.execution_complete``."""
+        if self._names.pop(text(data, "toolCallId"), None) is None:
+            return
+        result = tool_result(data, is_cancelled=is_cancelled)
+        yield pb.AgentEvent(tool_result=result)
+        if result.status == pb.TOOL_STATUS_COMPLETED:
+            for change in file_changes(data):
+                yield pb.AgentEvent(file_change=change)
+
+    def cancel(self) -> Iterator[pb.AgentEvent]:
+        """End the calls that Copilot has stopped: it does not report their ends."""
+        for call_id in list(self._names):
+            yield from self.end({"toolCallId": call_id}, is_cancelled=True)
 
 
 def tool_kind(name: str, server: str) -> pb.ToolKind.ValueType:
-    """Return what sort of tool it is."""
+    """Return the kind of a tool."""
     return pb.TOOL_KIND_MCP if server else _KINDS.get(name, pb.TOOL_KIND_OTHER)
 
 
@@ -56,14 +118,8 @@ def tool_title(name: str, arguments: Fields) -> str:
     return one_line(f"{name} {about}".strip())
 
 
-def one_line(words: str) -> str:
-    """Return the first line of a text, shortened."""
-    first = words.strip().split("\n", 1)[0]
-    return first if len(first) <= _LONGEST_TITLE else f"{first[: _LONGEST_TITLE - 1]}…"
-
-
 def tool_result(data: Fields, *, is_cancelled: bool) -> pb.ToolResult:
-    """Return how a call ended. A command that ran and failed has failed, though Copilot counts it as done."""
+    """Return how a call ended. A command with an exit code has failed, though Copilot counts it as done."""
     error, exit_code = inner(data, "error"), count(inner(data, "shellExecution"), "exitCode")
     succeeded = data.get("success") is True
     status = pb.TOOL_STATUS_COMPLETED if succeeded and not exit_code else pb.TOOL_STATUS_FAILED
@@ -83,10 +139,9 @@ def tool_result(data: Fields, *, is_cancelled: bool) -> pb.ToolResult:
 
 
 def file_changes(data: Fields) -> list[pb.FileChange]:
-    """Return the files that a call changed, as Copilot tells them."""
-    edits = data.get("fileEdits")
-    found = [item for item in edits if isinstance(item, dict)] if isinstance(edits, list) else []
-    # There is one text for all of them; with several nobody can tell whose lines are whose.
+    """Return the files that a call changed, as Copilot reports them."""
+    found = objects(data, "fileEdits")
+    # There is one text for all of them; with several files it does not say whose lines are whose.
     diff = text(inner(data, "result"), "detailedContent").lstrip("\n") if len(found) == 1 else ""
     return [
         pb.FileChange(
@@ -105,8 +160,8 @@ def subject(request: Fields, prompt: Fields, tool_name: str) -> pb.InputSubject:
     """Return what a permission is about, as policies see it.
 
     Args:
-        request: ``permissionRequest``, which says what would be done.
-        prompt: ``promptRequest``, which says what is asked; of a path beyond the workspace something else.
+        request: ``permissionRequest``, the action.
+        prompt: ``promptRequest``, the question, which differs for a path beyond the workspace.
         tool_name: the tool's name, as the model called it.
     """
     kind = text(request, "kind")
@@ -118,7 +173,7 @@ def subject(request: Fields, prompt: Fields, tool_name: str) -> pb.InputSubject:
         # Files that a command may touch are guesses: a rule that allows paths must not allow commands.
         command=text(request, "fullCommandText"),
         paths=[path] if path and kind in {"read", "write"} else [],
-        host=_host(text(request, "url")),
+        host=host_of(text(request, "url")),
         reason="It is outside of the directories of this session." if text(prompt, "kind") == "path" else "",
     )
 
@@ -146,7 +201,7 @@ def permission(request_id: str, about: pb.InputSubject, request: Fields, answer:
 
 
 def decision(answer: Answer, request: Fields) -> dict[str, JsonValue]:
-    """Return an answer in Copilot's words."""
+    """Return an answer in Copilot's form."""
     if not answer.allowed:
         return {"kind": "reject", "feedback": answer.message or "The user does not allow this."}
     if answer.option is not None and answer.option.kind == pb.INPUT_OPTION_KIND_ALLOW_ALWAYS:
@@ -164,10 +219,3 @@ def _session_approval(request: Fields) -> dict[str, JsonValue]:
     listed = commands if isinstance(commands, list) else []
     names: list[JsonValue] = [text(item, "identifier") for item in listed if isinstance(item, dict)]
     return {"kind": "commands", "commandIdentifiers": names} if names else {}
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -1,4 +1,4 @@
-"""Gemini CLI's ways with the Agent Client Protocol, as measured. Pure."""
+"""How Gemini CLI's Agent Client Protocol differs, as measured. Pure."""
 
 import json
 import re
@@ -9,26 +9,15 @@ from typing import Final
 from dragoman.adapters.gemini_cli.classify import failure_of_stream
 from dragoman.adapters.gemini_cli.history import History
 from dragoman.adapters.gemini_cli.parse import PROVIDER
-from dragoman.adapters.gemini_cli.tools import raw_input, tool_name
-from dragoman.sdk import (
-    Answer,
-    Ask,
-    CloseInput,
-    FailureInfo,
-    JsonValue,
-    Line,
-    Output,
-    Stream,
-    compact,
-    fields,
-    parse_json_object,
-)
+from dragoman.adapters.gemini_cli.tools import KINDS, raw_input, tool_name
+from dragoman.sdk import Answer, Ask, CloseInput, FailureInfo, Line, Output, Stream, fields
 from dragoman.sdk.acp import AcpOptions, AcpParser, Conversation, RpcError, TurnEnd, error_text
-from dragoman.sdk.fields import Fields
+from dragoman.sdk.fields import Fields, JsonValue, compact, parse_json_object
+from dragoman.sdk.parsing import token_counts
 from dragoman.v1 import event_pb2 as pb
 
 _HEADING: Final = re.compile(r"\A\*\*\*\*\n")
-"""What it puts before a thought without a subject."""
+"""Begins a thought without a subject."""
 
 
 def _name(update: Fields) -> str:
@@ -36,59 +25,57 @@ def _name(update: Fields) -> str:
 
 
 def _tokens(result: Fields) -> pb.TokenCounts | None:
-    """Read its own count, which does not tell what of the input a cache served."""
+    """Return its own counts, where tokens read from a cache are part of the input."""
     counted = fields.inner(fields.inner(fields.inner(result, "_meta"), "quota"), "token_count")
-    given, out = fields.count(counted, "input_tokens"), fields.count(counted, "output_tokens")
-    if not given and not out:
-        return None
-    return pb.TokenCounts(input=given, output=out)
+    tokens = token_counts(counted, {"input_tokens": "input", "output_tokens": "output"})
+    return tokens if tokens is not None and (tokens.input or tokens.output) else None
 
 
-def _unheard(end: TurnEnd) -> FailureInfo | None:
-    """Say that a turn without a token is none: a stream that broke off, and an empty answer, end so, and well."""
+def _failure_of_turn(end: TurnEnd) -> FailureInfo | None:
+    """Return the failure of a turn without tokens: broken streams and empty answers are reported as successes."""
     quota = fields.inner(fields.inner(end.result, "_meta"), "quota")
     if not quota or _tokens(end.result) is not None:
         return None
     return failure_of_stream(
-        "Model stream ended without a finish reason." if end.text else "The model was not heard."
+        "Model stream ended without a finish reason." if end.text else "The model did not answer."
     )
 
 
 def _lost(error: RpcError) -> bool:
-    said = error_text(error)
-    return "previous sessions" in said or "Invalid session identifier" in said
+    message = error_text(error)
+    return "previous sessions" in message or "Invalid session identifier" in message
 
 
-WAYS: Final = AcpOptions(
+ACP_OPTIONS: Final = AcpOptions(
     sets_model=False,
     tool_name=_name,
+    tool_kinds=KINDS,
     tokens=_tokens,
-    turn_failure=_unheard,
+    turn_failure=_failure_of_turn,
     lost_session=_lost,
     provider=PROVIDER,
     elicitation=False,
-    slash_commands=True,  # kept from running by the plan: a blank, the usual way, does not stop them here
+    slash_commands=True,  # the plan escapes them: a blank before them, as usual, does not here
 )
 
 
 class GeminiAcpParser:
-    """The shared parser, with what Gemini CLI leaves out put in.
+    """The SDK's parser, with additions where Gemini CLI's messages are incomplete.
 
-    It tells neither a tool's parameters nor what became of a call that was refused, and repeats a loaded session only
-    after it has said that it is loaded; see `History`. What it says on standard error, of retries above all, comes
-    when it ends.
+    They have neither a tool's parameters nor the end of a denied call, and repeat a loaded session only after the
+    answer to the request to load it; see `History`. Standard error, with the retries, comes when it ends.
 
     Args:
-        wanted: what this attempt wants of the agent.
-        options: its ways in this run.
+        conversation: the requests of this attempt.
+        options: how the protocol differs in this run.
         version: the adapter's.
     """
 
-    def __init__(self, wanted: Conversation, options: AcpOptions, version: str) -> None:
-        self._inner = AcpParser(replace(wanted, mode=""), options, version)
+    def __init__(self, conversation: Conversation, options: AcpOptions, version: str) -> None:
+        self._inner = AcpParser(replace(conversation, mode=""), options, version)
         self.report = self._inner.report
-        self._refused: dict[str, str] = {}
-        self._history = History(wanted.session_id)
+        self._denied: dict[str, str] = {}
+        self._history = History(conversation.session_id)
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
@@ -108,17 +95,17 @@ class GeminiAcpParser:
         if of_history is not None:
             return of_history
         outputs: list[Output] = []
-        for call_id, session_id in list(self._refused.items()):
+        for call_id, session_id in list(self._denied.items()):
             outputs += self._inner.line(stream, line._replace(data=_ended(session_id, call_id)))
-            del self._refused[call_id]
+            del self._denied[call_id]
         completed = _completed(frame, params, update, kind)
         if completed is not None:
             line = line._replace(data=compact(completed).encode())
-        heard = (self._history.hold(output) for output in self._inner.line(stream, line))
-        return [*outputs, *(self._watched(output, params) for output in heard)]
+        read = (self._history.defer(output) for output in self._inner.line(stream, line))
+        return [*outputs, *(self._note_denial(output, params) for output in read)]
 
-    def _watched(self, output: Output, params: Fields) -> Output:
-        """Note when a permission is refused: it says nothing more of such a call."""
+    def _note_denial(self, output: Output, params: Fields) -> Output:
+        """Note when a permission is denied: Gemini CLI does not report the end of such a call."""
         if not isinstance(output, Ask) or output.request.kind != pb.INPUT_KIND_PERMISSION:
             return output
         call_id, session_id, encode = (
@@ -129,7 +116,7 @@ class GeminiAcpParser:
 
         def encoded(answer: Answer) -> bytes:
             if not answer.allowed and call_id:
-                self._refused[call_id] = session_id
+                self._denied[call_id] = session_id
             return encode(answer)
 
         return replace(output, encode=encoded)
@@ -145,25 +132,27 @@ class GeminiAcpParser:
 
 
 def _ended(session_id: str, call_id: str) -> bytes:
-    """Return the update that Gemini CLI does not send: a call that was refused has failed."""
-    said = [{"type": "content", "content": {"type": "text", "text": "It was not allowed."}}]
-    update = {"sessionUpdate": "tool_call_update", "toolCallId": call_id, "status": "failed", "content": said}
+    """Return the update that Gemini CLI does not send: a denied call has failed."""
+    content = [{"type": "content", "content": {"type": "text", "text": "It was not allowed."}}]
+    update = {"sessionUpdate": "tool_call_update", "toolCallId": call_id, "status": "failed", "content": content}
     params = {"sessionId": session_id, "update": update}
     return json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params}).encode()
 
 
 def _completed(frame: dict[str, JsonValue], params: Fields, update: Fields, kind: str) -> dict[str, object] | None:
-    """Return a frame with what it leaves out; None if it leaves out nothing."""
+    """Return a frame with additions; None if it needs none."""
     if kind == "agent_thought_chunk":
         content = fields.inner(update, "content")
         words = _HEADING.sub("", fields.text(content, "text"))
-        said = {**update, "content": {**content, "text": words}}
-        return {**frame, "params": {**params, "update": said}}
+        update = {**update, "content": {**content, "text": words}}
+        return {**frame, "params": {**params, "update": update}}
     if kind in {"tool_call", "tool_call_update"}:
-        given = raw_input(_name(update), update)
-        return {**frame, "params": {**params, "update": {**update, "rawInput": given}}} if given else None
+        parameters = raw_input(_name(update), update)
+        update = {**update, "rawInput": parameters}
+        return {**frame, "params": {**params, "update": update}} if parameters else None
     if fields.text(frame, "method") == "session/request_permission":
         call = fields.inner(params, "toolCall")
-        given = raw_input(_name(call), call)
-        return {**frame, "params": {**params, "toolCall": {**call, "rawInput": given}}} if given else None
+        parameters = raw_input(_name(call), call)
+        call = {**call, "rawInput": parameters}
+        return {**frame, "params": {**params, "toolCall": call}} if parameters else None
     return None

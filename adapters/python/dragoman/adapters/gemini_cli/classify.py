@@ -1,14 +1,17 @@
-"""What went wrong: Google's own status and words first, then Gemini CLI's exit code and its last lines."""
+"""Failures, by Google's own status and message first, then by Gemini CLI's exit code and last lines."""
 
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from dragoman.sdk import FailureInfo, classify_text, failure_from_hint, fields, parse_json_object, unknown_session
+from dragoman.sdk import FailureInfo, fields
+from dragoman.sdk.failures import classify_text, failure_from_hint, unknown_session
+from dragoman.sdk.fields import parse_json_object
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-LOGIN_HINT: Final = "Run `gemini` once as the adapter's user and log in, or set GEMINI_API_KEY in env."
+LOGIN_HINT: Final = agent_spec(__package__).login_hint
 
 _JSON: Final = re.compile(r"\{.*\}", re.DOTALL)
 _RETRY_IN: Final = re.compile(r"(?:retry in|retry after|reset after) (\d+(?:\.\d+)?)(ms|s|m|h)\b", re.IGNORECASE)
@@ -27,6 +30,8 @@ _OVERFLOW: Final = re.compile(r"input token count .{0,40}exceeds|exceeds the max
 _NO_MODEL: Final = re.compile(
     r"models?/\S+ is not found|is not supported for generateContent|model not found", re.IGNORECASE
 )
+_GOOGLES_404: Final = re.compile(r"models?/\S+ is not found for API version")
+"""A message that Google's services use with this status alone; Gemini CLI leaves the number out."""
 _BLOCKED: Final = re.compile(r"\((?:SAFETY|RECITATION|OTHER)\)|blocked|safety", re.IGNORECASE)
 _BROKEN: Final = re.compile(
     r"(?:^|[\s:])terminated\b|without a finish reason|fetch failed|other side closed|ECONN|socket hang up"
@@ -34,10 +39,10 @@ _BROKEN: Final = re.compile(
 _DOWN: Final = re.compile(r"\boverloaded\b|\bUNAVAILABLE\b|\binternal error\b|high demand", re.IGNORECASE)
 _EXITS: Final = {
     41: (pb.FAILURE_KIND_AUTH_REQUIRED, "gemini_auth_required", LOGIN_HINT),
-    42: (pb.FAILURE_KIND_INVALID_CONFIG, "gemini_bad_input", "See what it says of its input or session."),
+    42: (pb.FAILURE_KIND_INVALID_CONFIG, "gemini_bad_input", "See its message about its input or session."),
     44: (pb.FAILURE_KIND_INVALID_CONFIG, "gemini_sandbox", "See its sandbox settings."),
     52: (pb.FAILURE_KIND_INVALID_CONFIG, "gemini_bad_configuration", "Correct the settings it names."),
-    53: (pb.FAILURE_KIND_MAX_TURNS, "gemini_max_turns", "Raise config.maxTurnsPerRun, or go on in this session."),
+    53: (pb.FAILURE_KIND_MAX_TURNS, "gemini_max_turns", "Raise config.maxTurnsPerRun, or continue in this session."),
     55: (
         pb.FAILURE_KIND_INVALID_CONFIG,
         "gemini_untrusted",
@@ -52,38 +57,40 @@ _USAGE: Final = re.compile(
 )
 
 
-def failure_of_error(said: str, *, status: int | None = None, code: str = "") -> FailureInfo:
-    """Say what an error of the model's service, or of the way there, means.
+def failure_of_error(message: str, *, status: int | None = None, code: str = "") -> FailureInfo:
+    """Return the failure of an error of the model's service, or of the network.
 
     Args:
-        said: the agent's text; Google's JSON may be in it.
-        status: the HTTP status, if the agent gives it apart.
-        code: what is known of it otherwise.
+        message: the agent's; Google's JSON may be in it.
+        status: the HTTP status, if the agent reports it separately.
+        code: the failure's code, if the message has no better one.
     """
-    found = _JSON.search(said)
+    found = _JSON.search(message)
     body = parse_json_object(found[0].encode()) if found else None
     error = fields.inner(body, "error") if body is not None else {}
-    words = (fields.text(error, "message") or _unwrapped(said)).strip()
-    told = fields.count(error, "code")
-    kind, fine, advice = _kind(f"{words} {fields.text(error, 'status')} {said}", told or status)
-    http = told if told is not None or kind not in _OF_SERVICE else status
+    words = (fields.text(error, "message") or _unwrapped(message)).strip()
+    http = fields.count(error, "code")
+    kind, fine, advice = _kind(f"{words} {fields.text(error, 'status')} {message}", http or status)
+    http = status if http is None and kind in _OF_SERVICE else http
+    if http is None and _GOOGLES_404.search(words):
+        http = 404
     hint = classify_text(words, datetime.now(UTC)) if kind == pb.FAILURE_KIND_UNSPECIFIED else None
     if hint is not None:
-        return replace(failure_from_hint(hint, code=code or "gemini_error"), errors=(said[:2000],))
+        return replace(failure_from_hint(hint, code=code or "gemini_error"), errors=(message[:2000],))
     if kind == pb.FAILURE_KIND_UNSPECIFIED:
         kind = pb.FAILURE_KIND_PROCESS_CRASHED
     return FailureInfo(
         kind,
         _sentence(words, advice),
         code=fine or code or "gemini_error",
-        errors=(said[:2000],) if said else (),
-        retry_not_before=_retry(said) if kind in _WAITABLE else None,
+        errors=(message[:2000],) if message else (),
+        retry_not_before=_retry(message) if kind in _WAITABLE else None,
         http_status=http if http is not None and 100 <= http <= 599 else None,
     )
 
 
 def with_status(failure: FailureInfo, exit_code: int | None) -> FailureInfo:
-    """Return a failure with the HTTP status that Gemini CLI makes its exit code of, modulo 256, if it said none."""
+    """Return a failure with the HTTP status, if it has none: Gemini CLI's exit code is the status modulo 256."""
     status = _STATUS_BY_EXIT.get(exit_code or 0)
     if status is None or failure.http_status is not None or failure.kind not in _OF_SERVICE:
         return failure
@@ -99,12 +106,12 @@ _OF_SERVICE: Final = frozenset(
         pb.FAILURE_KIND_CONTEXT_OVERFLOW,
     }
 )
-"""Kinds that the service's answer means; of the others, a status given apart is made up."""
+"""Kinds that come from the service's answer; with the others, a separate status is not a real one."""
 _Kind = tuple[pb.FailureKind.ValueType, str, str]
 
 
 def _kind(words: str, status: int | None) -> _Kind:
-    """Return kind, finer code and advice; words before the status, as Google's 400 and 429 mean many things."""
+    """Return kind, finer code and advice; the message before the status, as Google's 400 and 429 are ambiguous."""
     rules: tuple[tuple[re.Pattern[str], _Kind], ...] = (
         (_NO_MODEL, (pb.FAILURE_KIND_MODEL_NOT_FOUND, "gemini_model_not_found", "Choose another model.")),
         (_OVERFLOW, (pb.FAILURE_KIND_CONTEXT_OVERFLOW, "gemini_context_overflow", "Begin a new session.")),
@@ -128,60 +135,64 @@ def _kind(words: str, status: int | None) -> _Kind:
     return pb.FAILURE_KIND_UNSPECIFIED, "", ""
 
 
-def failure_of_stream(said: str) -> FailureInfo:
-    """Say what an answer means that broke off, or never came: Gemini CLI exits with 0 then."""
-    if _BLOCKED.search(said):
-        message = _sentence(said, "Put the task otherwise, or ask another model.")
-        return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, message, code="gemini_blocked", errors=(said,))
-    if "token limit" in said.lower() or "max_tokens" in said.lower():
-        message = _sentence(said, "Ask for less at once.")
-        return FailureInfo(pb.FAILURE_KIND_CONTEXT_OVERFLOW, message, code="gemini_max_tokens", errors=(said,))
-    if _BROKEN.search(said):
-        return failure_of_error(said)
-    message = _sentence(said, "The model gave no answer that could be used.")
-    return FailureInfo(pb.FAILURE_KIND_NO_RESULT, message, code="gemini_empty_answer", errors=(said,) if said else ())
+def failure_of_stream(message: str) -> FailureInfo:
+    """Return the failure of an answer that was cut, or is missing: Gemini CLI exits with 0 then."""
+    if _BLOCKED.search(message):
+        sentence = _sentence(message, "Put the task otherwise, or ask another model.")
+        return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, sentence, code="gemini_blocked", errors=(message,))
+    if "token limit" in message.lower() or "max_tokens" in message.lower():
+        sentence = _sentence(message, "Ask for less at once.")
+        return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, sentence, code="gemini_max_tokens", errors=(message,))
+    if _BROKEN.search(message):
+        return failure_of_error(message)
+    sentence = _sentence(message, "The model gave no usable answer.")
+    return FailureInfo(
+        pb.FAILURE_KIND_NO_RESULT, sentence, code="gemini_empty_answer", errors=(message,) if message else ()
+    )
 
 
 def failure_of_exit(exit_code: int | None, words: str, *, resumed: bool) -> FailureInfo | None:
-    """Say what an exit without a last word means; None if nothing better is known than its code."""
+    """Return the failure of an exit without a result; None if only its code is known."""
     lines = [line for line in words.splitlines() if line.strip() and not _NOISE.search(line)]
-    said = "\n".join(lines).strip()
+    output = "\n".join(lines).strip()
     first = lines[0].strip() if lines else ""
-    if resumed and exit_code in {1, 42} and (unknown_session(said) or "previous sessions" in said):
-        return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, _sentence(first, ""), "gemini_session_lost", (said[:2000],))
-    if _USAGE.search(said):
+    if resumed and exit_code in {1, 42} and (unknown_session(output) or "previous sessions" in output):
+        return FailureInfo(
+            pb.FAILURE_KIND_SESSION_LOST, _sentence(first, ""), "gemini_session_lost", (output[:2000],)
+        )
+    if _USAGE.search(output):
         advice = "See config.extraArgs, or whether this version of Gemini CLI knows the option."
         named = next((line for line in lines if line.startswith(("Unknown", "Not enough", "Invalid"))), first)
         return FailureInfo(
-            pb.FAILURE_KIND_INVALID_CONFIG, _sentence(named, advice), "gemini_bad_option", (said[:2000],)
+            pb.FAILURE_KIND_INVALID_CONFIG, _sentence(named, advice), "gemini_bad_option", (output[:2000],)
         )
     known = _EXITS.get(exit_code) if exit_code is not None else None
     if known is None:
         return None
     kind, code, advice = known
-    return FailureInfo(kind, _sentence(first, advice), code, (said[:2000],) if said else ())
+    return FailureInfo(kind, _sentence(first, advice), code, (output[:2000],) if output else ())
 
 
 def retry_cause(words: str) -> pb.FailureKind.ValueType:
-    """Say why Gemini CLI asks its model again."""
+    """Return why Gemini CLI calls its model again."""
     status = re.search(r"with status (\d{3})", words)
     return _kind(words, int(status[1]) if status else None)[0]
 
 
-def _retry(said: str) -> datetime | None:
-    found = _RETRY_IN.search(said)
+def _retry(message: str) -> datetime | None:
+    found = _RETRY_IN.search(message)
     if found is None:
         return None
     return datetime.now(UTC) + timedelta(seconds=float(found[1][:9]) * _SECONDS[found[2].lower()])
 
 
-def _unwrapped(said: str) -> str:
-    first = said.strip().removeprefix("[API Error: ")
+def _unwrapped(message: str) -> str:
+    first = message.strip().removeprefix("[API Error: ")
     return first.partition("]\n")[0].removesuffix("]")
 
 
-def _sentence(said: str, advice: str) -> str:
-    first = said.strip().split("\n", 1)[0][:500]
+def _sentence(message: str, advice: str) -> str:
+    first = message.strip().split("\n", 1)[0][:500]
     if not first:
         return f"Gemini CLI failed. {advice}".strip()
     stop = "" if first[-1] in ".!?" else "."

@@ -1,16 +1,16 @@
-"""Where the history of a loaded session ends, which Gemini CLI repeats after it has said that it is loaded. Pure.
+"""The end of the history of a loaded session, which Gemini CLI repeats after the session is loaded. Pure.
 
-It writes each piece when the one before is written, beside whatever else it says. Where its output is read slowly, or
-the history is long, an answer to the prompt would come in between, and nothing would tell the two apart. So the
-prompt is held back until no history is left: Gemini CLI is set to the mode that it is in, which changes nothing,
-until it answers without a piece of history before the answer. As long as any is left, a piece waits to be written.
+It writes each piece when the one before is written, between its other output. If its output is read slowly, or the
+history is long, the answer to the prompt would come in between, and look the same. So the prompt is deferred until no
+history is left: Gemini CLI gets requests to set the mode that it has, which change nothing, until it answers one
+without a piece of history before the answer. As long as any is left, a piece waits to be written.
 """
 
 import json
 from typing import Final
 
-from dragoman.sdk import Output, Write, fields, parse_json_object
-from dragoman.sdk.fields import Fields
+from dragoman.sdk import Output, Write, fields
+from dragoman.sdk.fields import Fields, parse_json_object
 
 _REQUEST_ID: Final = "history"
 _COMMANDS: Final = "available_commands_update"
@@ -25,7 +25,7 @@ class History:
 
     def __init__(self, session_id: str) -> None:
         self.is_on = bool(session_id)
-        """Whether what is said is history, and not this run's."""
+        """Whether messages are history, and not this run's."""
         self._session_id = session_id
         self._mode = ""
         self._has_moved = False
@@ -45,24 +45,24 @@ class History:
         self._mode = self._mode or fields.text(fields.inner(fields.inner(frame, "result"), "modes"), "currentModeId")
         self._has_moved = self._has_moved or bool(kind)
         if kind == _COMMANDS:
-            self.is_on = bool(self._mode)  # without a mode to ask for, nothing else tells of the end
+            self.is_on = bool(self._mode)  # without a mode to set, nothing else marks the end
             return None
         return [] if kind else None
 
-    def hold(self, output: Output) -> Output:
-        """Return what is said in place of ``output``: if that is the prompt, it is held back."""
+    def defer(self, output: Output) -> Output:
+        """Return what to write in place of ``output``: if that is the prompt, it is deferred."""
         if not (self.is_on and self._mode and isinstance(output, Write)):
             return output
-        said = parse_json_object(output.data)
-        if said is None or fields.text(said, "method") != "session/prompt":
+        message = parse_json_object(output.data)
+        if message is None or fields.text(message, "method") != "session/prompt":
             return output
         self._prompt = output
         return self._ask()
 
     def drop_prompt(self) -> bool:
-        """Forget the prompt that is held back, as the agent is to stop; return whether there was one."""
-        held, self._prompt = self._prompt is not None, None
-        return held
+        """Drop the deferred prompt, as the agent is to stop; return whether there was one."""
+        was_deferred, self._prompt = self._prompt is not None, None
+        return was_deferred
 
     def _ask(self) -> Output:
         self._has_moved = False

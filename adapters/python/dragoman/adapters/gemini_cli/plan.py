@@ -1,20 +1,22 @@
 """From a job to Gemini CLI's command line, and to the settings of its run. Pure.
 
-Two ways lead to it. Over the Agent Client Protocol it asks before it writes or runs anything, and tells its thoughts;
-its JSON lines tell what commands print and what caches served, but there it cannot ask: what is not allowed from the
-start is not even offered to its model. ``transport`` chooses; by itself, JSON lines where everything is allowed.
+It has two transports. Over the Agent Client Protocol it asks before it writes or runs anything, and shows its
+thoughts. Its JSON lines have the output of commands and tokens from caches, but no questions: tools that are not
+allowed from the start are not offered to its model. ``transport`` chooses; the default is JSON lines if everything is
+allowed.
 """
 
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from dragoman.sdk import Job, JsonValue, Plan, Settings, as_bool, as_int, as_string, compact
+from dragoman.sdk import Job, Plan, Settings
+from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_string, compact
 from dragoman.v1 import adapter_pb2
 
 ENVIRONMENT: Final = {
-    # As two processes it would not hear the signals of the first.
+    # With two processes, the second would not get the signals of the first.
     "GEMINI_CLI_NO_RELAUNCH": "true",
-    # Nobody is there to be asked whether the workspace is to be trusted; without, it does not start.
+    # It would ask whether it may trust the workspace, and does not start without an answer.
     "GEMINI_CLI_TRUST_WORKSPACE": "true",
     "TERM": "xterm-256color",
     "COLORTERM": "truecolor",
@@ -28,15 +30,15 @@ MODES: Final = {
     "yolo": "yolo",
     "plan": "plan",
 }
-"""Its approval modes, in both of its spellings, as the command line wants them."""
+"""Its approval modes, in both of its spellings, and their names on the command line."""
 
 Transport = Literal["acp", "stream-json"]
 _NOT_A_COMMAND: Final = "\u200b"
-"""Put before a prompt that would run as a command of its own; it takes blanks away before it looks."""
+"""Put before a prompt that would run as a command; blanks before it would be removed."""
 
 
 def transport(settings: Settings, prompt: str) -> Transport:
-    """Return how a run talks to Gemini CLI: as configured, else as the run's permissions and prompt want it."""
+    """Return the transport of a run: as configured, else by the run's permissions and prompt."""
     chosen = as_string(settings.config.get("transport"), "auto")
     if chosen == "acp":
         return "acp"
@@ -45,12 +47,12 @@ def transport(settings: Settings, prompt: str) -> Transport:
     permissions = settings.permissions
     mode = MODES.get(permissions.native_mode, "")
     decides_itself = (permissions.auto_approve and not permissions.rules) or mode == "yolo"
-    # In JSON lines, an @ would pull files in.
+    # With JSON lines, an @ would include files.
     return "stream-json" if decides_itself and "@" not in prompt else "acp"
 
 
 def arguments(job: Job) -> list[str]:
-    """Return what both ways have in common on the command line."""
+    """Return the arguments that both transports share."""
     argv: list[str] = []
     if job.settings.model:
         argv += ["--model", job.settings.model]
@@ -69,7 +71,7 @@ def plan_stream(job: Job) -> Plan:
     if job.permissions.auto_approve and "--approval-mode" not in argv:
         argv += ["--approval-mode", "yolo"]
     elif "--approval-mode" not in argv:
-        notices.append(("tools_withheld", "Over JSON lines nothing can be asked: only reading tools are offered."))
+        notices.append(("tools_withheld", "JSON lines have no questions: only reading tools are offered."))
     session = job.session
     argv += ["--resume", session.native_id] if session.resumes else ["--session-id", job.new_session_id]
     return Plan(
@@ -82,26 +84,24 @@ def plan_stream(job: Job) -> Plan:
     )
 
 
-def plain_prompt(job: Job, way: Transport) -> str:
-    """Return the prompt so that it reaches the model as text, unless its commands are wanted."""
+def plain_prompt(job: Job, transport: Transport) -> str:
+    """Return the prompt so that it reaches the model as text, unless commands are allowed."""
     prompt = job.prompt
     if as_bool(job.config.get("allowSlashCommands"), False):
         return prompt
     if prompt.lstrip()[:1] in {"/", "$"}:
         prompt = f"{_NOT_A_COMMAND}{prompt}"
-    if way == "stream-json":
+    if transport == "stream-json":
         prompt = prompt.replace("@", "\\@")
     return prompt
 
 
 def instruction_files(job: Job) -> dict[str, bytes]:
     """Return the context file with the run's instructions; none without instructions."""
-    parts = [job.system_prompt, job.instructions.with_directive() if job.instructions is not None else ""]
-    words = "\n\n".join(part for part in parts if part)
-    return {INSTRUCTIONS_FILE: words.encode()} if words else {}
+    return {INSTRUCTIONS_FILE: job.standing_text.encode()} if job.standing_text else {}
 
 
-def run_settings(job: Job, way: Transport) -> dict[str, JsonValue]:
+def run_settings(job: Job, transport: Transport) -> dict[str, JsonValue]:
     """Return the settings of this run that win over the user's."""
     general: dict[str, JsonValue] = {"enableAutoUpdate": False, "enableAutoUpdateNotification": False}
     attempts = as_int(job.config.get("maxAttempts"), None)
@@ -114,19 +114,19 @@ def run_settings(job: Job, way: Transport) -> dict[str, JsonValue]:
     auth = _auth_type(job)
     if auth:
         settings["security"] = {"auth": {"selectedType": auth}}
-    if way == "stream-json" and job.request.mcp_servers:
+    if transport == "stream-json" and job.request.mcp_servers:
         settings["mcpServers"] = {server.name: _mcp_server(server) for server in job.request.mcp_servers}
     return settings
 
 
 def _auth_type(job: Job) -> str:
-    """Return the way to log in that was configured, or that the given variables mean; empty if neither says."""
-    given = {**job.settings.config_env, **job.request.env}
-    return as_string(job.config.get("authType"), "") or auth_type_of(given)
+    """Return the configured login method, else that of the run's variables; empty if there is none."""
+    env = {**job.settings.config_env, **job.request.env}
+    return as_string(job.config.get("authType"), "") or auth_type_of(env)
 
 
 def auth_type_of(variables: Mapping[str, str]) -> str:
-    """Return the way to log in that variables mean, in the agent's words; empty if they mean none."""
+    """Return the login method of variables, as Gemini CLI names it; empty if there is none."""
     if variables.get("GOOGLE_GENAI_USE_GCA") == "true":
         return "oauth-personal"
     if variables.get("GOOGLE_GENAI_USE_VERTEXAI") == "true":

@@ -1,9 +1,10 @@
-"""Gemini CLI's tools: what sort they are, and what they did to files. Pure."""
+"""Gemini CLI's tools: kinds, titles and parameters. Pure."""
 
 from typing import Final
 
 from dragoman.sdk import fields
-from dragoman.sdk.fields import Fields
+from dragoman.sdk.fields import Fields, JsonValue
+from dragoman.sdk.parsing import mcp_server_of
 from dragoman.v1 import event_pb2 as pb
 
 KINDS: Final = {
@@ -21,33 +22,33 @@ KINDS: Final = {
     "update_topic": pb.TOOL_KIND_THINK,
     "enter_plan_mode": pb.TOOL_KIND_SWITCH_MODE,
     "exit_plan_mode": pb.TOOL_KIND_SWITCH_MODE,
+    "activate_skill": pb.TOOL_KIND_SKILL,
 }
 WITHHELD: Final = frozenset({"write_file", "replace", "run_shell_command", "web_fetch"})
-"""Tools that are not even offered where nothing can be asked and nothing is allowed."""
-
-_MCP_PREFIX: Final = "mcp_"
+"""Tools that are not offered without questions and without rules that allow them."""
 
 
 def tool_name(call_id: str) -> str:
-    """Return the name in a call's id, which Gemini CLI puts before the model's own id."""
+    """Return the name in a call's ID, which Gemini CLI puts before the model's own ID."""
     return call_id.partition("__")[0] if "__" in call_id else ""
 
 
 def tool_kind(name: str) -> pb.ToolKind.ValueType:
-    """Return what sort of tool it is."""
-    return KINDS.get(name, pb.TOOL_KIND_MCP if name.startswith(_MCP_PREFIX) else pb.TOOL_KIND_OTHER)
+    """Return the kind of a tool."""
+    is_mcp = mcp_server_of(name, (), unprefixed=False) is not None
+    return KINDS.get(name, pb.TOOL_KIND_MCP if is_mcp else pb.TOOL_KIND_OTHER)
 
 
 def tool_title(name: str, parameters: Fields) -> str:
-    """Return what a call is about, in a few words."""
+    """Return a short title of a call."""
     keys = ("command", "file_path", "dir_path", "pattern", "query", "prompt", "name")
     return next(
         (f"{name}: {fields.text(parameters, key)}"[:200] for key in keys if fields.text(parameters, key)), name
     )
 
 
-def raw_input(name: str, update: Fields) -> dict[str, object]:
-    """Return of a call's parameters what the protocol's title, places and diff tell; it does not tell them itself."""
+def raw_input(name: str, update: Fields) -> dict[str, JsonValue]:
+    """Return the parameters of a call that follow from its title and diff; the protocol does not have them."""
     if name == "run_shell_command":
         title = fields.text(update, "title")
         return {"command": title} if title else {}

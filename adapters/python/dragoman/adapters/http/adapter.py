@@ -1,10 +1,10 @@
-"""What the HTTP adapter is: any agent that somebody serves."""
+"""The HTTP adapter: an agent that is a service."""
 
 import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import ClassVar, Final
+from typing import Final
 
 from dragoman.adapters.http.exchange import Call, Exchange, ExchangeError
 from dragoman.adapters.http.failures import failure_of_exchange, refused
@@ -23,55 +23,29 @@ from dragoman.adapters.http.plan import (
     wrong_config,
 )
 from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import (
-    AdapterInfo,
-    FailureError,
-    FailureInfo,
-    InProcessAdapter,
-    Job,
-    JsonValue,
-    Plan,
-    Settings,
-    Turn,
-    as_bool,
-    as_int,
-    as_object,
-    as_string,
-    capabilities,
-    shipped_documents,
-)
+from dragoman.sdk import FailureError, FailureInfo, InProcessAdapter, Job, Plan, Settings, Turn
+from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_object, as_string
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
-VERSION: Final = "1.0.0"
 CANCEL_LIMIT_S: Final = 5.0
-"""Seconds that a service may take to be told to stop."""
+"""Seconds that a request to stop may take."""
 
 _HEALTH_LIMIT_S: Final = 5.0
 _PACKAGES: Final = ("httpx2", "jsonpath", "h11")
 
 
 class HttpAdapter(InProcessAdapter):
-    """Asks an agent over HTTP."""
+    """Runs an agent over HTTP."""
 
-    install_hint: ClassVar[str] = "Install it with `pip install 'dragoman[http]'`."
+    spec = agent_spec(__package__)
 
     def __init__(self) -> None:
         self._listeners = Listeners()
 
-    def info(self) -> AdapterInfo:
-        """Say what the adapter is."""
-        return AdapterInfo(
-            type="http",
-            label="HTTP",
-            version=VERSION,
-            aliases=("http_agent", "webhook"),
-            **shipped_documents(__package__),
-            capabilities=_capabilities(),
-        )
-
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield what cannot be asked, or would be lost on the way."""
+        """Yield the fields that the request to the service could not have."""
         yield from wrong_config(request, settings.config, settings.model)
         if _is_installed():
             try:
@@ -80,21 +54,21 @@ class HttpAdapter(InProcessAdapter):
                 yield FieldViolation("config.paths", str(error))
 
     def plan(self, job: Job) -> Plan:
-        """Say where the request goes; keep its secrets as such."""
+        """Return a plan that names the address of the request and its secrets."""
         url = as_string(job.config.get("url"), "").partition("?")[0]
         notes = (f"{as_string(job.config.get('method'), 'POST')} {url}",)
         secrets = secrets_of(job)
         return Plan(argv=(), env=secrets, notes=notes, notices=tuple(warnings(url, secrets)))
 
     async def work(self, turn: Turn) -> None:
-        """Ask, and take the answer as it comes.
+        """Send the request, and read the answer as it arrives.
 
         Raises:
-            FailureError: it came to no good end.
+            FailureError: the run failed.
         """
         if not _is_installed():
-            message = f"Python packages that this adapter needs are not installed. {self.install_hint}"
-            raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="extra_missing"))
+            message = f"Python packages that this adapter needs are not installed. {self.spec.install_hint}"
+            raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="package_missing"))
         try:
             async with self._callback(turn) as (url, reports), _exchange(turn.job.config) as exchange:
                 await _converse(turn, exchange, url, reports)
@@ -105,7 +79,7 @@ class HttpAdapter(InProcessAdapter):
 
     @asynccontextmanager
     async def _callback(self, turn: Turn) -> AsyncIterator[tuple[str, "asyncio.Queue[Fields]"]]:
-        """Listen for the service if it is to call back; give the URL for it, and what it reports."""
+        """Listen for the service in mode callback; yield the URL for it, and its reports."""
         reports: asyncio.Queue[Fields] = asyncio.Queue()
         config = as_object(turn.job.config.get("callback"), {})
         if turn.job.config.get("mode") != "callback":
@@ -123,49 +97,28 @@ class HttpAdapter(InProcessAdapter):
                 base = as_string(config.get("url"), "").rstrip("/").replace("{port}", str(bound))
                 yield f"{base}/{token}", reports
         except OSError as error:
-            message = f"Callbacks cannot be listened for at {host}:{port} ({error.strerror})."
+            message = f"The adapter cannot listen for callbacks at {host}:{port} ({error.strerror})."
             info = FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="listener_failed", errors=(message,))
             raise FailureError(info) from error
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
-        """See whether the libraries are there, and the service, if the config says how to ask."""
+        """Detect the libraries, and the service if the config has its ``healthUrl``."""
         del env
         found = adapter_pb2.Detection(
             available=_is_installed(),
             auth=adapter_pb2.AUTH_STATE_NOT_NEEDED,
             confidence=adapter_pb2.DETECTION_CONFIDENCE_NOT_APPLICABLE,
             capabilities=self.describe().capabilities,
-            message="HTTP asks the service that config.url names.",
+            message="HTTP uses the service that config.url names.",
         )
         if not found.available:
             found.message = "Python packages that this adapter needs are not installed."
-            found.hint = self.install_hint
+            found.hint = self.spec.install_hint
         elif config.get("healthUrl"):
             problem = await _health(config)
             if problem:
                 found.problems.add(code="service_unhealthy", message=problem, hint="See config.healthUrl.")
         return found
-
-
-def _capabilities() -> pb.Capabilities:
-    return capabilities(
-        *(pb.FEATURE_PROMPT, pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_COST),
-        *(pb.FEATURE_RESUME, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE),
-        pb.FEATURE_AUTH_TOKEN,
-        resume=pb.RESUME_STYLE_CAPTURE,
-        permission_mode=pb.PERMISSION_MODE_NONE,
-        cancel=pb.CANCEL_STYLE_KILL,
-        notes={
-            pb.FEATURE_TEXT_DELTAS: "in mode stream",
-            pb.FEATURE_THINKING: "in mode stream, if the service tells it",
-            pb.FEATURE_COST: "if the service tells it",
-            pb.FEATURE_RESUME: "if the service gives a session id and takes it back",
-            pb.FEATURE_INSTRUCTIONS: "if config.body holds {{instructions}}",
-            pb.FEATURE_SYSTEM_PROMPT: "if config.body holds {{systemPrompt}}",
-            pb.FEATURE_MODEL_CHOICE: "if config.body holds {{model}}",
-            pb.FEATURE_AUTH_TOKEN: "sent as bearer token",
-        },
-    )
 
 
 def _is_installed() -> bool:
@@ -202,11 +155,11 @@ async def _converse(turn: Turn, exchange: Exchange, callback_url: str, reports: 
     except asyncio.CancelledError:
         url = conversation.cancel_url or as_string(job.config.get("cancelUrl"), "")
         if url:
-            await _tell_to_stop(turn, exchange, Call(url, "POST", headers))
+            await _request_stop(turn, exchange, Call(url, "POST", headers))
         raise
 
 
-async def _tell_to_stop(turn: Turn, exchange: Exchange, call: Call) -> None:
+async def _request_stop(turn: Turn, exchange: Exchange, call: Call) -> None:
     problem = ""
     try:
         async with asyncio.timeout(CANCEL_LIMIT_S):
@@ -215,12 +168,12 @@ async def _tell_to_stop(turn: Turn, exchange: Exchange, call: Call) -> None:
     except (RefusedError, ExchangeError, TimeoutError) as error:
         problem = str(error) or "it did not answer in time"
     if problem:
-        message = f"The service could not be told to stop: {problem}."
-        turn.run.notice(pb.SEVERITY_WARNING, "cancel_not_told", message)
+        message = f"The request to stop failed: {problem}."
+        turn.run.notice(pb.SEVERITY_WARNING, "cancel_not_sent", message)
 
 
 async def _health(config: Mapping[str, JsonValue]) -> str:
-    """Return what is wrong with the service; empty if nothing seems to be."""
+    """Return what is wrong with the service, or an empty text."""
     try:
         async with asyncio.timeout(_HEALTH_LIMIT_S), _exchange(config) as exchange:
             answer = await exchange.whole(Call(as_string(config.get("healthUrl"), "")))

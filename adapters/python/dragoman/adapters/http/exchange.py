@@ -1,4 +1,4 @@
-"""Requests and their answers: to the addresses that were checked, within bounds, and nowhere else by themselves."""
+"""Requests and their answers: only to addresses that were checked, and within bounds."""
 
 import asyncio
 import ssl
@@ -10,22 +10,22 @@ from urllib.parse import urljoin
 
 from dragoman.adapters.http.hosts import Gate, RefusedError, target_of
 
-if TYPE_CHECKING:  # an extra, imported when first needed
+if TYPE_CHECKING:  # imported when first needed
     import httpx2
 
 CONNECT_LIMIT_S: Final = 15.0
 SILENCE_LIMIT_S: Final = 600.0
-"""Seconds without a byte after which an answer is given up, where the run has no idle limit of its own."""
+"""Seconds without a byte after which a request fails, if the run has no idle limit of its own."""
 
 _MOST_REDIRECTS: Final = 5
 _REPEATED: Final = frozenset({307, 308})
 _MOVED: Final = frozenset({301, 302, 303})
 _HARMLESS: Final = frozenset({"accept", "content-type"})
-"""Headers for any host; the others may hold secrets, which are for the one that the config names."""
+"""Headers for any host; the others may hold secrets, which only the host of ``config.url`` gets."""
 
 
 class ExchangeError(Exception):
-    """There was no whole answer.
+    """The answer is missing or incomplete.
 
     Args:
         message: why, for people.
@@ -61,7 +61,7 @@ class Answer:
 
     @property
     def media_type(self) -> str:
-        """E.g. ``application/json``; empty if not said."""
+        """E.g. ``application/json``; empty if the answer has none."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -94,20 +94,20 @@ class Exchange:
         await self._client.aclose()
 
     def _make_client(self) -> "httpx2.AsyncClient":
-        import httpx2  # noqa: PLC0415 - an extra, and slow
+        import httpx2  # noqa: PLC0415 - slow to import
 
         context = ssl.create_default_context()
         if self._ca_file:
             context.load_verify_locations(cafile=self._ca_file)
         timeout = httpx2.Timeout(SILENCE_LIMIT_S, connect=CONNECT_LIMIT_S)
-        # Neither proxies nor anything else of our own environment: what was checked is what is connected to.
+        # No proxies or other settings of the adapter's environment: it connects to the addresses that were checked.
         return httpx2.AsyncClient(verify=context, trust_env=False, follow_redirects=False, timeout=timeout)
 
     async def whole(self, call: Call) -> Answer:
         """Make a request, and return its whole answer.
 
         Raises:
-            RefusedError: it leads where it may not.
+            RefusedError: its address is not allowed.
             ExchangeError: there was no whole answer.
         """
         try:
@@ -121,20 +121,20 @@ class Exchange:
 
     @asynccontextmanager
     async def begun(self, call: Call) -> AsyncIterator[tuple[Answer, AsyncIterator[bytes]]]:
-        """Make a request, and give its answer as it comes: its head, and the pieces of its body.
+        """Make a request, and yield its answer as it arrives: its head, and the pieces of its body.
 
         Raises:
-            RefusedError: it leads where it may not.
-            ExchangeError: there was no answer, or it broke off.
+            RefusedError: its address is not allowed.
+            ExchangeError: there was no answer, or it was cut.
         """
-        import httpx2  # noqa: PLC0415 - an extra, and slow
+        import httpx2  # noqa: PLC0415 - slow to import
 
         response, chunks = None, None
         try:
             async with asyncio.timeout(self._limit_s) as limit:
                 response = await self._send(call)
-                limit.reschedule(None)  # from here on, who reads decides
-            head = Answer(response.status_code, _lower(response.headers), b"", str(response.extensions["asked"]))
+                limit.reschedule(None)  # from here on, the reader has the limits
+            head = Answer(response.status_code, _lower(response.headers), b"", str(response.extensions["requested"]))
             chunks = self._chunks(response)
             yield head, chunks
         except httpx2.TimeoutException:
@@ -168,10 +168,10 @@ class Exchange:
             raise RefusedError(f"it redirects to {_without_query(there)}; redirects are not followed")
         if status in _MOVED and call.method != "GET":
             raise RefusedError(f"it answers a {call.method} with a redirect of status {status}, which would lose it")
-        return replace(call, url=there)  # whether it may go there is seen when it does
+        return replace(call, url=there)  # the gate checks it when the request is made
 
     async def _send_once(self, call: Call) -> Any:
-        import httpx2  # noqa: PLC0415 - an extra, and slow
+        import httpx2  # noqa: PLC0415 - slow to import
 
         target = target_of(call.url)
         try:
@@ -181,8 +181,8 @@ class Exchange:
             raise ExchangeError(f"The host {target.host} was not found ({reason}).", "host_not_found") from error
         url = httpx2.URL(call.url)
         is_own = target == self._gate.own
-        kept = {name: value for name, value in call.headers.items() if is_own or name.lower() in _HARMLESS}
-        headers = {"accept-encoding": "identity", **kept, "host": url.netloc.decode("ascii")}
+        sent = {name: value for name, value in call.headers.items() if is_own or name.lower() in _HARMLESS}
+        headers = {"accept-encoding": "identity", **sent, "host": url.netloc.decode("ascii")}
         for number, address in enumerate(addresses):
             request = self._client.build_request(
                 call.method,
@@ -197,13 +197,13 @@ class Exchange:
                 if number == len(addresses) - 1:
                     raise
                 continue
-            response.extensions["asked"] = call.url
+            response.extensions["requested"] = call.url
             return response
         raise AssertionError("there is at least one address")
 
     async def _chunks(self, response: Any) -> AsyncGenerator[bytes, None]:
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise ExchangeError("The answer is compressed, though that was not asked for.", "answer_compressed")
+            raise ExchangeError("The answer is compressed, though that was not requested.", "answer_compressed")
         left = self._most_bytes
         async for chunk in response.aiter_raw():
             left -= len(chunk)

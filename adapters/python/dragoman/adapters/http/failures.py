@@ -1,19 +1,13 @@
-"""What went wrong, in the protocol's words. Pure."""
+"""Failures of requests and answers. Pure."""
 
 from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.adapters.http.exchange import Answer, ExchangeError
-from dragoman.sdk import (
-    FailureInfo,
-    Job,
-    classify_http,
-    classify_text,
-    failure_from_hint,
-    parse_json_object,
-    unknown_session,
-)
+from dragoman.sdk import FailureInfo, Job
 from dragoman.sdk import fields as read
+from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, unknown_session
+from dragoman.sdk.fields import parse_json_object
 from dragoman.v1 import event_pb2 as pb
 
 _LONGEST: Final = 500
@@ -26,7 +20,7 @@ _EXCHANGE: Final = {
 
 
 def failure_of_exchange(error: ExchangeError) -> FailureInfo:
-    """Say what it means that there was no whole answer."""
+    """Return the failure of a missing or incomplete answer."""
     kind = _EXCHANGE.get(error.code, pb.FAILURE_KIND_NETWORK)
     return FailureInfo(kind, error.message, code=error.code, errors=(error.message,))
 
@@ -38,40 +32,40 @@ def refused(reason: str) -> FailureInfo:
 
 
 def failure_of_answer(answer: Answer, job: Job) -> FailureInfo:
-    """Say what an answer with a status of failure means."""
+    """Return the failure of an answer with an error status."""
     body = answer.body[:_LONGEST_BODY].decode("utf-8", "replace")
-    said = _said(answer.body) or f"HTTP status {answer.status}"
-    code, errors = f"http_{answer.status}", (said,)
+    message = _message(answer.body) or f"HTTP status {answer.status}"
+    code, errors = f"http_{answer.status}", (message,)
     if job.session.resumes and answer.status in {404, 409, 410, 422} and unknown_session(body):
         return FailureInfo(
-            pb.FAILURE_KIND_SESSION_LOST, said, code="session_unknown", errors=errors, http_status=answer.status
+            pb.FAILURE_KIND_SESSION_LOST, message, code="session_unknown", errors=errors, http_status=answer.status
         )
     hint = classify_http(answer.status, body, answer.headers, datetime.now(UTC))
     kind = failure_from_hint(hint).kind if hint is not None else pb.FAILURE_KIND_INVALID_CONFIG
     retry = hint.retry_not_before if hint is not None else None
-    message = f"The service answered with status {answer.status}: {said}"
+    message = f"The service answered with status {answer.status}: {message}"
     return FailureInfo(kind, message, code=code, errors=errors, retry_not_before=retry, http_status=answer.status)
 
 
-def failure_of_word(word: str, job: Job) -> FailureInfo:
-    """Say what it means that the service says it failed."""
-    said = word[:_LONGEST]
-    if job.session.resumes and unknown_session(word):
-        return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, said, code="session_unknown", errors=(said,))
-    hint = classify_text(word, datetime.now(UTC))
+def reported_failure(error: str, job: Job) -> FailureInfo:
+    """Return the failure of an error that the service reports in its answer."""
+    errors = (error[:_LONGEST],)
+    if job.session.resumes and unknown_session(error):
+        return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, errors[0], code="session_unknown", errors=errors)
+    hint = classify_text(error, datetime.now(UTC))
     kind = failure_from_hint(hint).kind if hint is not None else pb.FAILURE_KIND_PROCESS_CRASHED
     retry = hint.retry_not_before if hint is not None else None
-    message = f"The service says that the work failed: {said}"
-    return FailureInfo(kind, message, code="reported", errors=(said,), retry_not_before=retry)
+    message = f"The service reports a failure: {errors[0]}"
+    return FailureInfo(kind, message, code="reported", errors=errors, retry_not_before=retry)
 
 
-def unreadable(said: str) -> FailureInfo:
-    """Return the failure of an answer that is not what was agreed."""
-    message = f"The service's answer cannot be read: {said[:_LONGEST]}"
+def unreadable(reason: str) -> FailureInfo:
+    """Return the failure of an answer in an unexpected form."""
+    message = f"The service's answer cannot be read: {reason[:_LONGEST]}"
     return FailureInfo(pb.FAILURE_KIND_UNPARSEABLE_OUTPUT, message, code="answer_unreadable", errors=(message,))
 
 
-def _said(body: bytes) -> str:
+def _message(body: bytes) -> str:
     fields = parse_json_object(body)
     if fields is None:
         return body[:_LONGEST].decode("utf-8", "replace").strip()

@@ -1,19 +1,20 @@
-"""A streamed answer, cut into what it says: server-sent events, or lines of JSON. Pure."""
+"""The frames of a streamed answer: server-sent events, or lines of JSON. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from dragoman.sdk import Line, LineSplitter
+from dragoman.sdk import Line
+from dragoman.sdk.parsing import LineSplitter
 
 MOST_LINE_BYTES: Final = 4 * 1024 * 1024
 """Of one line; the rest of a longer one is cut, which makes it no JSON."""
 EVENT_STREAM: Final = "text/event-stream"
 DONE: Final = b"[DONE]"
-"""By which many services end a stream."""
+"""Ends the streams of many services."""
 
 
 class Frames:
-    """Cuts a stream.
+    """Splits a stream into frames.
 
     Args:
         media_type: of the answer; decides between the two formats.
@@ -30,7 +31,7 @@ class Frames:
             yield from self._line(line)
 
     def finish(self) -> Iterator[bytes]:
-        """Yield what came without its end."""
+        """Yield the frame that has no end."""
         for line in self._splitter.finish():
             yield from self._line(line)
         yield from self._event()
@@ -45,7 +46,7 @@ class Frames:
             yield from self._event()
             return
         name, _, value = data.partition(b":")
-        if name == b"data":  # other fields say nothing that an agent means; comments keep the line open
+        if name == b"data":  # other fields have no content; comments keep the connection open
             self._data.append(value.removeprefix(b" "))
 
     def _event(self) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Where requests may go: hosts by an allow-list, and of their addresses only public ones, unless said otherwise.
+"""The hosts that requests may go to: by an allow-list, and only at public addresses unless configured otherwise.
 
 A name is resolved once and the connection goes to the address that was checked: a second answer of the name
 service cannot lead elsewhere.
@@ -21,7 +21,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class RefusedError(Exception):
-    """A place that requests may not go to, and why."""
+    """A URL that requests may not go to; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ def target_of(url: str) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What may be reached.
+    """The hosts and networks that requests may go to.
 
     Attributes:
         own: the target that the configuration itself names.
         hosts: further hosts: a name, ``*.name``, each with a port if it is not any.
-        networks: networks that are not public and may be reached all the same.
+        networks: networks that are not public and are allowed nevertheless.
     """
 
     own: Target
@@ -68,7 +68,7 @@ class Gate:
     networks: tuple[Network, ...] = ()
 
     def check_host(self, target: Target) -> None:
-        """Let a host pass, or not.
+        """Check a host.
 
         Raises:
             RefusedError: it is not allowed.
@@ -82,7 +82,7 @@ class Gate:
         raise RefusedError(f"{shown} is not allowed; list its host in config.allowedHosts if it is meant")
 
     def allows(self, address: Address) -> bool:
-        """Tell whether an address may be connected to: public, whatever it embeds too, or listed."""
+        """Return whether an address is allowed: public, with the addresses that it embeds, or listed."""
         forms = list(_forms(address))
         listed = all(any(form in network for network in self.networks) for form in forms[-1:])
         return listed or all(form.is_global and not form.is_multicast for form in forms)
@@ -114,7 +114,7 @@ def _is_meant(pattern: str, target: Target) -> bool:
 
 
 def _forms(address: Address) -> Iterator[Address]:
-    """Yield an address and the one that it stands for, which is where packets go."""
+    """Yield an address and the one that it embeds, which is where packets go."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour

@@ -1,7 +1,7 @@
-"""The adapter's own listener, at which services report: one address for all runs that name it, a token for each.
+"""The adapter's own listener for reports of services: runs with the same address share it, each with its own token.
 
-What it takes is a POST to ``/<token>`` with JSON, small, and soon. It knows no other path; who has no token learns
-nothing, not even by time.
+It accepts a POST to ``/<token>`` with JSON, within bounds of size and time, and no other path. Without a token a
+client learns nothing, not even from the time of an answer.
 """
 
 import asyncio
@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import structlog
 from dragoman.protocol.logs import failure_fields
-from dragoman.sdk import parse_json_object
-from dragoman.sdk.fields import Fields
+from dragoman.sdk.fields import Fields, parse_json_object
 
 REQUEST_LIMIT_S: Final = 15.0
 """Seconds that a request may take to arrive."""
@@ -23,7 +22,7 @@ MOST_CONNECTIONS: Final = 64
 _MOST_HEAD: Final = 32 * 1024
 
 Take = Callable[[Fields], bool]
-"""Takes a report; False if none is wanted any more."""
+"""Takes a report; False if the run needs no more."""
 
 _log = structlog.get_logger("dragoman.adapters.http")
 
@@ -50,7 +49,7 @@ class Listener:
         return bool(self._takers)
 
     async def open(self) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
             OSError: the address cannot be listened at.
@@ -58,7 +57,7 @@ class Listener:
         self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_MOST_HEAD)
 
     async def close(self) -> None:
-        """Stop, and break off what goes on."""
+        """Stop listening, and close the open connections."""
         if self._server is not None:
             self._server.close()
         for task in tuple(self._connections):
@@ -66,17 +65,17 @@ class Listener:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def admit(self, take: Take) -> str:
-        """Return a new token, under which reports are taken from now on."""
+        """Return a new token for reports."""
         token = secrets.token_urlsafe(32)
         self._takers[token.encode()] = take
         return token
 
     def dismiss(self, token: str) -> None:
-        """Take no more under a token."""
+        """Reject further reports with a token."""
         del self._takers[token.encode()]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
+        task = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
@@ -97,7 +96,7 @@ class Listener:
 
     async def _one(self, reader: asyncio.StreamReader) -> int:
         """Take one request, and return the status of its answer."""
-        import h11  # noqa: PLC0415 - comes with the extra
+        import h11  # noqa: PLC0415 - rarely needed
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD)
         taker: Take | None = None
@@ -130,10 +129,10 @@ class Listener:
         return 204 if taker is not None and taker(fields) else 404
 
     def _taker(self, target: bytes) -> Take | None:
-        given = target.partition(b"?")[0].rpartition(b"/")[2]
+        sent = target.partition(b"?")[0].rpartition(b"/")[2]
         found = None
-        for token, take in self._takers.items():  # all of them: how long it takes must not tell how near one is
-            if secrets.compare_digest(token, given):
+        for token, take in self._takers.items():  # all of them: the time must not depend on the token
+            if secrets.compare_digest(token, sent):
                 found = take
         return found
 
@@ -147,7 +146,7 @@ class Listeners:
 
     @asynccontextmanager
     async def token(self, host: str, port: int, take: Take) -> AsyncIterator[tuple[str, int]]:
-        """Listen for one run: give its token, and the port.
+        """Listen for one run: yield its token, and the port.
 
         Port 0 takes a free one, for this run alone.
 
@@ -166,5 +165,5 @@ class Listeners:
         finally:
             listener.dismiss(token)
             if not listener.is_needed:
-                self._open = {place: item for place, item in self._open.items() if item is not listener}
+                self._open = {key: item for key, item in self._open.items() if item is not listener}
                 await listener.close()

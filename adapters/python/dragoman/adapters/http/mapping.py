@@ -1,13 +1,14 @@
-"""What an answer says, found by JSON path (RFC 9535). Pure.
+"""The values in an answer, by JSON path (RFC 9535). Pure.
 
-Answers are untrusted: a path that finds nothing, or something of another kind, says nothing.
+Answers are untrusted: a path that finds nothing, or a value of another type, reads as absent.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from dragoman.sdk import JsonValue, Report, as_number, as_string, compact
+from dragoman.sdk import Report
+from dragoman.sdk.fields import JsonValue, as_number, as_string, compact
 from dragoman.v1 import event_pb2 as pb
 
 Fields = Mapping[str, JsonValue]
@@ -31,7 +32,7 @@ DEFAULT_PATHS: Final[Mapping[str, str]] = {
     "cachedTokens": "$.usage.cachedTokens",
     "costUsd": "$.usage.costUsd",
 }
-"""Where things are, unless ``config.paths`` says otherwise."""
+"""The paths, unless ``config.paths`` has others."""
 RUNNING: Final = ("accepted", "pending", "queued", "running", "in_progress", "processing", "started")
 SUCCEEDED: Final = ("succeeded", "success", "completed", "complete", "done", "finished", "ok")
 FAILED: Final = ("failed", "failure", "error", "cancelled", "canceled", "expired", "timed_out")
@@ -42,7 +43,7 @@ _LONGEST: Final = 256 * 1024  # characters of an answer that make the summary
 
 
 class PathError(ValueError):
-    """A JSON path that is none."""
+    """An invalid JSON path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +52,28 @@ class Paths:
 
     Raises:
         PathError: by ``compiled``.
-        ImportError: by ``compiled``: the extra is not installed.
+        ImportError: by ``compiled``: jsonpath is not installed.
     """
 
     _compiled: Mapping[str, Any]
 
     @classmethod
-    def compiled(cls, wanted: Mapping[str, JsonValue]) -> "Paths":
-        """Compile the paths that a config gives, over the defaults."""
-        import jsonpath  # noqa: PLC0415 - an extra
+    def compiled(cls, configured: Mapping[str, JsonValue]) -> "Paths":
+        """Compile the paths of a config, over the defaults."""
+        import jsonpath  # noqa: PLC0415 - rarely needed
 
-        made = {}
-        for name, text in {**DEFAULT_PATHS, **wanted}.items():
+        paths = {}
+        for name, text in {**DEFAULT_PATHS, **configured}.items():
             try:
-                made[name] = jsonpath.compile(str(text)) if text else None
+                paths[name] = jsonpath.compile(str(text)) if text else None
             except jsonpath.JSONPathError as error:
                 reason = str(error).strip().partition("\n")[0]
                 raise PathError(f"{name}: {reason}") from error
-        return cls(made)
+        return cls(paths)
 
     def find(self, name: str, fields: Fields) -> JsonValue:
-        """Return the first thing that a path finds; None if it finds nothing."""
-        import jsonpath  # noqa: PLC0415 - an extra
+        """Return the first value that a path finds; None if it finds nothing."""
+        import jsonpath  # noqa: PLC0415 - rarely needed
 
         path = self._compiled.get(name)
         if path is None:
@@ -92,25 +93,29 @@ class Paths:
         return compact(value)
 
     def state(self, fields: Fields) -> State:
-        """Say how far a task is: by its word for it, else by what is there."""
-        word = self.text("status", fields).casefold()
-        if word in FAILED:
+        """Return the state of a task: by its status, else by its error."""
+        status = self.text("status", fields).casefold()
+        if status in FAILED:
             return "failed"
-        if word in SUCCEEDED:
+        if status in SUCCEEDED:
             return "succeeded"
-        if word:
-            return "running"  # known or not: the end has a word of its own
+        if status:
+            return "running"  # an unknown status is none of the final ones
         return "failed" if self.failure(fields) else "succeeded"
 
+    def is_done(self, fields: Fields) -> bool:
+        """Return whether a frame of a stream is the last."""
+        return self.find("done", fields) not in (None, False, "", 0) or bool(self.failure(fields))
+
     def failure(self, fields: Fields) -> str:
-        """Return the error that an answer tells; empty if it tells none."""
+        """Return the error of an answer; empty if it has none."""
         error = self.text("error", fields)
         if self.find("ok", fields) is False:
-            return error or "The service says that it failed."
+            return error or "The service reports a failure."
         return error if error not in {"false", "{}", "[]"} else ""
 
     def report(self, fields: Fields, report: Report) -> None:
-        """Note what an answer says of the run; what it does not say stays as it is."""
+        """Note the values of an answer; values that it does not have stay as they are."""
         report.has_output = True
         report.session_id = as_string(self.find("sessionId", fields), report.session_id)
         report.model = as_string(self.find("model", fields), report.model)
@@ -123,7 +128,7 @@ class Paths:
             report.usage = usage
 
     def usage(self, fields: Fields) -> pb.Usage | None:
-        """Return tokens and cost; None if neither is said."""
+        """Return tokens and cost; None if the answer has neither."""
         usage = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
         for name, ours in _TOKENS.items():
             count = self.find(name, fields)

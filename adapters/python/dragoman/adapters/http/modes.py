@@ -1,4 +1,4 @@
-"""The ways in which a service answers: at once, as a stream, when it is asked again, or by calling back."""
+"""The modes in which a service answers: at once, as a stream, to polls, or by callbacks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -8,24 +8,15 @@ from typing import Final
 from urllib.parse import urljoin
 
 from dragoman.adapters.http.exchange import Answer, Call, Exchange, ExchangeError
-from dragoman.adapters.http.failures import failure_of_answer, failure_of_word, unreadable
+from dragoman.adapters.http.failures import failure_of_answer, reported_failure, unreadable
 from dragoman.adapters.http.frames import DONE, Frames
 from dragoman.adapters.http.mapping import Fields, Paths
-from dragoman.sdk import (
-    FailureError,
-    Line,
-    Terminal,
-    Turn,
-    as_number,
-    as_object,
-    compact,
-    log_event,
-    parse_json_object,
-)
+from dragoman.sdk import FailureError, Line, Terminal, Turn, log_event
+from dragoman.sdk.fields import as_number, as_object, compact, parse_json_object
 from dragoman.v1 import event_pb2 as pb
 
 POLL_S: Final = 2.0
-"""Seconds between two looks at a task, where neither the config nor the service says otherwise."""
+"""Seconds between two polls, unless the config or the service has another interval."""
 MOST_POLL_S: Final = 300.0
 _MOST_FAILED_POLLS: Final = 5
 _ITEM: Final = "answer"
@@ -33,33 +24,33 @@ _THOUGHT: Final = "thinking"
 
 
 class Conversation:
-    """What is known of one run's work at the service.
+    """One run at the service.
 
     Args:
         turn: the attempt.
         exchange: makes requests.
-        paths: where things are in answers.
+        paths: the paths of values in answers.
         headers: of every request.
     """
 
     def __init__(self, turn: Turn, exchange: Exchange, paths: Paths, headers: Mapping[str, str]) -> None:
         self.cancel_url = ""
-        """Where the service can be asked to stop, as it says itself."""
+        """The URL for requests to stop, if the service has named one."""
         self._turn = turn
         self._exchange = exchange
         self._paths = paths
         self._headers = headers
         self._base = ""
-        """Where the last answer came from; what it names may be relative to it."""
+        """The URL of the last answer; URLs in it may be relative."""
         self._streamed = ""
         self._session = ""
 
     async def at_once(self, call: Call) -> None:
-        """Take the answer as the end of the work."""
+        """Take the answer as the result."""
         answer = await self._begun(call)
         fields = self._fields(answer)
         if answer.status == 202 or self._paths.state(fields) == "running":
-            raise FailureError(unreadable("It says that the work goes on; use config.mode poll, or callback."))
+            raise FailureError(unreadable("The service has not finished; use config.mode poll, or callback."))
         self._end(fields)
 
     async def stream(self, call: Call) -> None:
@@ -70,7 +61,7 @@ class Conversation:
                 raise FailureError(failure_of_answer(whole, self._turn.job))
             self._base = head.url
             last: Fields | None = None
-            async with aclosing(self._frames(Frames(head.media_type), chunks)) as frames:
+            async with aclosing(_frames(self._turn, Frames(head.media_type), chunks)) as frames:
                 async for data in frames:
                     last, is_done = self._frame(data, last)
                     if is_done:
@@ -79,25 +70,25 @@ class Conversation:
         raise ExchangeError("The stream ended before the service said that it was done.", "stream_cut")
 
     async def poll(self, call: Call) -> None:
-        """Have the work accepted, then ask how far it is until it is done."""
+        """Start a task, and poll its state until it is done."""
         answer = await self._begun(call)
         fields = self._fields(answer)
         url = self._paths.text("statusUrl", fields) or answer.headers.get("location", "")
         while self._paths.state(fields) == "running" or (answer.status == 202 and url):
             if not url:
-                raise FailureError(unreadable("It says that the work goes on, and not where to ask for it."))
+                raise FailureError(unreadable("The service has not finished, and names no URL to poll."))
             await asyncio.sleep(self._pause(answer))
             url = urljoin(answer.url, url)
             before = answer.body
-            answer = await self._looked(Call(url, "GET", self._headers))
+            answer = await self._poll_once(Call(url, "GET", self._headers))
             fields = self._fields(answer)
-            if answer.body != before:  # asking is no sign of life; news are
+            if answer.body != before:  # an unchanged answer is no sign of activity
                 self._turn.activity()
                 self._note(fields)
         self._end(fields)
 
     async def wait(self, call: Call, reports: "asyncio.Queue[Fields]") -> None:
-        """Have the work accepted, then wait until the service reports that it is done."""
+        """Start a task, and wait until the service reports that it is done."""
         accepted = self._fields(await self._begun(call), may_be_empty=True)
         self._note(accepted)
         if self._paths.failure(accepted):
@@ -110,7 +101,7 @@ class Conversation:
                 self._end(fields)
                 return
 
-    # What an answer means.
+    # Answers.
 
     async def _begun(self, call: Call) -> Answer:
         answer = await self._exchange.whole(call)
@@ -119,8 +110,8 @@ class Conversation:
             raise FailureError(failure_of_answer(answer, self._turn.job))
         return answer
 
-    async def _looked(self, call: Call) -> Answer:
-        """Look at a task; a look that fails for the moment is repeated."""
+    async def _poll_once(self, call: Call) -> Answer:
+        """Poll a task; a poll that fails temporarily is repeated."""
         tries = 0
         while True:
             tries += 1
@@ -137,9 +128,9 @@ class Conversation:
             await asyncio.sleep(self._pause(None))
 
     def _pause(self, answer: Answer | None) -> float:
-        told = answer.headers.get("retry-after", "") if answer is not None else ""
-        if told.isascii() and told.isdigit():
-            return min(float(told), MOST_POLL_S)
+        seconds = answer.headers.get("retry-after", "") if answer is not None else ""
+        if seconds.isascii() and seconds.isdigit():
+            return min(float(seconds), MOST_POLL_S)
         config = as_object(self._turn.job.config.get("poll"), {})
         return as_number(config.get("intervalSec"), POLL_S)
 
@@ -156,7 +147,7 @@ class Conversation:
         raise FailureError(unreadable(answer.body[:200].decode("utf-8", "replace")))
 
     def _note(self, fields: Fields) -> None:
-        """Note what an answer says, and tell the session once it is known."""
+        """Note the values of an answer, and emit the session once it is known."""
         report = self._turn.report
         self._paths.report(fields, report)
         named = self._paths.text("cancelUrl", fields)
@@ -175,23 +166,15 @@ class Conversation:
             run.emit(pb.AgentEvent(text=pb.Text(item_id=_ITEM, whole=report.summary)))
         if report.usage is not None:
             run.emit(pb.AgentEvent(usage=report.usage))
-        word = self._paths.failure(fields)
-        if word or self._paths.state(fields) == "failed":
-            raise FailureError(failure_of_word(word or self._paths.text("status", fields), self._turn.job))
+        error = self._paths.failure(fields)
+        if error or self._paths.state(fields) == "failed":
+            raise FailureError(reported_failure(error or self._paths.text("status", fields), self._turn.job))
         report.terminal = Terminal(succeeded=True)
 
     # Streams.
 
-    async def _frames(self, frames: Frames, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        async for chunk in chunks:
-            self._turn.activity()
-            for data in frames.feed(chunk):
-                yield data
-        for data in frames.finish():
-            yield data
-
     def _frame(self, data: bytes, last: Fields | None) -> tuple[Fields | None, bool]:
-        """Take a frame; return what is known as the last one, and whether it says that it is."""
+        """Take a frame; return the last one with values, and whether the stream is done."""
         if data.strip() == DONE:
             return last, True
         fields = parse_json_object(data)
@@ -201,25 +184,30 @@ class Conversation:
         events = list(self._events(fields))
         before = (self._session, self._turn.report.usage)
         self._note(fields)
-        is_done = self._is_done(fields)
+        is_done = self._paths.is_done(fields)
         if not events and not is_done and before == (self._session, self._turn.report.usage):
             events = [log_event("stdout", Line(data, 0, complete=True))]  # nothing is lost
         self._turn.run.emit_all(events)
         return fields, is_done
 
-    def _is_done(self, fields: Fields) -> bool:
-        done = self._paths.find("done", fields)
-        return done not in (None, False, "", 0) or bool(self._paths.failure(fields))
-
     def _events(self, fields: Fields) -> Iterator[pb.AgentEvent]:
-        thought, said = self._paths.text("thinking", fields), self._paths.text("delta", fields)
+        thought, words = self._paths.text("thinking", fields), self._paths.text("delta", fields)
         if thought:
             yield pb.AgentEvent(thinking=pb.Thinking(item_id=_THOUGHT, delta=thought))
-        if said:
-            self._streamed += said
-            yield pb.AgentEvent(text=pb.Text(item_id=_ITEM, delta=said))
+        if words:
+            self._streamed += words
+            yield pb.AgentEvent(text=pb.Text(item_id=_ITEM, delta=words))
 
     def _end_of_stream(self, last: Fields | None) -> None:
         self._turn.run.emit(pb.AgentEvent(text=pb.Text(item_id=_ITEM)))
         self._turn.report.summary = self._turn.report.summary or self._streamed
         self._end(last or {})
+
+
+async def _frames(turn: Turn, frames: Frames, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for chunk in chunks:
+        turn.activity()
+        for data in frames.feed(chunk):
+            yield data
+    for data in frames.finish():
+        yield data

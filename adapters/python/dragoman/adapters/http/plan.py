@@ -1,4 +1,4 @@
-"""From a job to what is asked of the service. Pure."""
+"""From a job to the request to the service. Pure."""
 
 import ipaddress
 import re
@@ -9,23 +9,15 @@ from typing import Final
 from dragoman.adapters.http.exchange import Call
 from dragoman.adapters.http.hosts import Gate, RefusedError, target_of
 from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import (
-    Job,
-    JsonValue,
-    as_int,
-    as_number,
-    as_object,
-    as_string,
-    as_string_list,
-    compact,
-    render,
-)
+from dragoman.sdk import Job
+from dragoman.sdk.fields import JsonValue, as_int, as_number, as_object, as_string, as_string_list, compact
+from dragoman.sdk.run import render
 from dragoman.v1 import adapter_pb2
 
 TOKEN_VARIABLE: Final = "HTTP_BEARER_TOKEN"  # noqa: S105 - a name
-"""Where the run's own environment keeps the token: its name says that it is a secret."""
+"""The variable of the run's environment with the token; by its name the SDK redacts the value."""
 HEADER_VARIABLE: Final = "HTTP_HEADER_SECRET_"
-"""Where it keeps the variables that headers name, each behind this."""
+"""Begins the names of the variables that headers use."""
 
 DEFAULT_BODY: Final[Mapping[str, JsonValue]] = {
     "prompt": "{{prompt}}",
@@ -36,7 +28,7 @@ DEFAULT_BODY: Final[Mapping[str, JsonValue]] = {
     "runId": "{{runId}}",
     "callbackUrl": "{{callbackUrl}}",
 }
-"""What is sent unless ``config.body`` says otherwise; of this one, what is empty is left out."""
+"""The body unless ``config.body`` has another; members that are empty are left out."""
 
 DEFAULT_RESPONSE_S: Final = 600.0
 DEFAULT_RESPONSE_BYTES: Final = 16 * 1024 * 1024
@@ -48,7 +40,7 @@ _NEEDS: Final = {"system_prompt": "systemPrompt", "instructions": "instructions"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may come, and for how long."""
+    """The bounds of an answer."""
 
     response_s: float
     response_bytes: int
@@ -63,7 +55,7 @@ def bounds_of(config: Mapping[str, JsonValue]) -> Bounds:
 
 
 def gate_of(config: Mapping[str, JsonValue]) -> Gate:
-    """Return what may be reached.
+    """Return the hosts and networks that requests may go to.
 
     Raises:
         RefusedError: ``config.url`` is no URL.
@@ -76,14 +68,14 @@ def gate_of(config: Mapping[str, JsonValue]) -> Gate:
     )
 
 
-def given_env(job: Job) -> Mapping[str, str]:
-    """Return the variables that the caller gave. Nothing of our own environment goes out."""
+def request_env(job: Job) -> Mapping[str, str]:
+    """Return the variables of the request. Nothing of the adapter's environment is sent."""
     return {**job.settings.config_env, **job.request.env}
 
 
 def secrets_of(job: Job) -> dict[str, str]:
-    """Return the run's secrets as variables whose names say so, which keeps them out of every event."""
-    env = given_env(job)
+    """Return the run's secrets as variables; by their names the SDK redacts the values."""
+    env = request_env(job)
     variable = as_string(job.config.get("bearerTokenVariable"), "")
     token = env.get(variable, "") if variable else job.request.auth_token
     found = {TOKEN_VARIABLE: token} if token else {}
@@ -96,7 +88,7 @@ def secrets_of(job: Job) -> dict[str, str]:
 
 
 def warnings(url: str, secrets: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield codes and messages of what works, and should not be done."""
+    """Yield codes and messages of unsafe settings."""
     target = target_of(url)
     is_here = target.host in {"localhost", "::1"} or target.host.startswith("127.")
     if secrets and target.scheme == "http" and not is_here:
@@ -105,18 +97,18 @@ def warnings(url: str, secrets: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def headers_of(job: Job, secrets: Mapping[str, str], values: Mapping[str, JsonValue]) -> dict[str, str]:
     """Return the headers of every request to the service."""
-    made = {"accept": "application/json, text/event-stream, application/x-ndjson;q=0.9, */*;q=0.5"}
+    headers = {"accept": "application/json, text/event-stream, application/x-ndjson;q=0.9, */*;q=0.5"}
     for name, template in as_object(job.config.get("headers"), {}).items():
         text = _ENV.sub(lambda match: secrets.get(f"{HEADER_VARIABLE}{match[1]}", ""), as_string(template, ""))
-        # What a template puts in must not begin another header.
-        made[name.lower()] = "".join(char for char in render(text, values).text if char.isprintable())
+        # The values of a template must not begin another header.
+        headers[name.lower()] = "".join(char for char in render(text, values).text if char.isprintable())
     if secrets.get(TOKEN_VARIABLE):
-        made["authorization"] = f"Bearer {secrets[TOKEN_VARIABLE]}"
-    return made
+        headers["authorization"] = f"Bearer {secrets[TOKEN_VARIABLE]}"
+    return headers
 
 
 def values_of(job: Job, callback_url: str) -> dict[str, JsonValue]:
-    """Return what templates can name: the seeds' values, and those of this run."""
+    """Return the values of templates: those of all adapters, and those of this request."""
     return {
         **job.template_values,
         "prompt": job.prompt,
@@ -130,7 +122,7 @@ def values_of(job: Job, callback_url: str) -> dict[str, JsonValue]:
 
 
 def call_of(job: Job, headers: Mapping[str, str], values: Mapping[str, JsonValue]) -> Call:
-    """Return the request that begins the work."""
+    """Return the request that starts the run."""
     body: JsonValue
     if "body" in job.config:
         body = _filled(job.config["body"], values)
@@ -156,7 +148,7 @@ def _filled(template: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
 def wrong_config(
     request: adapter_pb2.ExecuteRequest, config: Mapping[str, JsonValue], model: str
 ) -> Iterator[FieldViolation]:
-    """Yield what is wrong with a config beyond its schema, and with what a request wants of it."""
+    """Yield what is wrong with a config beyond its schema, and with the fields of a request."""
     for name in ("url", "healthUrl", "cancelUrl"):
         if config.get(name):
             try:

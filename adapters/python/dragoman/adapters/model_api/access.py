@@ -1,4 +1,4 @@
-"""Who is asked, where, with which key, for which model: from a run's config and environment."""
+"""The provider, address, key and model of a run, from its settings and environment."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,8 @@ from dragoman.adapters.model_api.providers import (
     Service,
     is_installed,
 )
-from dragoman.sdk import FailureError, FailureInfo, Job, Model, as_object, as_string
+from dragoman.sdk import FailureError, FailureInfo, Job, Model
+from dragoman.sdk.fields import as_object, as_string
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
@@ -27,46 +28,46 @@ ALIASES: Final[Mapping[str, Provider]] = {
     "openai_api": OPENAI,
     "openai-api": OPENAI,
 }
-"""Names of the adapter that say who is asked."""
+"""Names of the adapter that choose a provider."""
 
 _LIST_LIMIT_S: Final = 10.0
 
 
-def provider_named(wanted: str, alias: str, *layers: Mapping[str, str]) -> Provider:
-    """Return who is asked: as the config says, as the adapter's alias says, or whose key is found first.
+def provider_named(name: str, alias: str, *layers: Mapping[str, str]) -> Provider:
+    """Return the provider: by the setting, by the adapter's alias, or the first one with a key.
 
     Args:
-        wanted: ``config.provider``; empty if not said.
-        alias: the name by which the adapter was asked for.
-        layers: environments, the caller's before what is inherited.
+        name: ``config.provider``, or empty.
+        alias: the adapter's name in the request.
+        layers: environments, the caller's before the inherited one.
     """
-    named = PROVIDERS.get(wanted) or ALIASES.get(alias)
+    named = PROVIDERS.get(name) or ALIASES.get(alias)
     if named is not None:
         return named
     for layer in layers:
         for provider in PROVIDERS.values():
-            if any(layer.get(name) for name in provider.key_variables):
+            if any(layer.get(variable) for variable in provider.key_variables):
                 return provider
     return ANTHROPIC
 
 
 def provider_of(job: Job, env: Mapping[str, str]) -> Provider:
-    """Return who is asked in a run. ``env`` is all that an agent of it would get."""
+    """Return the provider of a run. ``env`` is the environment that an agent would get."""
     request = job.request
-    # A router passes on the adapter's type, whatever name it was asked for; the agent's own record may still tell.
+    # A router sends the adapter's type in place of an alias; the agent's record may still have the alias.
     alias = request.adapter if request.adapter in ALIASES else request.agent.adapter_type
-    return provider_named(as_string(job.config.get("provider"), ""), alias, _given(job), env)
+    return provider_named(as_string(job.config.get("provider"), ""), alias, _own_environment(job), env)
 
 
 def model_of(provider: Provider, job: Job, env: Mapping[str, str]) -> str:
-    """Return the model to ask.
+    """Return the model of a run.
 
     Raises:
-        FailureError: none was chosen, and the provider has no default.
+        FailureError: none is set, and the provider has no default.
     """
     model = job.settings.model or env.get(provider.model_variable) or provider.default_model
     if not model:
-        message = f"No model was chosen, and {provider.name} has no default. Set model, or {provider.model_variable}."
+        message = f"No model is set, and {provider.name} has no default. Set model, or {provider.model_variable}."
         raise FailureError(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="model_missing"))
     return model
 
@@ -79,18 +80,20 @@ def access_to(provider: Provider, job: Job, env: Mapping[str, str]) -> Access:
     Raises:
         FailureError: there is no key, or none that may be sent there.
     """
-    given = _given(job)
+    own = _own_environment(job)
     url = env.get(provider.url_variable, "")
-    layers = (given,) if given.get(provider.url_variable) else (given, env)
+    layers = (own,) if own.get(provider.url_variable) else (own, env)
     for layer in layers:
         for name in provider.key_variables:
             if layer.get(name):
                 return Access(layer[name], name, url, env.get("OPENAI_ORG_ID", ""), env.get("OPENAI_PROJECT_ID", ""))
     if provider is OPENAI and url:
-        return Access("", "", url)  # servers on one's own machine want none
+        return Access("", "", url)  # local servers need none
     names = " or ".join(provider.key_variables)
-    if given.get(provider.url_variable):
-        message = f"The run sets {provider.url_variable}; our own key is not sent there. Set {names} in env too."
+    if own.get(provider.url_variable):
+        message = (
+            f"The run sets {provider.url_variable}; the adapter's key is not sent there. Set {names} in env too."
+        )
     else:
         message = f"There is no key: set {names} in env."
     raise FailureError(FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, code="key_missing", errors=(message,)))
@@ -112,6 +115,6 @@ async def listed_models(request: adapter_pb2.ListModelsRequest) -> Sequence[Mode
     return ()
 
 
-def _given(job: Job) -> Mapping[str, str]:
-    """Return what the caller itself put into the environment."""
+def _own_environment(job: Job) -> Mapping[str, str]:
+    """Return the variables that the request itself sets."""
     return {**job.settings.config_env, **job.request.env}

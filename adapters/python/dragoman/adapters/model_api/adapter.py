@@ -1,90 +1,51 @@
 """What the model API adapter is: an agent for a machine without agents."""
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import ClassVar, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from dragoman.adapters.model_api import access
 from dragoman.adapters.model_api.loop import Loop
-from dragoman.adapters.model_api.providers import (
-    ANTHROPIC,
-    INSTALL_HINT,
-    OPENAI,
-    PROVIDERS,
-    Service,
-    is_installed,
-    sdk_version,
-)
+from dragoman.adapters.model_api.providers import ANTHROPIC, OPENAI, Service, is_installed, sdk_version
 from dragoman.adapters.model_api.reply import Message
 from dragoman.adapters.model_api.tools import offered
 from dragoman.adapters.model_api.transcripts import Transcripts, is_session_id, settled, state_directory
 from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import (
-    AdapterInfo,
-    FailureError,
-    FailureInfo,
-    InProcessAdapter,
-    JsonValue,
-    Settings,
-    Turn,
-    as_bool,
-    as_string,
-    capabilities,
-    rules,
-    shipped_documents,
-)
+from dragoman.sdk import FailureError, FailureInfo, InProcessAdapter, Settings, Turn, rules
+from dragoman.sdk.detection import Billing
+from dragoman.sdk.fields import JsonValue, as_bool, as_string
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
-VERSION: Final = "1.0.0"
 WHOLE_FILES: Final = "wholeFiles"
 """The native mode in which files may only be written as a whole."""
 
-INHERITED: Final = (
-    *(name for item in PROVIDERS.values() for name in (*item.key_variables, item.url_variable, item.model_variable)),
-    *("OPENAI_ORG_ID", "OPENAI_PROJECT_ID"),
-)
-
 
 class ModelApiAdapter(InProcessAdapter):
-    """Talks to a model itself, and lets it read and write files."""
+    """Calls a model itself, and lets it read and write files."""
 
-    inherit: ClassVar[Collection[str]] = INHERITED
-    api_key_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY")
-    login_hint: ClassVar[str] = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY in env."
-    install_hint: ClassVar[str] = INSTALL_HINT
-
-    def info(self) -> AdapterInfo:
-        """Say what the adapter is."""
-        return AdapterInfo(
-            type="model_api",
-            label="Model API",
-            version=VERSION,
-            aliases=("api-fallback", "api_fallback", *access.ALIASES),
-            **shipped_documents(__package__),
-            capabilities=_capabilities(),
-            models=ANTHROPIC.models,
-        )
+    spec = agent_spec(__package__)
 
     def is_session_id(self, text: str) -> bool:
-        """Tell whether ``text`` is a UUID."""
+        """Return whether ``text`` is a UUID."""
         return is_session_id(text)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield what no model can be asked."""
+        """Yield the fields that no model can be given."""
         yield from rules.blank_prompt(request)
         yield from rules.native_mode(settings.permissions, (WHOLE_FILES,))
 
     async def work(self, turn: Turn) -> None:
-        """Have the conversation.
+        """Run the agent loop.
 
         Raises:
-            FailureError: it came to no good end.
+            FailureError: it failed.
         """
         job = turn.job
         provider = access.provider_of(job, turn.env)
         if not is_installed(provider):
-            message = f"The Python package {provider.name} is not installed. {INSTALL_HINT}"
-            raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="extra_missing"))
+            message = f"The Python package {provider.name} is not installed. {self.spec.install_hint}"
+            raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="package_missing"))
         model = access.model_of(provider, job, turn.env)
         transcripts = Transcripts(state_directory(turn.env))
         messages = _conversation(turn, transcripts)
@@ -94,14 +55,18 @@ class ModelApiAdapter(InProcessAdapter):
         session.tools.extend(tool.name for tool in tools)
         turn.run.emit(pb.AgentEvent(session=session))
         try:
-            async with Service(provider, access.access_to(provider, job, turn.env)) as service:
+            reached = access.access_to(provider, job, turn.env)
+            if reached.key:
+                biller = "" if reached.url else provider.name  # the owner of another address is unknown
+                turn.report.billing = Billing(pb.BILLING_TYPE_API, biller)
+            async with Service(provider, reached) as service:
                 await Loop(turn, provider, service, model, tools, messages).go()
         finally:
-            if turn.run.cancel_wish.is_asked or (turn.report.terminal and turn.report.terminal.succeeded):
-                _keep(turn, transcripts, messages)
+            if turn.run.cancellation.is_requested or (turn.report.terminal and turn.report.terminal.succeeded):
+                _store(turn, transcripts, messages)
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
-        """See whether the vendor's SDK and a key are there. Asks nobody."""
+        """Detect the vendor's SDK and a key, without network traffic."""
         provider = access.provider_named(as_string(config.get("provider"), ""), "", env)
         key = next((name for name in provider.key_variables if env.get(name)), "")
         found = adapter_pb2.Detection(
@@ -112,7 +77,8 @@ class ModelApiAdapter(InProcessAdapter):
         )
         if not found.available:
             found.confidence = adapter_pb2.DETECTION_CONFIDENCE_ABSENT
-            found.message, found.hint = f"The Python package {provider.name} is not installed.", INSTALL_HINT
+            found.message = f"The Python package {provider.name} is not installed."
+            found.hint = self.spec.install_hint
         elif key:
             found.auth, found.auth_method = adapter_pb2.AUTH_STATE_OK, key
             found.message = f"The Python package {provider.name} is installed, and there is a key."
@@ -122,7 +88,7 @@ class ModelApiAdapter(InProcessAdapter):
         else:
             found.auth = adapter_pb2.AUTH_STATE_MISSING
             found.message = f"The Python package {provider.name} is installed, but there is no key."
-            found.hint = self.login_hint
+            found.hint = self.spec.login_hint
         return found
 
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
@@ -138,40 +104,23 @@ class ModelApiAdapter(InProcessAdapter):
         return response
 
 
-def _capabilities() -> pb.Capabilities:
-    return capabilities(
-        *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING),
-        *(pb.FEATURE_TOOL_START, pb.FEATURE_FILE_CHANGES, pb.FEATURE_SURGICAL_EDIT),
-        *(pb.FEATURE_PER_CALL_USAGE, pb.FEATURE_PER_MODEL_USAGE, pb.FEATURE_PERMISSION_REQUESTS),
-        *(pb.FEATURE_RESUME, pb.FEATURE_RESUME_REJECTION, pb.FEATURE_FORK, pb.FEATURE_SKILLS),
-        *(pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT, pb.FEATURE_MODEL_CHOICE, pb.FEATURE_MAX_TURNS),
-        resume=pb.RESUME_STYLE_CAPTURE,
-        permission_mode=pb.PERMISSION_MODE_STRICT,
-        cancel=pb.CANCEL_STYLE_NATIVE,
-        notes={
-            pb.FEATURE_SKILLS: "put into the system prompt; scripts of a skill cannot be run",
-            pb.FEATURE_THINKING: "if config.thinking asks for it, or the service sends it anyway",
-        },
-    )
-
-
 def _conversation(turn: Turn, transcripts: Transcripts) -> list[Message]:
     """Return the conversation so far with the prompt at its end, and note its session.
 
     Raises:
-        FailureError: the session to go on with is gone.
+        FailureError: the session to resume is lost.
     """
     session = turn.job.session
     before: list[Message] = []
     if session.resumes:
-        kept = transcripts.load(session.native_id)
-        if kept is None:
-            message = f"No conversation is kept under the session {session.native_id}."
+        stored = transcripts.load(session.native_id)
+        if stored is None:
+            message = f"No conversation is stored for the session {session.native_id}."
             info = FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code="session_unknown", errors=(message,))
             raise FailureError(info)
-        before = kept
-    goes_on = session.disposition == pb.SESSION_DISPOSITION_RESUME
-    turn.report.session_id = session.native_id if goes_on else turn.job.new_session_id
+        before = stored
+    is_same = session.disposition == pb.SESSION_DISPOSITION_RESUME
+    turn.report.session_id = session.native_id if is_same else turn.job.new_session_id
     return [*before, {"role": "user", "content": [{"type": "text", "text": turn.job.prompt}]}]
 
 
@@ -179,10 +128,10 @@ def _whole_files_only(turn: Turn) -> bool:
     return turn.job.permissions.native_mode == WHOLE_FILES or as_bool(turn.job.config.get("wholeFilesOnly"), False)
 
 
-def _keep(turn: Turn, transcripts: Transcripts, messages: list[Message]) -> None:
+def _store(turn: Turn, transcripts: Transcripts, messages: list[Message]) -> None:
     try:
         transcripts.save(turn.report.session_id, settled(messages), turn.run.redactor.text)
     except OSError as error:
         turn.report.session_id = ""
-        message = f"The conversation could not be kept ({error.strerror}); it cannot be gone on with."
+        message = f"The conversation could not be stored ({error.strerror}); it cannot be resumed."
         turn.run.notice(pb.SEVERITY_WARNING, "session_not_kept", message)

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: what is asked, and what its stream says. Pure.
+"""Anthropic's Messages API: its requests and its stream. Pure.
 
 Facts of its documentation: usage in ``message_delta`` is cumulative and replaces that of ``message_start``;
 ``message_stop`` ends a stream properly, and one without it was cut.
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from dragoman.adapters.model_api.reply import Fields, Message, Reply, Stop
 from dragoman.adapters.model_api.tools import Tool
-from dragoman.sdk import JsonValue
 from dragoman.sdk import fields as read
+from dragoman.sdk.fields import JsonValue
 from dragoman.v1 import event_pb2 as pb
 
 DEFAULT_MAX_TOKENS: Final = 32_000
-"""What an answer may take where nobody says; the API wants a number."""
+"""Tokens of an answer without a setting; the API requires a number."""
 
 _STOPS: Final[Mapping[str, Stop]] = {
     "end_turn": "end",
@@ -36,7 +36,7 @@ def arguments(
     model: str, system: str, messages: Sequence[Message], tools: Sequence[Tool], config: Mapping[str, JsonValue]
 ) -> dict[str, Any]:
     """Return the arguments of the SDK's ``messages.create`` for the next answer."""
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "model": model,
         "max_tokens": config.get("maxTokens") or DEFAULT_MAX_TOKENS,
         "messages": _with_mark(messages),
@@ -46,16 +46,16 @@ def arguments(
         "stream": True,
     }
     if system:
-        asked["system"] = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}]
+        request["system"] = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}]
     if config.get("effort"):
-        asked["output_config"] = {"effort": config["effort"]}
+        request["output_config"] = {"effort": config["effort"]}
     if config.get("thinking") is True:
-        asked["thinking"] = {"type": "adaptive", "display": "summarized"}
-    return asked
+        request["thinking"] = {"type": "adaptive", "display": "summarized"}
+    return request
 
 
 def _with_mark(messages: Sequence[Message]) -> list[Message]:
-    """Mark the end of the conversation for the vendor's cache: the next question repeats it."""
+    """Mark the end of the conversation for the vendor's cache: the next request repeats it."""
     *before, last = messages
     content = last["content"]
     assert isinstance(content, list)
@@ -72,43 +72,43 @@ class AnthropicReader:
 
     def take(self, data: Fields) -> Iterator[pb.AgentEvent]:
         """Take one event of the stream."""
-        place = str(read.count(data, "index") or 0)
+        index = str(read.count(data, "index") or 0)
         match read.text(data, "type"):
             case "message_start":
                 message = read.inner(data, "message")
                 self.reply.model = read.text(message, "model")
                 self._count(read.inner(message, "usage"))
             case "content_block_start":
-                yield from self._begin(place, read.inner(data, "content_block"))
+                yield from self._begin(index, read.inner(data, "content_block"))
             case "content_block_delta":
-                yield from self._delta(place, read.inner(data, "delta"))
+                yield from self._delta(index, read.inner(data, "delta"))
             case "content_block_stop":
-                yield from self.reply.close(place)
+                yield from self.reply.close(index)
             case "message_delta":
                 self.reply.stop_word = read.text(read.inner(data, "delta"), "stop_reason")
                 self._count(read.inner(data, "usage"))
             case "message_stop":
-                # An unknown word still means that it ended properly.
+                # An unknown reason still means that it ended properly.
                 self.reply.stop = _STOPS.get(self.reply.stop_word, "end")
 
-    def _begin(self, place: str, block: Fields) -> Iterator[pb.AgentEvent]:
+    def _begin(self, index: str, block: Fields) -> Iterator[pb.AgentEvent]:
         kind = read.text(block, "type")
         if kind == "tool_use":
-            yield from self.reply.call(place, read.text(block, "id"), read.text(block, "name"))
+            yield from self.reply.call(index, read.text(block, "id"), read.text(block, "name"))
         elif kind in {"text", "thinking"}:
-            opened = self.reply.open(kind, place)
+            opened = self.reply.open(kind, index)
             opened.signature = read.text(block, "signature")
-            yield from self.reply.words("text" if kind == "text" else "thinking", place, read.text(block, kind))
+            yield from self.reply.words("text" if kind == "text" else "thinking", index, read.text(block, kind))
         elif kind == "redacted_thinking":
-            self.reply.open(kind, place).parts.append(read.text(block, "data"))
+            self.reply.open(kind, index).parts.append(read.text(block, "data"))
 
-    def _delta(self, place: str, delta: Fields) -> Iterator[pb.AgentEvent]:
-        block = self.reply.blocks.get(place)
+    def _delta(self, index: str, delta: Fields) -> Iterator[pb.AgentEvent]:
+        block = self.reply.blocks.get(index)
         kind = read.text(delta, "type")
         if kind == "text_delta" and (block is None or block.kind == "text"):
-            yield from self.reply.words("text", place, read.text(delta, "text"))
+            yield from self.reply.words("text", index, read.text(delta, "text"))
         elif kind == "thinking_delta" and (block is None or block.kind == "thinking"):
-            yield from self.reply.words("thinking", place, read.text(delta, "thinking"))
+            yield from self.reply.words("thinking", index, read.text(delta, "thinking"))
         elif kind == "signature_delta" and block is not None:
             block.signature += read.text(delta, "signature")
         elif kind == "input_json_delta" and block is not None and block.kind == "tool_use":

@@ -1,4 +1,4 @@
-"""What went wrong, in the protocol's words. Pure."""
+"""Failures of the model's service. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -7,19 +7,22 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from dragoman.adapters.model_api.reply import Reply
-from dragoman.sdk import FailureInfo, classify_http, classify_text, failure_from_hint, parse_json_object
+from dragoman.protocol.backoff import backoff_s
+from dragoman.sdk import FailureInfo
 from dragoman.sdk import fields as read
+from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint
+from dragoman.sdk.fields import parse_json_object
 from dragoman.v1 import event_pb2 as pb
 
 MOST_DELAY_S: Final = 60.0
-"""Seconds that are waited for another try; told to wait longer, a run fails and says until when."""
+"""The longest wait before a retry, in seconds; if the service requires a longer one, the run fails."""
 
 _FIRST_DELAY_S: Final = 0.5
 _TRANSIENT: Final = frozenset(
     {pb.FAILURE_KIND_RATE_LIMITED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, pb.FAILURE_KIND_NETWORK}
 )
 _WINDOW: Final = "anthropic-ratelimit-unified-status"
-"""Where Anthropic says that what a subscription includes is used up; its words are those of a rate limit."""
+"""The header by which Anthropic reports a used-up subscription; its message is that of a rate limit."""
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]{2,60}")
 _CUT: Final = "The answer broke off before its end."
 _HELP: Final = {
@@ -32,14 +35,14 @@ _HELP: Final = {
 
 
 class ServiceError(Exception):
-    """What a vendor's SDK raised, as far as it matters.
+    """An error that a vendor's SDK raised.
 
     Args:
-        message: what it says.
-        status: HTTP status. None: there was no answer, or it had begun well.
+        message: its message.
+        status: HTTP status. None: there was no answer, or it began without an error.
         headers: of the answer.
-        body: as JSON, or as it came.
-        trouble: ``answer``: the service said so; ``network``: there was no whole answer; ``garbage``: it was none.
+        body: as JSON, or as received.
+        trouble: ``answer``: the service reports it; ``network``: the answer is cut; ``garbage``: it is no JSON.
     """
 
     def __init__(
@@ -60,14 +63,14 @@ class ServiceError(Exception):
 
 
 def cut() -> ServiceError:
-    """Return the error of a stream that ended without its last word."""
+    """Return the error of a stream that ended before the end of the answer."""
     return ServiceError(_CUT, trouble="network")
 
 
 def failure_of(error: ServiceError, now: datetime | None = None) -> FailureInfo:
-    """Say what an error of the service means."""
+    """Return the failure of an error of the service."""
     present = now or datetime.now(UTC)
-    code, said = _words(error)
+    code, words = _words(error)
     if error.trouble == "garbage":
         kind = pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
         return FailureInfo(kind, f"The service's answer: {error.message}", code="garbage", errors=(error.message,))
@@ -79,20 +82,20 @@ def failure_of(error: ServiceError, now: datetime | None = None) -> FailureInfo:
             errors=(error.message,),
         )
     if error.status is not None:
-        hint = classify_http(error.status, error.body or said, error.headers, present)
+        hint = classify_http(error.status, error.body or words, error.headers, present)
     else:
-        hint = classify_text(error.body or said, present)
-    errors = (said or error.message,)
+        hint = classify_text(error.body or words, present)
+    errors = (words or error.message,)
     if hint is None:
         kind = pb.FAILURE_KIND_INVALID_CONFIG
-        message = f"The model's service refused the request: {said or error.message}"
+        message = f"The model's service refused the request: {words or error.message}"
         return FailureInfo(
             kind, message, code=code or f"http_{error.status}", errors=errors, http_status=error.status
         )
     info = failure_from_hint(hint)
     if info.kind == pb.FAILURE_KIND_RATE_LIMITED and error.headers.get(_WINDOW) == "rejected":
         info = replace(info, kind=pb.FAILURE_KIND_QUOTA_EXCEEDED)
-    message = f"The model's service says: {said or hint.message} {_HELP.get(info.kind, '')}".strip()
+    message = f"The model's service says: {words or hint.message} {_HELP.get(info.kind, '')}".strip()
     return FailureInfo(
         info.kind,
         message,
@@ -104,7 +107,7 @@ def failure_of(error: ServiceError, now: datetime | None = None) -> FailureInfo:
 
 
 def failure_of_stop(reply: Reply) -> FailureInfo | None:
-    """Say what it means that the model stopped; None if it had said all."""
+    """Return the failure of a model that stopped early; None if its answer is whole."""
     errors = (reply.text or reply.stop_word,)
     match reply.stop:
         case "refusal":
@@ -112,7 +115,7 @@ def failure_of_stop(reply: Reply) -> FailureInfo | None:
             return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, message, code="refusal", errors=errors)
         case "length":
             message = "The answer reached the limit of its length. Raise config.maxTokens, or ask for less at once."
-            return FailureInfo(pb.FAILURE_KIND_CONTEXT_OVERFLOW, message, code="max_tokens", errors=errors)
+            return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, message, code="max_tokens", errors=errors)
         case "context":
             message = "The conversation fills the model's context. Begin a new session, or give less at once."
             return FailureInfo(pb.FAILURE_KIND_CONTEXT_OVERFLOW, message, code="context_window", errors=errors)
@@ -121,30 +124,30 @@ def failure_of_stop(reply: Reply) -> FailureInfo | None:
 
 def turns_used_up(turns: int) -> FailureInfo:
     """Return the failure of a run that needed more answers of the model than it may have."""
-    message = f"The run has had its {turns} turns. Raise config.maxTurns, or go on in a new run."
+    message = f"The run has had its {turns} turns. Raise config.maxTurns, or continue in a new run."
     return FailureInfo(pb.FAILURE_KIND_MAX_TURNS, message, code="max_turns", errors=(message,))
 
 
 def retry_delay(error: ServiceError, info: FailureInfo, tries: int, jitter: float) -> float | None:
-    """Return the seconds to wait before another try; None if there should be none.
+    """Return the seconds to wait before a retry; None if there should be none.
 
     Args:
-        error: what happened.
-        info: what it means.
-        tries: how many there were, from 1.
-        jitter: from 0 to 1, so that many runs do not come back at once.
+        error: the error.
+        info: its failure.
+        tries: the number of tries, from 1.
+        jitter: from 0 to 1, so that many runs do not retry at once.
     """
     if info.kind not in _TRANSIENT or error.headers.get("x-should-retry", "") == "false":
         return None
     if info.retry_not_before is not None:
-        told = (info.retry_not_before - datetime.now(UTC)).total_seconds()
-        # Not earlier than told, whatever the clock lost since.
-        return max(0.0, told) + 0.05 if told <= MOST_DELAY_S else None
-    return min(8.0, _FIRST_DELAY_S * 2.0 ** (tries - 1)) * (0.75 + 0.25 * jitter)
+        delay_s = (info.retry_not_before - datetime.now(UTC)).total_seconds()
+        # The margin allows for rounding: never earlier than the service requires.
+        return max(0.0, delay_s) + 0.05 if delay_s <= MOST_DELAY_S else None
+    return backoff_s(tries, _FIRST_DELAY_S, 8.0) * (0.75 + 0.25 * jitter)
 
 
 def _words(error: ServiceError) -> tuple[str, str]:
-    """Return the vendor's own code and text."""
+    """Return the vendor's own code and message."""
     body = parse_json_object(error.body.encode("utf-8", "replace")) or {}
     inner = read.inner(body, "error") or body
     words = (read.text(inner, "code"), read.text(inner, "type"))

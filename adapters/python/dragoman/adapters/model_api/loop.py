@@ -1,4 +1,4 @@
-"""The agent loop: ask the model, do what it asks for, until it has said all."""
+"""The agent loop: call the model and run its tool calls, until it makes none."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,13 @@ from dragoman.adapters.model_api.reply import Message, Reply
 from dragoman.adapters.model_api.system import system_prompt
 from dragoman.adapters.model_api.tools import Tool
 from dragoman.adapters.model_api.usage import add
-from dragoman.sdk import FailureError, FailureInfo, Terminal, Turn, as_int
+from dragoman.sdk import FailureError, FailureInfo, Terminal, Turn
 from dragoman.sdk import fields as read
+from dragoman.sdk.fields import as_int
 from dragoman.v1 import event_pb2 as pb
 
 DEFAULT_TURNS = 100
-"""Answers of the model that a run may have where nobody says."""
+"""Answers of the model that a run may have without a setting."""
 DEFAULT_RETRIES = 3
 
 
@@ -33,11 +34,11 @@ class Loop:
 
     Args:
         turn: the attempt.
-        provider: who is asked.
-        service: the way there.
-        model: the model's id.
-        tools: what the model is offered.
-        messages: the conversation so far, the prompt last. What is said is added to it.
+        provider: the provider of the model.
+        service: its connection.
+        model: the model's ID.
+        tools: the tools that the model is offered.
+        messages: the conversation so far, the prompt last. The loop adds messages to it.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class Loop:
         } - {""}
 
     async def go(self) -> None:
-        """Talk until the model has nothing more to do.
+        """Continue until the model calls no more tools.
 
         Raises:
-            FailureError: it came to no good end.
+            FailureError: the run failed.
         """
         report = self._turn.report
         for number in range(1, self._most_turns + 1):
@@ -77,23 +78,23 @@ class Loop:
             failure = failure_of_stop(reply)
             if failure is not None:
                 raise FailureError(failure)
-            said = reply.message()
-            if said is not None:
-                self.messages.append(said)
+            message = reply.message()
+            if message is not None:
+                self.messages.append(message)
             if not reply.calls:
                 report.terminal = Terminal(succeeded=True, subtype=reply.stop_word)
                 return
-            self.messages.append({"role": "user", "content": await self._calls.do(reply.calls)})
+            self.messages.append({"role": "user", "content": await self._calls.run(reply.calls)})
         raise FailureError(turns_used_up(self._most_turns))
 
     async def _answer(self, number: int) -> Reply:
-        """Return the next answer, asked for again as long as that may help."""
+        """Return the next answer; the call is retried as long as that may help."""
         tries = 0
         while True:
             tries += 1
             reply = Reply(f"m{number}" if tries == 1 else f"m{number}t{tries}", self._taken)
             try:
-                await self._listen(reply)
+                await self._receive(reply)
             except ServiceError as error:
                 info = failure_of(error)
                 delay = retry_delay(error, info, tries, random.random())  # noqa: S311 - no secret
@@ -106,10 +107,12 @@ class Loop:
             finally:
                 self._count(reply)
 
-    async def _listen(self, reply: Reply) -> None:
+    async def _receive(self, reply: Reply) -> None:
         reader = self._provider.reader(reply)
-        asked = self._provider.arguments(self._model, self._system, self.messages, self._tools, self._turn.job.config)
-        async with contextlib.aclosing(self._service.events(asked)) as events:
+        request = self._provider.arguments(
+            self._model, self._system, self.messages, self._tools, self._turn.job.config
+        )
+        async with contextlib.aclosing(self._service.events(request)) as events:
             async for data in events:
                 self._turn.activity()
                 self._turn.run.emit_all(reader.take(data))
@@ -119,7 +122,7 @@ class Loop:
 
     async def _wait(self, reply: Reply, info: FailureInfo, tries: int, delay_s: float) -> None:
         run = self._turn.run
-        run.emit_all(reply.take_back())
+        run.emit_all(reply.retract())
         state = pb.State(
             phase=pb.RUN_PHASE_RETRYING,
             retry_attempt=tries,

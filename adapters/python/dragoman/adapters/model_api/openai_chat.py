@@ -1,7 +1,7 @@
-"""OpenAI's chat.completions, as many others speak it too: what is asked, and what its stream says. Pure.
+"""OpenAI's chat.completions, which many others serve too: its requests and its stream. Pure.
 
-Reasoning is told by none of OpenAI's own fields; compatible servers send ``reasoning_content`` or ``reasoning``.
-``prompt_tokens`` includes what was read from a cache; the protocol's ``input`` does not.
+OpenAI has no field for reasoning; compatible servers send ``reasoning_content`` or ``reasoning``. ``prompt_tokens``
+includes tokens read from a cache; the contract's ``input`` does not.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from dragoman.adapters.model_api.reply import Fields, Message, Reply, Stop
 from dragoman.adapters.model_api.tools import Tool
-from dragoman.sdk import JsonValue, compact
 from dragoman.sdk import fields as read
+from dragoman.sdk.fields import JsonValue, compact
 from dragoman.v1 import event_pb2 as pb
 
 _STOPS: Final[Mapping[str, Stop]] = {
@@ -28,12 +28,12 @@ def arguments(
     model: str, system: str, messages: Sequence[Message], tools: Sequence[Tool], config: Mapping[str, JsonValue]
 ) -> dict[str, Any]:
     """Return the arguments of the SDK's ``chat.completions.create`` for the next answer."""
-    said = [item for message in messages for item in _translated(message)]
+    translated = [item for message in messages for item in _translated(message)]
     if system:
-        said.insert(0, {"role": "system", "content": system})
-    asked: dict[str, Any] = {
+        translated.insert(0, {"role": "system", "content": system})
+    request: dict[str, Any] = {
         "model": model,
-        "messages": said,
+        "messages": translated,
         "tools": [
             {
                 "type": "function",
@@ -45,10 +45,10 @@ def arguments(
         "stream_options": {"include_usage": True},
     }
     if config.get("maxTokens"):
-        asked["max_completion_tokens"] = config["maxTokens"]
+        request["max_completion_tokens"] = config["maxTokens"]
     if config.get("effort"):
-        asked["reasoning_effort"] = config["effort"]
-    return asked
+        request["reasoning_effort"] = config["effort"]
+    return request
 
 
 def _translated(message: Message) -> Iterator[dict[str, Any]]:
@@ -56,10 +56,10 @@ def _translated(message: Message) -> Iterator[dict[str, Any]]:
     text = "\n\n".join(read.text(block, "text") for block in blocks if block.get("type") == "text")
     if message.get("role") == "assistant":
         calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
-        if text or calls:  # thinking alone is nothing that this format can say
+        if text or calls:  # this format has no thinking
             yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
         return
-    for block in blocks:  # results come right behind the calls that they answer
+    for block in blocks:  # results have to follow the calls that they answer
         if block.get("type") == "tool_result":
             content = read.text(block, "content")
             yield {"role": "tool", "tool_call_id": read.text(block, "tool_use_id"), "content": content}
@@ -95,18 +95,18 @@ class OpenAIReader:
             yield from self.reply.words("thinking", _THINKING, thought)
         refusal = read.text(delta, "refusal")
         self._refused = self._refused or bool(refusal)
-        said = read.text(delta, "content") or refusal
-        if said:
-            yield from self.reply.words("text", _TEXT, said)
+        words = read.text(delta, "content") or refusal
+        if words:
+            yield from self.reply.words("text", _TEXT, words)
         for call in read.objects(delta, "tool_calls"):
             yield from self._call(call)
 
     def _call(self, call: Fields) -> Iterator[pb.AgentEvent]:
         function = read.inner(call, "function")
-        place = f"call-{read.count(call, 'index') or 0}"
-        if place not in self.reply.blocks:
-            yield from self.reply.call(place, read.text(call, "id"), read.text(function, "name"))
-        self.reply.blocks[place].parts.append(read.text(function, "arguments"))
+        key = f"call-{read.count(call, 'index') or 0}"
+        if key not in self.reply.blocks:
+            yield from self.reply.call(key, read.text(call, "id"), read.text(function, "name"))
+        self.reply.blocks[key].parts.append(read.text(function, "arguments"))
 
     def _end(self, word: str) -> Iterator[pb.AgentEvent]:
         yield from self.reply.close_all()

@@ -1,7 +1,6 @@
-"""The vendors' own Python SDKs: who is asked, with whose key, and their streams as plain JSON.
+"""The vendors' own Python SDKs: their clients, and their streams as plain JSON.
 
-The SDKs are an extra (``dragoman[model-api]``), imported when first needed and not on the event loop: that takes
-a second or two.
+The SDKs are imported when first needed and not on the event loop: that takes a second or two.
 """
 
 import asyncio
@@ -16,28 +15,28 @@ from typing import Any, Final, Literal, Self
 from dragoman.adapters.model_api import anthropic_messages, openai_chat
 from dragoman.adapters.model_api.failures import ServiceError
 from dragoman.adapters.model_api.reply import Fields, Reader, Reply
-from dragoman.sdk import Model, compact
+from dragoman.sdk import Model
+from dragoman.sdk.fields import compact
 
 Name = Literal["anthropic", "openai"]
 
-INSTALL_HINT: Final = "Install it with `pip install 'dragoman[model-api]'`."
 CONNECT_LIMIT_S: Final = 30.0
 SILENCE_LIMIT_S: Final = 600.0
-"""Seconds without a byte after which a connection is given up, where the run has no idle limit of its own."""
+"""Seconds without a byte after which a connection is closed, if the run has no idle limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A vendor, or whoever speaks its wire format."""
+    """A vendor, or another service with its wire format."""
 
     name: Name
     key_variables: tuple[str, ...]
     """Variables with a key, best first."""
     url_variable: str
     model_variable: str
-    """The variable with the model to ask where nobody chooses one."""
+    """The variable with the model, if the request has none."""
     default_model: str
-    """Empty: the caller must choose."""
+    """Empty: the request must name one."""
     models: tuple[Model, ...]
     arguments: Callable[..., dict[str, Any]]
     reader: Callable[[Reply], Reader]
@@ -71,12 +70,12 @@ PROVIDERS: Final[Mapping[str, Provider]] = {"anthropic": ANTHROPIC, "openai": OP
 
 
 def is_installed(provider: Provider) -> bool:
-    """Tell whether the vendor's SDK can be imported."""
+    """Return whether the vendor's SDK can be imported."""
     return importlib.util.find_spec(provider.name) is not None
 
 
 def sdk_version(provider: Provider) -> str:
-    """Return the version of the vendor's SDK; empty if it is not there."""
+    """Return the version of the vendor's SDK; empty if it is not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(provider.name)
     return ""
@@ -120,17 +119,17 @@ class Service:
         await self._client.close()
 
     async def events(self, arguments: Mapping[str, Any]) -> AsyncGenerator[Fields, None]:
-        """Ask for the next answer, and yield what the stream says. Left early, the connection is closed.
+        """Request the next answer, and yield the events of its stream. Left early, the connection is closed.
 
         Raises:
-            ServiceError: it went wrong.
+            ServiceError: the request or the stream failed.
         """
         create = self._client.messages.create if self._provider is ANTHROPIC else self._client.chat.completions.create
-        with self._told():
+        with self._service_errors():
             stream = await create(**arguments)
             try:
                 async for event in stream:
-                    # What does not fit the SDK's types is no reason to warn: the readers take nothing for granted.
+                    # No warnings about what does not fit the SDK's types: the readers check each value.
                     yield event if isinstance(event, dict) else event.to_dict(mode="json", warnings=False)
             finally:
                 await stream.close()
@@ -139,16 +138,16 @@ class Service:
         """Return the models that the service lists.
 
         Raises:
-            ServiceError: it does not say.
+            ServiceError: the request failed.
         """
         found = []
-        with self._told():
+        with self._service_errors():
             async for item in self._client.models.list():
                 found.append(Model(str(item.id), str(getattr(item, "display_name", "") or "")))
         return found
 
     @contextlib.contextmanager
-    def _told(self) -> Any:
+    def _service_errors(self) -> Any:
         try:
             yield
         except self._errors.APIConnectionError as error:
@@ -158,7 +157,7 @@ class Service:
         except self._errors.APIError as error:
             raise _service_error(error) from error
         except ValueError as error:
-            raise ServiceError("What came is no JSON.", trouble="garbage") from error
+            raise ServiceError("The answer is not JSON.", trouble="garbage") from error
         except _transport_error() as error:
             raise ServiceError(f"The connection broke ({type(error).__name__}).", trouble="network") from error
 
@@ -171,7 +170,7 @@ def _service_error(error: Any) -> ServiceError:
         body = compact({"error": error.body})  # one of the SDKs unpacks it
     return ServiceError(
         str(error.message)[:2000],
-        # A stream that had begun well has status 200; the error is in its words.
+        # A stream that began without an error has status 200; the error is in its message.
         status=status if isinstance(status, int) and status >= 300 else None,
         headers=dict(response.headers) if response is not None else {},
         body=body[:16_384],
@@ -183,13 +182,13 @@ def _sentence(text: str) -> str:
 
 
 def _transport_error() -> type[Exception]:
-    import httpx2  # noqa: PLC0415 - comes with the extra
+    import httpx2  # noqa: PLC0415 - slow to import
 
     return httpx2.TransportError
 
 
 def _anthropic(access: Access) -> tuple[Any, Any]:
-    import anthropic  # noqa: PLC0415 - an extra, and slow
+    import anthropic  # noqa: PLC0415 - slow to import
 
     is_token = access.key_variable == "ANTHROPIC_AUTH_TOKEN"
     own = {"authorization": f"Bearer {access.key}"} if is_token else {"x-api-key": access.key}
@@ -207,9 +206,9 @@ def _anthropic(access: Access) -> tuple[Any, Any]:
 
 
 def _openai(access: Access) -> tuple[Any, Any]:
-    import openai  # noqa: PLC0415 - an extra, and slow
+    import openai  # noqa: PLC0415 - slow to import
 
-    key = access.key or "none"  # local servers want none; the SDK does
+    key = access.key or "none"  # local servers need none; the SDK does
     own = {"authorization": f"Bearer {key}"}
     omit: Any = openai.Omit()
     client = openai.AsyncOpenAI(
@@ -229,18 +228,18 @@ def _openai(access: Access) -> tuple[Any, Any]:
 
 
 def _limits() -> Any:
-    import httpx2  # noqa: PLC0415 - comes with the extra
+    import httpx2  # noqa: PLC0415 - slow to import
 
     return httpx2.Timeout(SILENCE_LIMIT_S, connect=CONNECT_LIMIT_S)
 
 
 def _nothing_ambient(variable: str, omit: Any, own: Mapping[str, str]) -> dict[str, Any]:
-    """Undo the headers that an SDK takes from our own environment by itself: they may be secrets.
+    """Remove the headers that an SDK takes from the adapter's environment: they may be secrets.
 
     Args:
         variable: the variable with the headers.
-        omit: what an SDK takes for "leave it out".
-        own: headers that are needed all the same, by lower-case name.
+        omit: the SDK's value for "leave it out".
+        own: headers that are needed nevertheless, by lower-case name.
     """
     lines = os.environ.get(variable, "").split("\n")
     names = [line.partition(":")[0].strip() for line in lines if ":" in line]

@@ -1,6 +1,9 @@
-"""What the model is told before the conversation begins. Pure."""
+"""The system prompt of the model. Pure."""
 
-from dragoman.sdk import Job, skill_prompt
+from typing import Final
+
+from dragoman.sdk import Job
+from dragoman.sdk.skills import skill_prompt
 
 _WHO = """\
 You are a software agent that works by itself in one directory. Read what you need before you change it, make the \
@@ -11,11 +14,15 @@ If a tool refuses something, do not try to get around it: say what you could not
 
 Working directory: {cwd}
 """
+_ALSO: Final = "You may read, and not write, files below these directories too: {directories}"
 
 
 def system_prompt(job: Job) -> str:
-    """Return who the model is, then the caller's system prompt, its instructions, and the run's skills."""
-    parts = [_WHO.format(cwd=job.settings.cwd), job.system_prompt]
+    """Return the role of the model, then the request's system prompt, instructions and skills."""
+    parts = [_WHO.format(cwd=job.settings.cwd)]
+    if job.settings.additional_directories:
+        parts.append(_ALSO.format(directories=", ".join(job.settings.additional_directories)))
+    parts.append(job.system_prompt)
     if job.instructions is not None:
         parts.append(job.instructions.with_directive())
     parts += [skill_prompt(skill) for skill in job.skills]

@@ -9,7 +9,7 @@ from typing import Final
 
 from dragoman.adapters.model_api.diff import lines, unified
 from dragoman.adapters.model_api.workspace import MOST_WRITTEN_BYTES, RefusedError, Workspace
-from dragoman.sdk import JsonValue, as_bool, as_int, compact
+from dragoman.sdk.fields import JsonValue, as_bool, as_int, compact
 from dragoman.v1 import event_pb2 as pb
 
 Fields = Mapping[str, JsonValue]
@@ -50,8 +50,8 @@ _TOOLS: Final = (
         f"Reads a text file, at most {_MOST_LINES} lines at a time. Binary files and links are refused.",
         {
             "file_path": _PATH,
-            "offset": {"type": "integer", "minimum": 1, "description": "The first line wanted, counted from 1."},
-            "limit": {"type": "integer", "minimum": 1, "description": "How many lines are wanted."},
+            "offset": {"type": "integer", "minimum": 1, "description": "The first line selected, counted from 1."},
+            "limit": {"type": "integer", "minimum": 1, "description": "How many lines are selected."},
         },
         ("file_path",),
     ),
@@ -111,23 +111,23 @@ def tool_call(call_id: str, name: str, fields: Fields, status: pb.ToolStatus.Val
 
 
 def subject(call_id: str, name: str, fields: Fields, workspace: Workspace) -> pb.InputSubject:
-    """Return what a permission is about. Its path is the one that would be touched.
+    """Return what a permission is about, with the path of the file.
 
     Raises:
-        RefusedError: no path that may be touched is named; nobody needs to be asked.
+        RefusedError: the path is missing or not allowed; no permission is needed then.
     """
     path = workspace.absolute(_text(fields, "file_path"))
     return pb.InputSubject(tool_call_id=call_id, tool_name=name, tool_kind=tool_kind(name), paths=[path])
 
 
 def run_tool(call_id: str, name: str, fields: Fields, workspace: Workspace) -> Done:
-    """Do what a call asks for. What goes wrong is told to the model, not raised."""
+    """Run a call. Errors are returned to the model, not raised."""
     try:
         match name:
             case "Read":
                 return Done(_read(fields, workspace))
             case "Write":
-                return _write(call_id, fields, workspace, _wanted(fields, "content"))
+                return _write(call_id, fields, workspace, _required_text(fields, "content"))
             case "Edit":
                 return _write(call_id, fields, workspace, _edited(fields, workspace))
             case _:
@@ -143,15 +143,15 @@ def _read(fields: Fields, workspace: Workspace) -> str:
     all_lines = lines(text)
     first = max(1, as_int(fields.get("offset"), 1))
     limit = max(1, min(_MOST_LINES, as_int(fields.get("limit"), _MOST_LINES)))
-    wanted = all_lines[first - 1 : first - 1 + limit]
-    if not wanted:
+    selected = all_lines[first - 1 : first - 1 + limit]
+    if not selected:
         raise RefusedError(f"The file has only {len(all_lines)} lines.")
-    shown = "".join(wanted)
+    shown = "".join(selected)
     cut = shown[:_MOST_CHARACTERS]
     if len(cut) < len(shown):
         return f"{cut}\n[... cut here; ask for fewer lines with offset and limit ...]"
-    left = len(all_lines) - (first - 1 + len(wanted))
-    return f"{shown}[... {left} more lines; ask with offset {first + len(wanted)} ...]" if left > 0 else shown
+    left = len(all_lines) - (first - 1 + len(selected))
+    return f"{shown}[... {left} more lines; ask with offset {first + len(selected)} ...]" if left > 0 else shown
 
 
 def _write(call_id: str, fields: Fields, workspace: Workspace, content: str) -> Done:
@@ -172,7 +172,7 @@ def _write(call_id: str, fields: Fields, workspace: Workspace, content: str) -> 
 
 def _edited(fields: Fields, workspace: Workspace) -> str:
     text = workspace.read(_text(fields, "file_path"))
-    old, new = _wanted(fields, "old_string"), _wanted(fields, "new_string")
+    old, new = _required_text(fields, "old_string"), _required_text(fields, "new_string")
     if not old:
         raise RefusedError("old_string is empty; use Write to write a whole file.")
     if old == new:
@@ -187,7 +187,7 @@ def _edited(fields: Fields, workspace: Workspace) -> str:
     return text.replace(old, new)
 
 
-def _wanted(fields: Fields, name: str) -> str:
+def _required_text(fields: Fields, name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise RefusedError(f"{name} is missing, or no text.")

@@ -54,7 +54,7 @@ class Workspace:
         """Return the components of a path below the root, which may be given relative or absolute.
 
         Raises:
-            RefusedError: it leads out of the root, or is no path.
+            RefusedError: it is outside of the root, or is no path.
         """
         if not path or "\0" in path or len(path) > _LONGEST_PATH or not path.isprintable():
             raise RefusedError("That is no path of a file.")
@@ -72,12 +72,12 @@ class Workspace:
         return found
 
     def absolute(self, path: str) -> str:
-        """Return a path as it is told to people: absolute, below the root as it was given.
+        """Return a path for people: absolute, below the root as the request names it.
 
         Raises:
-            RefusedError: it leads out of the root, or is no path.
+            RefusedError: it is outside of the root, or is no path.
         """
-        return os.path.join(self.root, *self.parts(path))  # noqa: PTH118 - a string is wanted
+        return os.path.join(self.root, *self.parts(path))  # noqa: PTH118 - it returns a string
 
     def read(self, path: str) -> str:
         """Return the text of a file.
@@ -86,7 +86,7 @@ class Workspace:
             RefusedError: there is no such file, it is not text, too large, or cannot be read.
         """
         parts = self.parts(path)
-        with _told(path), self._folder(parts[:-1]) as folder:
+        with _refusals(path), self._folder(parts[:-1]) as folder:
             descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             with open(descriptor, "rb") as file:
                 _check_regular(os.fstat(file.fileno()), path)
@@ -96,9 +96,9 @@ class Workspace:
         return _text(data, path)
 
     def write(self, path: str, content: str) -> Written:
-        """Write a file as a whole; directories that are missing are made, an existing file keeps its mode.
+        """Write a file as a whole; missing directories are created, an existing file keeps its mode.
 
-        Nobody ever sees half of it: it is written beside the old one, then takes its place.
+        The file is replaced atomically: a new one is written beside it, then renamed.
 
         Raises:
             RefusedError: it cannot be written, or may not.
@@ -109,17 +109,17 @@ class Workspace:
         data = content.encode("utf-8", "replace")
         if len(data) > MOST_WRITTEN_BYTES:
             raise RefusedError(f"The text has more than {MOST_WRITTEN_BYTES} bytes.")
-        with _told(path), self._folder(parts[:-1], make=True) as folder:
+        with _refusals(path), self._folder(parts[:-1], create=True) as folder:
             return _replace(folder, parts[-1], data, path)
 
     @contextlib.contextmanager
-    def _folder(self, parts: tuple[str, ...], *, make: bool = False) -> Iterator[int]:
-        """Open a directory below the root, link by link refused."""
-        # The root alone may be a link; it is not the model's to choose.
+    def _folder(self, parts: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
+        """Open a directory below the root, without following links."""
+        # Only the root may be a link: the model does not choose it.
         folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in parts:
-                if make:
+                if create:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=folder)
                 inner = os.open(part, _DIRECTORY, dir_fd=folder)
@@ -135,7 +135,7 @@ def _is_below(path: str, root: str) -> bool:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def _refusals(path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -185,7 +185,7 @@ def _replace(folder: int, name: str, data: bytes, path: str) -> Written:
 
 
 def _existing(folder: int, name: str, path: str) -> tuple[str | None, int | None]:
-    """Return text and mode of the file that is to be replaced; None and None if there is none."""
+    """Return text and mode of the file to replace; None and None if there is none."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

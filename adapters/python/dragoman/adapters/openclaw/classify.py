@@ -1,20 +1,18 @@
-"""What OpenClaw's errors mean. Pure.
-
-It says why a call of the model failed in a word of its own (``failoverReason``); its sentences are told to people,
-and are read where the word says nothing.
-"""
+"""Failures, by the code of a failed call of the model (``failoverReason``), else by OpenClaw's messages. Pure."""
 
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from dragoman.sdk import FailureInfo, classify_text, failure_from_hint
+from dragoman.sdk import FailureInfo
 from dragoman.sdk import fields as read
+from dragoman.sdk.failures import classify_text, failure_from_hint
 from dragoman.sdk.fields import Fields
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-LOGIN_HINT: Final = "Run `openclaw models auth login`, or set the provider's API key."
+LOGIN_HINT: Final = agent_spec(__package__).login_hint
 
 _KINDS: Final[Mapping[str, pb.FailureKind.ValueType]] = {
     "auth": pb.FAILURE_KIND_AUTH_REQUIRED,
@@ -28,6 +26,7 @@ _KINDS: Final[Mapping[str, pb.FailureKind.ValueType]] = {
     "model_not_found": pb.FAILURE_KIND_MODEL_NOT_FOUND,
     "context_overflow": pb.FAILURE_KIND_CONTEXT_OVERFLOW,
     "session_expired": pb.FAILURE_KIND_SESSION_LOST,
+    "format": pb.FAILURE_KIND_INVALID_CONFIG,
 }
 _COOLDOWN: Final = re.compile(
     r"temporarily disabled after a provider auth/billing failure|"
@@ -44,21 +43,29 @@ _NO_TURN: Final = re.compile(r"incomplete_turn|couldn't generate a response|with
 
 
 def retry_cause(reason: str) -> pb.FailureKind.ValueType:
-    """Return why a call is tried again."""
+    """Return why OpenClaw calls its model again."""
     return _KINDS.get(reason, pb.FAILURE_KIND_UNSPECIFIED)
+
+
+def failure_of_stop(reason: str) -> FailureInfo | None:
+    """Return the failure of a model that stopped early; None if its answer is whole."""
+    if reason != "length":
+        return None
+    message = "The model's answer was cut at its limit of output tokens. Ask for less at once."
+    return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, message, code="openclaw_output_limit", errors=(reason,))
 
 
 def failure_of(message: str, observed: Fields) -> FailureInfo:
     """Return why a run failed.
 
     Args:
-        message: what OpenClaw says to people.
+        message: OpenClaw's message to its user.
         observed: the last ``errorObservation`` of the run; empty if there was none.
     """
     hint = classify_text(message, datetime.now(UTC))
     reason = read.text(observed, "failoverReason")
     kind = _KINDS.get(reason)
-    if _COOLDOWN.search(message):  # after a refusal OpenClaw does not even ask for a minute
+    if _COOLDOWN.search(message):  # after a refusal OpenClaw does not call the provider for a minute
         kind = pb.FAILURE_KIND_AUTH_REQUIRED
     found = failure_from_hint(hint) if hint is not None else None
     if kind is None:
@@ -72,7 +79,7 @@ def failure_of(message: str, observed: Fields) -> FailureInfo:
     if found is not None and found.kind == pb.FAILURE_KIND_CONTEXT_OVERFLOW:
         kind = found.kind
     status = _HTTP.search(message)
-    words = message.strip() or "OpenClaw says that the run failed, and not why."
+    words = message.strip() or "OpenClaw reports a failure without a reason."
     return FailureInfo(
         kind,
         f"{words} {LOGIN_HINT}" if kind == pb.FAILURE_KIND_AUTH_REQUIRED else words,

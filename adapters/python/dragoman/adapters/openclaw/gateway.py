@@ -1,61 +1,102 @@
-"""Warm gateways: one per state directory, started when first needed, looked after, ended with the adapter.
+"""Warm gateways: one per state directory, started when first needed, ended with the adapter.
 
-A start takes a quarter of a minute and as much of a processor, a turn of a warm one half a second.
+A start takes 15 seconds of a processor, a turn of a warm one half a second.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 import structlog
-from dragoman.adapters.openclaw import keeper
-from dragoman.adapters.openclaw.relay import GatewayError, Socket
-from dragoman.adapters.openclaw.setting import PLUGIN, RUNS, Setting, own_config
-from dragoman.sdk import FailureError, FailureInfo, JsonValue, compact
+from dragoman.adapters.openclaw.environment import (
+    CONFIG_FILE,
+    CONFIG_VARIABLE,
+    PLUGIN,
+    RUNS,
+    STATE_VARIABLE,
+    Setting,
+    own_config,
+)
+from dragoman.adapters.openclaw.ws_bridge import GatewayError, Socket
+from dragoman.sdk import FailureError, FailureInfo
+from dragoman.sdk.fields import JsonValue, compact
+from dragoman.sdk.run import SharedProgram
 from dragoman.v1 import event_pb2 as pb
 
 _START_LIMIT_S: Final = 300.0
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 _ANSWER_LIMIT_S: Final = 10.0
-_STOP_LIMIT_S: Final = 20.0
-"""More than the keeper gives the gateway: killed before it has ended that, it would leave it behind."""
-_LAST_WORDS: Final = 1200
+_STOP_GRACE_S: Final = 8.0
+_TAIL: Final = 1200
 """Characters."""
 _STARTS: Final = 3
-"""How often one is started that could not start just then."""
-_PASSING: Final = {
-    # It listens seconds after a free port was looked for: then somebody else may have it.
+"""How often a start is tried that fails temporarily."""
+_TEMPORARY: Final = {
+    # It listens seconds after the free port was found: another process may have it by then.
     "already listening on": "openclaw_port_taken",
-    # It gives a part of itself five seconds to begin, which a busy machine may not have.
+    # One of its parts has five seconds to start, which is too little on a busy machine.
     "lease heartbeat did not become ready": "openclaw_gateway_late",
 }
-"""What it says when it could not start just then, and the failure's code."""
+"""Its messages when a start fails temporarily, and the failures' codes."""
 
 _log = structlog.get_logger("dragoman.adapters.openclaw")
+
+
+class GatewayFolder:
+    """The private directory of a gateway: its configuration, the adapter's plugin, and a file for each run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self, setting: Setting, port: int) -> None:
+        """Write what the gateway needs to start."""
+        plugin = self.path / PLUGIN
+        for folder in (plugin, self.path / RUNS, self.path / "tmp"):
+            folder.mkdir(mode=0o700)
+        for resource in (files(__package__) / "plugin").iterdir():
+            if resource.is_file():
+                (plugin / resource.name).write_bytes(resource.read_bytes())
+        (self.path / CONFIG_FILE).write_text(compact(own_config(setting, port, self.path)), encoding="utf-8")
+
+    def write_run(self, name: str, content: JsonValue) -> None:
+        """Give the plugin a run's settings; see ``environment.run_file`` for the name."""
+        fresh = self.path / RUNS / f".{name}"
+        with open(fresh, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            json.dump(content, file)
+        fresh.replace(self.path / RUNS / name)
+
+    def remove_run(self, name: str) -> None:
+        """Have the plugin refuse the tools of a session that has no run."""
+        (self.path / RUNS / name).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 class Gateway:
     """One gateway that runs. Made by ``start``."""
 
-    def __init__(self, setting: Setting, folder: Path, port: int, token: str) -> None:
+    def __init__(self, setting: Setting, folder: GatewayFolder, port: int, token: str) -> None:
         self.setting = setting
         self.folder = folder
         self.port = port
         self.token = token
-        self._process: asyncio.subprocess.Process | None = None
+        self.is_doubtful = False
+        """Whether it has programs of a run that only its own end will end."""
+        self._program: SharedProgram | None = None
+        self._earlier: dict[str, frozenset[tuple[int, int]]] = {}
 
     @classmethod
     async def start(cls, setting: Setting) -> "Gateway":
-        """Start one and wait until it answers; again, at another port, if it only could not just then.
+        """Start one and wait until it answers; try again, at another port, after a temporary failure.
 
         Raises:
             FailureError: it ends at once, or does not answer in time.
@@ -64,81 +105,56 @@ class Gateway:
             try:
                 return await cls._start(setting)
             except FailureError as error:
-                if error.info.code not in _PASSING.values():
+                if error.info.code not in _TEMPORARY.values():
                     raise
                 _log.warning("gateway is started again", problem=error.info.code)
         return await cls._start(setting)
 
     @classmethod
     async def _start(cls, setting: Setting) -> "Gateway":
-        made = cls(
-            setting, Path(tempfile.mkdtemp(prefix="dragoman-openclaw-")), _free_port(), secrets.token_urlsafe(32)
-        )
+        folder = GatewayFolder(Path(tempfile.mkdtemp(prefix="dragoman-openclaw-")))
+        gateway = cls(setting, folder, _free_port(), secrets.token_urlsafe(32))
         try:
-            made._lay_out()
-            await made._spawn()
-            await made._answers()
+            folder.fill(setting, gateway.port)
+            await gateway._spawn()
+            await gateway._wait_until_ready()
         except BaseException:
-            await made.stop()
+            await gateway.stop()
             raise
-        return made
-
-    @property
-    def runs(self) -> Path:
-        """The folder in which the plugin looks for what belongs to a session."""
-        return self.folder / RUNS
-
-    @property
-    def _log_file(self) -> Path:
-        return self.folder / "gateway.log"
-
-    def _lay_out(self) -> None:
-        plugin = self.folder / PLUGIN
-        for folder in (plugin, self.runs, self.folder / "tmp"):
-            folder.mkdir(mode=0o700)
-        for resource in (files(__package__) / "plugin").iterdir():
-            if resource.is_file():
-                (plugin / resource.name).write_bytes(resource.read_bytes())
-        config = own_config(self.setting, self.port, self.folder)
-        (self.folder / "openclaw.json").write_text(compact(config), encoding="utf-8")
+        return gateway
 
     async def _spawn(self) -> None:
-        command = [sys.executable, "-I", str(Path(keeper.__file__)), str(self._log_file)]
-        command += [self.setting.executable, "gateway", "--allow-unconfigured"]
+        command = [self.setting.executable, "gateway", "--allow-unconfigured"]
+        folder = self.folder.path
         environment = {
             **self.setting.environment,
-            "OPENCLAW_STATE_DIR": str(self.setting.state_dir),
-            "OPENCLAW_CONFIG_PATH": str(self.folder / "openclaw.json"),
+            STATE_VARIABLE: str(self.setting.state_dir),
+            CONFIG_VARIABLE: str(folder / CONFIG_FILE),
             "OPENCLAW_INCLUDE_ROOTS": str(self.setting.config.resolve().parent),
             "OPENCLAW_GATEWAY_TOKEN": self.token,
             "OPENCLAW_GATEWAY_PORT": str(self.port),
-            "TMPDIR": str(self.folder / "tmp"),
+            "TMPDIR": str(folder / "tmp"),
         }
-        self._process = await asyncio.create_subprocess_exec(
-            *command,
-            env=environment,
-            cwd=self.folder,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        self._program = await SharedProgram.start(command, cwd=str(folder), env=environment, private_dir=str(folder))
 
-    async def _answers(self) -> None:
+    async def _wait_until_ready(self) -> None:
         deadline = asyncio.get_running_loop().time() + _START_LIMIT_S
-        while not await self.is_well():
+        while not await self.is_healthy():
             if not self.is_alive:
-                raise FailureError(self._failure("ended while it started", "openclaw_gateway_ended"))
+                await self._end()  # its output is complete then
+                raise FailureError(_failure(self.setting, "ended while it started", self._output()))
             if asyncio.get_running_loop().time() > deadline:
-                raise FailureError(self._failure("does not answer", "openclaw_gateway_silent"))
-            await asyncio.sleep(_LOOK_S)  # it tells nobody that it is ready
+                code = "openclaw_gateway_silent"
+                raise FailureError(_failure(self.setting, "does not answer", self._output(), code))
+            await asyncio.sleep(_POLL_S)  # it has no notification that it is ready
 
     @property
     def is_alive(self) -> bool:
         """Whether its process is there."""
-        return self._process is not None and self._process.returncode is None
+        return self._program is not None and self._program.is_alive
 
-    async def is_well(self) -> bool:
-        """Tell whether it answers."""
+    async def is_healthy(self) -> bool:
+        """Return whether it answers."""
         if not self.is_alive:
             return False
         try:
@@ -147,23 +163,11 @@ class Gateway:
         except (GatewayError, TimeoutError):
             return False
 
-    def _failure(self, what: str, code: str) -> FailureInfo:
-        words = ""
-        with contextlib.suppress(OSError):
-            words = self._log_file.read_text(encoding="utf-8", errors="replace").strip()
-        code = next((passing for said, passing in _PASSING.items() if said in words), code)
-        words = words[-_LAST_WORDS:]
-        hint = ""
-        if "ownership" in words or "already running" in words:
-            hint = (
-                f" Another gateway owns {self.setting.state_dir}: stop it, or set OPENCLAW_STATE_DIR to"
-                " a directory that is the adapter's own."
-            )
-        message = f"OpenClaw's gateway {what}.{hint} Its last words: {words or 'none'}"
-        return FailureInfo(pb.FAILURE_KIND_SPAWN_FAILED, message, code=code)
+    def _output(self) -> str:
+        return "" if self._program is None else self._program.words()
 
     async def ask(self, method: str, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """Ask a gateway that is well; empty if it does not answer."""
+        """Send a request and return its answer; empty if it does not answer."""
         try:
             async with asyncio.timeout(_ANSWER_LIMIT_S), Socket(self.port, self.token) as connection:
                 answer = await connection.ask(method, dict(params))
@@ -173,30 +177,38 @@ class Gateway:
         payload = answer.get("payload")
         return payload if answer.get("ok") is True and isinstance(payload, dict) else {}
 
-    def write_run(self, name: str, content: JsonValue) -> None:
-        """Tell the plugin about a session; see ``setting.run_file`` for the name."""
-        fresh = self.runs / f".{name}"
-        with open(fresh, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            json.dump(content, file)
-        fresh.replace(self.runs / name)
+    async def begin_run(self, marker: str) -> None:
+        """Note which processes exist before a run begins."""
+        if self._program is not None:
+            self._earlier[marker] = await self._program.begin_run()
 
-    def forget_run(self, name: str) -> None:
-        """Have the plugin refuse what a session that no run is in may still want."""
-        (self.runs / name).unlink(missing_ok=True)
+    async def end_run(self, marker: str, *, is_alone: bool) -> bool:
+        """End the processes of a run without a turn; see ``SharedProgram.end_run``."""
+        earlier = self._earlier.pop(marker, frozenset())
+        return self._program is None or await self._program.end_run(marker, earlier, is_alone=is_alone)
 
-    async def stop(self) -> None:
-        """End it, and remove what it had."""
-        process = self._process
-        if process is not None and process.returncode is None:
-            assert process.stdin is not None
-            process.stdin.close()  # by this the keeper knows
-            try:
-                async with asyncio.timeout(_STOP_LIMIT_S):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+    async def stop(self) -> bool:
+        """End it, and remove its directory; return whether its process tree is confirmed dead."""
+        is_gone = await self._end()
+        self.folder.remove()
+        return is_gone
+
+    async def _end(self) -> bool:
+        return self._program is None or await self._program.stop(_STOP_GRACE_S)
+
+
+def _failure(setting: Setting, what: str, output: str, code: str = "") -> FailureInfo:
+    """Return the failure of a start; without a code, its output decides whether that is temporary."""
+    code = code or next((code for text, code in _TEMPORARY.items() if text in output), "openclaw_gateway_ended")
+    tail = output[-_TAIL:]
+    hint = ""
+    if "ownership" in tail or "already running" in tail:
+        hint = (
+            f" Another gateway owns {setting.state_dir}: stop it, or set OPENCLAW_STATE_DIR to"
+            " a directory that is the adapter's own."
+        )
+    message = f"OpenClaw's gateway {what}.{hint} Its last output: {tail or 'none'}"
+    return FailureInfo(pb.FAILURE_KIND_SPAWN_FAILED, message, code=code)
 
 
 def _free_port() -> int:
@@ -205,18 +217,18 @@ def _free_port() -> int:
         return port
 
 
-class _Place:
+class _Entry:
     """The gateway of one state directory, and how many runs use it."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Condition()
         self.starting: asyncio.Task[Gateway] | None = None
         self.gateway: Gateway | None = None
-        """The one that was taken last."""
+        """The one that was acquired last."""
         self.users = 0
 
 
-def _broke_off(start: "asyncio.Task[Gateway]") -> bool:
+def _has_failed(start: "asyncio.Task[Gateway]") -> bool:
     return start.done() and (start.cancelled() or start.exception() is not None)
 
 
@@ -224,46 +236,64 @@ class Gateways:
     """All gateways of an adapter."""
 
     def __init__(self) -> None:
-        self._places: dict[Path, _Place] = {}
+        self._entries: dict[Path, _Entry] = {}
 
-    async def take(self, setting: Setting) -> Gateway:
-        """Return a gateway that is well. ``leave`` it afterwards.
+    async def acquire(self, setting: Setting) -> Gateway:
+        """Return a gateway that answers. ``release`` it afterwards.
 
-        Where one runs with another setting, it is replaced as soon as no run uses it. A start goes on when
-        the run that wanted it is cancelled: the next will want it, too.
+        One with another setting is replaced as soon as no run uses it. A start continues if the run that requested
+        it is cancelled: the next run will use it.
 
         Raises:
             FailureError: it cannot be started.
         """
-        place = self._places.setdefault(setting.state_dir, _Place())
-        async with place.changed:
+        entry = self._entries.setdefault(setting.state_dir, _Entry())
+        async with entry.changed:
             while True:
-                if place.starting is None or _broke_off(place.starting):
-                    place.starting = asyncio.ensure_future(Gateway.start(setting))
-                gateway = await asyncio.shield(place.starting)
-                if gateway.setting == setting and await gateway.is_well():
-                    place.gateway = gateway
-                    place.users += 1
+                if entry.starting is None or _has_failed(entry.starting):
+                    entry.starting = asyncio.create_task(Gateway.start(setting))
+                gateway = await asyncio.shield(entry.starting)
+                if gateway.setting == setting and await gateway.is_healthy():
+                    entry.gateway = gateway
+                    entry.users += 1
                     return gateway
-                if place.users and gateway.is_alive:
-                    await place.changed.wait()
+                if entry.users and gateway.is_alive:
+                    await entry.changed.wait()
                 else:
-                    place.starting, place.users = None, 0
+                    entry.starting, entry.users = None, 0
                     await gateway.stop()
 
-    async def leave(self, gateway: Gateway) -> None:
-        """Say that a run no longer needs its gateway; it stays warm."""
-        place = self._places.get(gateway.setting.state_dir)
-        if place is not None and place.gateway is gateway:  # else it has died, and another is there
-            async with place.changed:
-                place.users = max(0, place.users - 1)
-                place.changed.notify_all()
+    async def release(self, gateway: Gateway, marker: str, *, has_stopped: bool = True) -> bool:
+        """End a run in its gateway, which stays warm; return whether the whole run is confirmed dead.
+
+        Processes that cannot be ended while other runs use the gateway end with it, as soon as no run uses it.
+
+        Args:
+            gateway: the one that was acquired.
+            marker: the run's.
+            has_stopped: whether the run has no turn there any more.
+        """
+        entry = self._entries.get(gateway.setting.state_dir)
+        if entry is None or entry.gateway is not gateway:  # it has ended, and was replaced
+            return await gateway.end_run(marker, is_alone=True)
+        async with entry.changed:  # no other run can acquire it meanwhile
+            try:
+                is_alone = entry.users <= 1
+                is_gone = await gateway.end_run(marker, is_alone=is_alone) and has_stopped
+                gateway.is_doubtful = gateway.is_doubtful or not is_gone
+                if is_alone and gateway.is_doubtful:
+                    _log.warning("gateway is stopped: processes of a run remain in it")
+                    is_gone = await gateway.stop()
+                return is_gone
+            finally:
+                entry.users = max(0, entry.users - 1)
+                entry.changed.notify_all()
 
     async def close(self) -> None:
         """End them all."""
-        starts = [place.starting for place in self._places.values() if place.starting is not None]
-        self._places.clear()
+        starts = [entry.starting for entry in self._entries.values() if entry.starting is not None]
+        self._entries.clear()
         for start in starts:
-            start.cancel()  # no more than a wish where it has started
+            start.cancel()  # a finished one stays finished
         ended = await asyncio.gather(*starts, return_exceptions=True)
         await asyncio.gather(*(gateway.stop() for gateway in ended if isinstance(gateway, Gateway)))

@@ -1,7 +1,7 @@
-"""From a job to the frames that the gateway gets. Pure.
+"""From a job to the requests to the gateway. Pure.
 
-The program that is started is the relay (see ``relay``): the frames go in as lines, and what the gateway tells comes
-out as lines. A session's key holds its id, so that the id alone is enough to find it again.
+The program that is started is the bridge (see ``ws_bridge``): the frames go in as lines, and what the gateway sends
+comes out as lines. A session's key holds its id, so that the id alone is enough to find it again.
 """
 
 import sys
@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dragoman.adapters.openclaw import relay
-from dragoman.sdk import CancelStep, Job, JsonValue, Plan, as_string, compact, skill_prompt
+from dragoman.adapters.openclaw import ws_bridge
+from dragoman.sdk import CancelStep, FailureInfo, Job, Plan, Report
+from dragoman.sdk.fields import JsonValue, as_string, compact
+from dragoman.sdk.skills import skill_prompt
 from dragoman.v1 import event_pb2 as pb
 
 OPEN: Final = "open"
@@ -18,7 +20,7 @@ ADJUST: Final = "adjust"
 TURN: Final = "turn"
 STOP: Final = "stop"
 QUESTION: Final = "question"
-"""The ids of requests, one each."""
+"""The IDs of the requests."""
 
 DEFAULT_AGENT: Final = "main"
 _SKILLS: Final = "These skills are yours to use. Where one fits the task, do as it says."
@@ -27,7 +29,7 @@ _SKILLS: Final = "These skills are yours to use. Where one fits the task, do as 
 def plan_run(job: Job) -> Plan:
     """Return how to run OpenClaw for a job."""
     return Plan(
-        argv=(sys.executable, "-I", str(Path(relay.__file__)), run_key(job), session_key(job)),
+        argv=(sys.executable, "-I", str(Path(ws_bridge.__file__)), run_key(job), session_key(job)),
         stdin=opening(job),
         keep_stdin_open=True,
         notes=tuple(_notes(job)),
@@ -53,28 +55,42 @@ def session_key(job: Job, session_id: str = "") -> str:
     return f"agent:{agent}:dragoman-{session_id or native_id(job)}"
 
 
+def session_event(job: Job, report: Report) -> pb.AgentEvent:
+    """Return the session event of an attempt, and note its session."""
+    report.session_id = native_id(job)
+    session = pb.Session(native_id=report.session_id, agent_version=job.version, model=report.model)
+    session.skills.extend(skill.name for skill in job.skills)
+    return pb.AgentEvent(session=session)
+
+
+def lost_session(job: Job) -> FailureInfo:
+    """Return the failure of a session to resume that does not exist."""
+    message = f"OpenClaw knows no session {job.session.native_id}."
+    return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code="openclaw_session_unknown")
+
+
 def opening(job: Job) -> bytes:
-    """Return the request that makes the session, or looks for it: resuming an unknown one would make it anew."""
+    """Return the request that creates the session, or looks it up: resuming an unknown one would create it."""
     key = session_key(job)
     if job.session.disposition == pb.SESSION_DISPOSITION_RESUME:
         return request(OPEN, "sessions.describe", {"key": key})
     params: dict[str, JsonValue] = {"key": key}
     if job.session.disposition == pb.SESSION_DISPOSITION_FORK:
         params |= {"parentSessionKey": session_key(job, job.session.native_id), "fork": True}
-        params["forkFrom"] = "last-completed"  # else what is under way would be the copy's only turn
+        params["forkFrom"] = "last-completed"  # else a turn in progress would be the copy's only one
     if job.settings.cwd:
         params["cwd"] = job.settings.cwd
     return request(OPEN, "sessions.create", {**params, **_choices(job)})
 
 
 def adjusting(job: Job) -> bytes:
-    """Return the request that gives a resumed session the mode of this run, and its model if one was asked for."""
+    """Return the request that gives a resumed session the mode of this run, and its model if one is requested."""
     choices = {"permissionMode": None, **_choices(job)}
     return request(ADJUST, "sessions.patch", {"key": session_key(job), **choices})
 
 
 def turn(job: Job) -> bytes:
-    """Return the request that has the agent work."""
+    """Return the request that starts the turn."""
     params: dict[str, JsonValue] = {
         "sessionKey": session_key(job),
         "message": message(job),
@@ -96,7 +112,7 @@ def thinking_level(job: Job) -> str:
 
 
 def next_question(job: Job) -> bytes:
-    """Return the request that is answered when a tool wants to change something."""
+    """Return the request that is answered when a tool is about to change something."""
     return request(QUESTION, "dragoman.question", {"sessionKey": session_key(job)})
 
 
@@ -111,16 +127,16 @@ def request(request_id: str, method: str, params: JsonValue) -> bytes:
 
 
 def _choices(job: Job) -> dict[str, JsonValue]:
-    made: dict[str, JsonValue] = {}
+    choices: dict[str, JsonValue] = {}
     if job.settings.model:
-        made["model"] = job.settings.model
+        choices["model"] = job.settings.model
     if job.permissions.native_mode:
-        made["permissionMode"] = job.permissions.native_mode
-    return made
+        choices["permissionMode"] = job.permissions.native_mode
+    return choices
 
 
 def message(job: Job) -> str:
-    """Return the prompt; one that begins with a slash gets a blank before it, lest it be taken for an order."""
+    """Return the prompt; one that begins with a slash gets a blank before it, else it would be a command."""
     return f" {job.prompt}" if job.prompt.startswith("/") else job.prompt
 
 
@@ -142,7 +158,7 @@ def _system(job: Job) -> Iterator[str]:
 def _notes(job: Job) -> Iterator[str]:
     yield f"session {session_key(job)}"
     if job.prompt.startswith("/"):
-        yield "a blank is put before the prompt, so that it is no order to OpenClaw"
+        yield "a blank is put before the prompt, so that it is no command of OpenClaw"
     if job.skills:
         yield "skills go into the system prompt"
 

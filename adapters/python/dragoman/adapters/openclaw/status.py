@@ -1,4 +1,4 @@
-"""What the program tells of logins and models, without a gateway."""
+"""Logins and models, from the program itself, without a gateway."""
 
 import os
 import re
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dragoman.adapters.openclaw.setting import config_file
-from dragoman.sdk import AuthFinding, CommandLineAdapter, Model, parse_json_object, probe
+from dragoman.adapters.openclaw.environment import config_file
+from dragoman.sdk import CommandLineAdapter, Model
 from dragoman.sdk import fields as read
-from dragoman.sdk.fields import Fields
+from dragoman.sdk.detection import AuthFinding, probe
+from dragoman.sdk.fields import Fields, parse_json_object
 from dragoman.v1 import adapter_pb2 as pb
 
 _AUTH_LIMIT_S: Final = 7.5
@@ -23,25 +24,25 @@ async def read_auth(executable: str, env: Mapping[str, str]) -> AuthFinding:
     configured = configured_key(config_file(env), env)
     if configured is not None:
         return configured
-    told = await probe([executable, "models", "status", "--json"], env, _AUTH_LIMIT_S)
-    status = parse_json_object(told.stdout.encode()) if not told.timed_out else None
+    answer = await probe([executable, "models", "status", "--json"], env, _AUTH_LIMIT_S)
+    status = parse_json_object(answer.stdout.encode()) if not answer.timed_out else None
     if status is None:
-        return AuthFinding(pb.AUTH_STATE_UNKNOWN)  # it takes seconds on a quiet machine; that is no problem to mend
+        return AuthFinding(pb.AUTH_STATE_UNKNOWN)  # it takes seconds even on an idle machine
     return judge(status)
 
 
 def configured_key(config: Path, env: Mapping[str, str]) -> AuthFinding | None:
-    """Return whether the configuration has a key for its default model; None if only OpenClaw itself can tell.
+    """Return whether the configuration has a key for its default model; None if only OpenClaw itself knows.
 
-    Asking the program takes seconds; a file in plain JSON with a key in it needs no asking.
+    The program takes seconds to answer; a file in plain JSON with a key in it takes none.
     """
     try:
-        told = parse_json_object(config.read_bytes()[:_MOST_BYTES]) or {}
+        settings = parse_json_object(config.read_bytes()[:_MOST_BYTES]) or {}
     except OSError:
         return None
-    model = read.inner(read.inner(read.inner(told, "agents"), "defaults"), "model")
-    wanted = read.text(model, "primary").partition("/")[0]
-    key = read.text(read.inner(read.inner(read.inner(told, "models"), "providers"), wanted), "apiKey")
+    model = read.inner(read.inner(read.inner(settings, "agents"), "defaults"), "model")
+    provider = read.text(model, "primary").partition("/")[0]
+    key = read.text(read.inner(read.inner(read.inner(settings, "models"), "providers"), provider), "apiKey")
     named = _VARIABLE.fullmatch(key)
     if not key or (named and not env.get(named[1])):
         return None
@@ -49,15 +50,15 @@ def configured_key(config: Path, env: Mapping[str, str]) -> AuthFinding | None:
 
 
 def judge(status: Fields) -> AuthFinding:
-    """Sum up what ``openclaw models status --json`` says. Pure."""
+    """Return the state of the login that ``openclaw models status --json`` reports. Pure."""
     model = read.text(status, "resolvedDefault") or read.text(status, "defaultModel")
     auth = read.inner(status, "auth")
-    wanted = model.partition("/")[0]
+    default = model.partition("/")[0]
     missing = auth.get("missingProvidersInUse")
-    if isinstance(missing, list) and wanted in missing:
+    if isinstance(missing, list) and default in missing:
         return AuthFinding(pb.AUTH_STATE_MISSING)
     for provider in read.objects(auth, "providers"):
-        if read.text(provider, "provider") == wanted:
+        if read.text(provider, "provider") == default:
             method = read.text(read.inner(provider, "effective"), "kind")
             if method and method != "missing":
                 return AuthFinding(pb.AUTH_STATE_OK, method)
@@ -65,23 +66,23 @@ def judge(status: Fields) -> AuthFinding:
 
 
 async def read_models(adapter: CommandLineAdapter, request: pb.ListModelsRequest) -> pb.ListModelsResponse:
-    """Return the models that the user's configuration names; none if it cannot be asked."""
+    """Return the models that the user's configuration names; none if the program does not answer."""
     env = {**os.environ, **request.env}
     found = await adapter.detect(pb.DetectRequest(env=request.env))
     response = pb.ListModelsResponse(source=pb.MODEL_SOURCE_STATIC)
     if not found.available:
         return response
-    told = await probe([found.executable, "models", "list", "--json"], env, _MODELS_LIMIT_S)
-    for model in models_of(parse_json_object(told.stdout.encode()) or {}):
+    answer = await probe([found.executable, "models", "list", "--json"], env, _MODELS_LIMIT_S)
+    for model in models_of(parse_json_object(answer.stdout.encode()) or {}):
         response.models.add(id=model.id, label=model.label, is_default=model.is_default)
         response.source = pb.MODEL_SOURCE_AGENT
     return response
 
 
-def models_of(told: Fields) -> list[Model]:
-    """Return what ``openclaw models list --json`` names. Pure."""
+def models_of(listing: Fields) -> list[Model]:
+    """Return the models of ``openclaw models list --json``. Pure."""
     models = []
-    for item in read.objects(told, "models"):
+    for item in read.objects(listing, "models"):
         tags = item.get("tags")
         is_default = isinstance(tags, list) and "default" in tags
         if read.text(item, "key"):

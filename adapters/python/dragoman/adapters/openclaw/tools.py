@@ -1,12 +1,12 @@
-"""OpenClaw's tools, in the protocol's words. Pure."""
+"""OpenClaw's tools: kinds, calls, subjects and results. Pure."""
 
 import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dragoman.sdk import compact
 from dragoman.sdk import fields as read
-from dragoman.sdk.fields import Fields
+from dragoman.sdk.fields import Fields, compact
+from dragoman.sdk.parsing import one_line
 from dragoman.v1 import event_pb2 as pb
 
 _KINDS: Final[Mapping[str, pb.ToolKind.ValueType]] = {
@@ -19,14 +19,42 @@ _KINDS: Final[Mapping[str, pb.ToolKind.ValueType]] = {
     "update_plan": pb.TOOL_KIND_TODO,
 }
 _ABOUT: Final = ("path", "command", "query", "url", "task", "message", "action", "id")
-_LONGEST_TITLE: Final = 120
-"""Characters."""
 _PATCH_FILES: Final = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
 _DENIED: Final = "Exec denied"
 
 
+class Calls:
+    """The calls of one attempt.
+
+    Args:
+        cwd: the working directory.
+    """
+
+    def __init__(self, cwd: str) -> None:
+        self.open: dict[str, tuple[str, Fields]] = {}
+        """Name and input, by ID."""
+        self.denied: set[str] = set()
+        self._cwd = cwd
+
+    def begin(self, data: Fields) -> Iterator[pb.AgentEvent]:
+        """Take the start of a call."""
+        call_id, name, tool_input = read.text(data, "toolCallId"), read.text(data, "name"), read.inner(data, "args")
+        self.open[call_id] = (name, tool_input)
+        yield pb.AgentEvent(tool_call=tool_call(call_id, name, tool_input))
+
+    def end(self, data: Fields, *, was_stopped: bool) -> Iterator[pb.AgentEvent]:
+        """Take the result of a call."""
+        call_id = read.text(data, "toolCallId")
+        name, tool_input = self.open.pop(call_id, (read.text(data, "name"), {}))
+        result = tool_result(call_id, data, was_denied=call_id in self.denied, was_stopped=was_stopped)
+        yield pb.AgentEvent(tool_result=result)
+        change = file_change(call_id, name, data, self._cwd, tool_input)
+        if change is not None:
+            yield pb.AgentEvent(file_change=change)
+
+
 def kind_of(name: str) -> pb.ToolKind.ValueType:
-    """Return what sort of tool it is."""
+    """Return the kind of a tool."""
     return _KINDS.get(name, pb.TOOL_KIND_OTHER)
 
 
@@ -45,8 +73,7 @@ def tool_call(call_id: str, name: str, tool_input: Fields) -> pb.ToolCall:
 def title(name: str, tool_input: Fields) -> str:
     """Return one line that says what a call does."""
     about = next((read.text(tool_input, key) for key in _ABOUT if read.text(tool_input, key)), "")
-    line = " ".join((f"{name} {about}" if about else name).split())
-    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
+    return one_line(" ".join(f"{name} {about}".split()))
 
 
 def subject(call_id: str, name: str, tool_input: Fields, cwd: str) -> pb.InputSubject:
@@ -74,7 +101,7 @@ def tool_result(call_id: str, data: Fields, *, was_denied: bool, was_stopped: bo
     details = read.inner(result, "details")
     content = "\n".join(read.text(part, "text") for part in read.objects(result, "content") if "text" in part)
     is_error = data.get("isError")
-    made = pb.ToolResult(
+    tool_result = pb.ToolResult(
         tool_call_id=call_id,
         status=_status(data, details, content, was_denied=was_denied, was_stopped=was_stopped),
         content=content,
@@ -84,8 +111,8 @@ def tool_result(call_id: str, data: Fields, *, was_denied: bool, was_stopped: bo
     )
     duration = read.count(details, "durationMs")
     if duration is not None:
-        made.duration.FromMilliseconds(duration)
-    return made
+        tool_result.duration.FromMilliseconds(duration)
+    return tool_result
 
 
 def _exit_code(details: Fields) -> int | None:
@@ -107,7 +134,7 @@ def _status(
 
 
 def file_change(call_id: str, name: str, data: Fields, cwd: str, tool_input: Fields) -> pb.FileChange | None:
-    """Return the change that a call made; None if it made none, or does not say."""
+    """Return the change that a call made; None if it made or reported none."""
     details = read.inner(read.inner(data, "result"), "details")
     path = read.text(tool_input, "path")
     if kind_of(name) != pb.TOOL_KIND_EDIT or data.get("isError") is True or not path:

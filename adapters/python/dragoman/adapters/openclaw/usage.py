@@ -1,46 +1,38 @@
-"""Tokens and cost, as the protocol counts them. Pure.
+"""Tokens and cost, as the contract counts them. Pure.
 
-OpenClaw counts what was read from a cache apart from the input, and tells the sums of the run when it ends.
-Its cost is what the prices in its configuration come to; without prices it is 0, which is then no cost at all.
+OpenClaw reports the sums of the run at its end, tokens read from a cache apart from the input. Its cost follows the
+prices in its configuration; without prices it is 0, which then means no cost at all.
 """
 
-from decimal import Decimal
+from typing import Final
 
 from dragoman.sdk import fields as read
+from dragoman.sdk import parsing
 from dragoman.sdk.fields import Fields
 from dragoman.v1 import event_pb2 as pb
 
+_TOKENS: Final = {
+    "input": "input",
+    "output": "output",
+    "cacheRead": "cache_read",
+    "cacheWrite": "cache_write",
+    "reasoningTokens": "reasoning",
+}
+
 
 def run_usage(meta: Fields) -> pb.Usage | None:
-    """Return what a run used, by its ``agentMeta``; None if it does not say."""
-    told = read.inner(meta, "usage")
-    if not told:
+    """Return what a run used, by its ``agentMeta``; None if it has no usage."""
+    counts = read.inner(meta, "usage")
+    if not counts:
         return None
-    made = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-    names = {
-        "input": "input",
-        "output": "output",
-        "cache_read": "cacheRead",
-        "cache_write": "cacheWrite",
-        "reasoning": "reasoningTokens",
-    }
-    for ours, theirs in names.items():
-        tokens = read.count(told, theirs)
-        if tokens is not None:
-            setattr(made.tokens, ours, tokens)
-    total = read.number(read.inner(told, "cost"), "total")
+    usage = parsing.run_usage(parsing.token_counts(counts, _TOKENS))
+    total = read.number(read.inner(counts, "cost"), "total")
     if total:
-        made.cost.CopyFrom(
-            pb.Cost(
-                amount=f"{Decimal(repr(total)):f}",
-                currency="USD",
-                basis=pb.COST_BASIS_REPORTED,
-                provider=read.text(meta, "provider"),
-            )
-        )
+        usage.cost.CopyFrom(parsing.cost_in_dollars(total))
+        usage.cost.provider = read.text(meta, "provider")
     used, size = read.count(meta, "promptTokens"), read.count(meta, "contextTokens")
     if used is not None:
-        made.context_used = used
+        usage.context_used = used
     if size is not None:
-        made.context_size = size
-    return made
+        usage.context_size = size
+    return usage

@@ -8,8 +8,10 @@ https://opencode.ai/config.json, precedence as seen in opencode 1.18.33.
 from collections.abc import Mapping
 from typing import Final
 
-from dragoman.sdk import Job, JsonValue, as_bool, as_int, as_object, as_string, as_string_list, compact
+from dragoman.sdk import Job
+from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_object, as_string, as_string_list, compact
 from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
 
 INSTRUCTIONS: Final = "instructions.md"
 """The run's file with standing instructions, below its directory."""
@@ -33,44 +35,38 @@ _READING: Final[Mapping[str, JsonValue]] = {
 
 def environment(job: Job) -> dict[str, str]:
     """Return the variables that configure opencode for a run."""
-    made = {
+    variables = {
         "OPENCODE_CONFIG_CONTENT": compact(configuration(job)),
-        # A program must not change while runs use it, nor fetch programs that nobody asked for.
+        # A program must not change while runs use it, nor fetch programs without a request.
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-        # It serves its session on a port of this machine; without a password anybody here could use that.
+        # It serves its session on a local port; without a password any user of the machine could use that.
         "OPENCODE_SERVER_PASSWORD": job.new_session_id,
     }
     if not has_own_permissions(job):
-        made["OPENCODE_PERMISSION"] = compact(permission(job))
+        variables["OPENCODE_PERMISSION"] = compact(permission(job))
     if not as_bool(job.config.get("projectConfig"), True):
-        made["OPENCODE_DISABLE_PROJECT_CONFIG"] = "1"
-    return made
+        variables["OPENCODE_DISABLE_PROJECT_CONFIG"] = "1"
+    return variables
 
 
 def configuration(job: Job) -> dict[str, JsonValue]:
-    """Return the configuration of a run: what ``config.opencodeConfig`` says, and over it what must be."""
-    made: dict[str, JsonValue] = dict(as_object(job.config.get("opencodeConfig"), {}))
-    made["autoupdate"] = False
-    made["share"] = "disabled"
-    made |= _models(job, as_object(made.get("provider"), {}))
-    made["agent"] = _agents(job, as_object(made.get("agent"), {}))
+    """Return the configuration of a run: ``config.opencodeConfig``, and what overrides it."""
+    settings: dict[str, JsonValue] = dict(as_object(job.config.get("opencodeConfig"), {}))
+    settings["autoupdate"] = False
+    settings["share"] = "disabled"
+    settings |= _models(job, as_object(settings.get("provider"), {}))
+    settings["agent"] = _agents(job, as_object(settings.get("agent"), {}))
     if not has_own_permissions(job):
         # The old name of agents, which opencode puts over the new one when all files are read.
-        made["mode"] = {name: {"permission": permission(job, name)} for name in _primary(job)}
+        settings["mode"] = {name: {"permission": permission(job, name)} for name in _primary(job)}
     # Else a run ends, as if all were well, at the first thing that is refused.
-    made["experimental"] = {**as_object(made.get("experimental"), {}), "continue_loop_on_deny": True}
-    if instructions(job):
-        made["instructions"] = [*as_string_list(made.get("instructions")), str(job.run_dir / INSTRUCTIONS)]
+    settings["experimental"] = {**as_object(settings.get("experimental"), {}), "continue_loop_on_deny": True}
+    if job.standing_text:
+        settings["instructions"] = [*as_string_list(settings.get("instructions")), str(job.run_dir / INSTRUCTIONS)]
     if job.skills_dir is not None:
-        made["skills"] = {**as_object(made.get("skills"), {}), "paths": [str(job.skills_dir / SKILLS)]}
-    return made
-
-
-def instructions(job: Job) -> str:
-    """Return the system prompt and the standing instructions of a run; empty if there are none."""
-    parts = [job.system_prompt, job.instructions.with_directive() if job.instructions is not None else ""]
-    return "\n\n".join(part for part in parts if part)
+        settings["skills"] = {**as_object(settings.get("skills"), {}), "paths": [str(job.skills_dir / SKILLS)]}
+    return settings
 
 
 def agent_of(job: Job) -> str:
@@ -79,12 +75,12 @@ def agent_of(job: Job) -> str:
 
 
 def has_own_permissions(job: Job) -> bool:
-    """Tell whether opencode's own settings say what it asks about."""
+    """Return whether opencode's own settings decide what it asks about."""
     return as_bool(job.config.get("ownPermissions"), False)
 
 
 def skips_permissions(job: Job) -> bool:
-    """Tell whether opencode asks nobody."""
+    """Return whether opencode asks no questions."""
     return as_bool(job.config.get("dangerouslySkipPermissions"), False)
 
 
@@ -113,7 +109,13 @@ def permission(job: Job, agent: str = DEFAULT_AGENT) -> dict[str, JsonValue]:
         "question": "deny",
         "external_directory": outside,
         "task": nested,
+        **({"skill": "ask"} if _has_rule_about_skills(job) else {}),
     }
+
+
+def _has_rule_about_skills(job: Job) -> bool:
+    """Return whether a rule is about loading a skill; a rule can only decide what opencode asks about."""
+    return any(rule.tool_kind == pb.TOOL_KIND_SKILL or rule.tool_name == "skill" for rule in job.permissions.rules)
 
 
 def _nested_permission(job: Job) -> dict[str, JsonValue]:
@@ -126,12 +128,13 @@ def _nested_permission(job: Job) -> dict[str, JsonValue]:
         "webfetch": everything,
         **_READING,
         "task": "deny",
+        **({"skill": everything} if _has_rule_about_skills(job) else {}),
     }
 
 
-def _agents(job: Job, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    # A title would cost a call of the model, and nobody reads it.
-    agents: dict[str, JsonValue] = {**given, "title": {"disable": True}}
+def _agents(job: Job, configured: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    # A title would cost a call of the model, and is not used.
+    agents: dict[str, JsonValue] = {**configured, "title": {"disable": True}}
 
     def add(name: str, more: Mapping[str, JsonValue]) -> None:
         agents[name] = {**as_object(agents.get(name), {}), **more}
@@ -152,11 +155,11 @@ def _primary(job: Job) -> list[str]:
     return list(dict.fromkeys([agent_of(job) or DEFAULT_AGENT, DEFAULT_AGENT, _PLAN_AGENT]))
 
 
-def _models(job: Job, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return which model is taken, and which providers there are; without a model, opencode's own has none."""
+def _models(job: Job, providers: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the model and the providers; without a model, opencode's hosted provider has no models."""
     model = job.settings.model
     if not model:
-        return {"provider": {**given, HOSTED: {**as_object(given.get(HOSTED), {}), "whitelist": []}}}
+        return {"provider": {**providers, HOSTED: {**as_object(providers.get(HOSTED), {}), "whitelist": []}}}
     others = as_string_list(job.config.get("enabledProviders"))
     return {"model": model, "enabled_providers": list(dict.fromkeys([model.split("/", 1)[0], *others]))}
 

@@ -1,49 +1,22 @@
 """``opencode run --format json``: the way without the Agent Client Protocol. Pure.
 
-Parts come when they are finished, so nothing streams, and a question is refused by opencode itself.
+opencode prints parts when they are finished, so nothing streams, and refuses its questions itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Final
 
 from dragoman.adapters.opencode import content
-from dragoman.adapters.opencode.tools import file_change
-from dragoman.adapters.opencode.usage import add_tokens, cost_of, set_cost
-from dragoman.sdk import (
-    FailureInfo,
-    Job,
-    JsonValue,
-    Line,
-    Output,
-    Plan,
-    Report,
-    Stream,
-    Terminal,
-    as_int,
-    as_object,
-    as_string,
-    classify_http,
-    classify_text,
-    compact,
-    failure_from_hint,
-    outputs_of,
-    parse_json_object,
-)
+from dragoman.adapters.opencode.tools import KINDS, file_change
+from dragoman.adapters.opencode.usage import cost_of, tokens_of
+from dragoman.sdk import FailureInfo, Job, Output, Plan, Terminal
+from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint
+from dragoman.sdk.fields import Fields, as_int, as_object, as_string, compact, inner, text
+from dragoman.sdk.parsing import Handler, JsonLinesParser, call_usage, mcp_server_of, text_event
 from dragoman.v1 import event_pb2 as pb
 
-Fields = Mapping[str, JsonValue]
-
-_KINDS: Final[Mapping[str, pb.ToolKind.ValueType]] = {
-    "bash": pb.TOOL_KIND_EXECUTE,
-    "read": pb.TOOL_KIND_READ,
-    "list": pb.TOOL_KIND_READ,
-    "glob": pb.TOOL_KIND_SEARCH,
-    "grep": pb.TOOL_KIND_SEARCH,
-    "webfetch": pb.TOOL_KIND_FETCH,
-    **dict.fromkeys(("write", "edit", "patch", "multiedit", "apply_patch"), pb.TOOL_KIND_EDIT),
-}
 _REFUSED: Final = ("The user rejected permission", "The user has specified a rule")
 _FINAL: Final = frozenset({"stop", "end_turn"})
 
@@ -52,10 +25,10 @@ def plan(job: Job) -> Plan:
     """Return how to run opencode once."""
     argv = [job.executable, "run", "--format", "json", "--thinking"]
     agent, variant = content.agent_of(job), as_string(job.config.get("variant"), "")
-    given = {"--model": job.settings.model, "--agent": agent, "--variant": variant}
+    options = {"--model": job.settings.model, "--agent": agent, "--variant": variant}
     if job.session.resumes:
-        given["--session"] = job.session.native_id
-    argv += [word for option, value in given.items() if value for word in (option, value)]
+        options["--session"] = job.session.native_id
+    argv += [word for option, value in options.items() if value for word in (option, value)]
     if job.session.disposition == pb.SESSION_DISPOSITION_FORK:
         argv.append("--fork")
     if job.permissions.auto_approve or content.skips_permissions(job):
@@ -74,132 +47,121 @@ def plan(job: Job) -> Plan:
     )
 
 
-class RunParser:
-    """Understands what ``opencode run --format json`` prints.
+class RunParser(JsonLinesParser):
+    """Reads what ``opencode run --format json`` prints.
 
     Args:
-        model: the model asked for; opencode does not name the one it takes.
+        model: the requested model; opencode does not name the one that it uses.
+        servers: the names of the run's MCP servers.
     """
 
-    def __init__(self, model: str = "") -> None:
-        self.report = Report(model=model, provider=model.partition("/")[0])
-        self._cost = Decimal(0)
+    def __init__(self, model: str = "", servers: Collection[str] = ()) -> None:
+        super().__init__(
+            {
+                "step_finish": lambda frame: self._step_finish(inner(frame, "part")),
+                "text": lambda frame: self._text(inner(frame, "part")),
+                "reasoning": lambda frame: [_words("thinking", inner(frame, "part"))],
+                "tool_use": lambda frame: self._tool(inner(frame, "part")),
+                "error": self._error,
+            },
+            silent=("step_start",),
+        )
+        self.report.model, self.report.provider = model, model.partition("/")[0]
+        self._servers = servers
         self._last_reason = ""
-        self._handlers: Mapping[str, Callable[[Fields], Iterable[Output]]] = {
-            "step_start": lambda _: (),
-            "step_finish": self._step_finish,
-            "text": self._text,
-            "reasoning": self._reasoning,
-            "tool_use": self._tool,
-            "error": self._error,
-        }
 
-    def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
-        frame = (parse_json_object(line.data) if stream == "stdout" else None) or {}
-        handler = self._handlers.get(as_string(frame.get("type"), ""))
-        read = (lambda: [*self._session(frame), *handler(frame)]) if handler else None
-        return outputs_of(self.report, stream, line, read)
+    def read(self, handler: Handler, frame: Fields) -> Iterator[Output]:
+        """Read an object; each names the session."""
+        session_id = text(frame, "sessionID")
+        if session_id and session_id != self.report.session_id:
+            self.report.session_id = session_id
+            yield pb.AgentEvent(session=pb.Session(native_id=session_id, model=self.report.model))
+        yield from handler(frame) or ()
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
         if self.report.terminal is None and self._last_reason:
-            self.report.terminal = _ending(self._last_reason)
-        return []
+            self.report.terminal = ending_of(self._last_reason)
+        return super().finish()
 
-    def _session(self, frame: Fields) -> Iterator[Output]:
-        session_id = as_string(frame.get("sessionID"), "")
-        if session_id and session_id != self.report.session_id:
-            self.report.session_id = session_id
-            yield pb.AgentEvent(session=pb.Session(native_id=session_id, model=self.report.model))
+    def _text(self, part: Fields) -> Iterable[Output]:
+        self.report.summary = text(part, "text") or self.report.summary
+        return [_words("text", part)]
 
-    def _text(self, frame: Fields) -> Iterator[Output]:
-        part = as_object(frame.get("part"), {})
-        words = as_string(part.get("text"), "")
-        self.report.summary = words or self.report.summary
-        yield pb.AgentEvent(text=pb.Text(item_id=as_string(part.get("id"), ""), whole=words))
-
-    def _reasoning(self, frame: Fields) -> Iterator[Output]:
-        part = as_object(frame.get("part"), {})
-        words = as_string(part.get("text"), "")
-        yield pb.AgentEvent(thinking=pb.Thinking(item_id=as_string(part.get("id"), ""), whole=words))
-
-    def _tool(self, frame: Fields) -> Iterator[Output]:
-        part = as_object(frame.get("part"), {})
-        state = as_object(part.get("state"), {})
-        call_id = as_string(part.get("callID"), "") or as_string(part.get("id"), "")
-        name, given = as_string(part.get("tool"), ""), as_object(state.get("input"), {})
-        kind = _KINDS.get(name, pb.TOOL_KIND_OTHER)
+    def _tool(self, part: Fields) -> Iterator[Output]:
+        state = inner(part, "state")
+        call_id, name = text(part, "callID") or text(part, "id"), text(part, "tool")
+        tool_input = inner(state, "input")
+        server = mcp_server_of(name, self._servers) if name not in KINDS else None
+        kind = KINDS.get(name, pb.TOOL_KIND_OTHER if server is None else pb.TOOL_KIND_MCP)
         yield pb.AgentEvent(
             tool_call=pb.ToolCall(
                 id=call_id,
                 name=name,
                 kind=kind,
-                title=as_string(state.get("title"), name),
-                input_json=compact(given) if given else "",
+                title=text(state, "title") or name,
+                input_json=compact(tool_input) if tool_input else "",
                 status=pb.TOOL_STATUS_RUNNING,
+                mcp_server=server or "",
             )
         )
         yield pb.AgentEvent(tool_result=_result(call_id, state))
         if kind == pb.TOOL_KIND_EDIT and state.get("status") == "completed":
-            change = file_change(call_id, given, state)
+            change = file_change(call_id, tool_input, state)
             if change is not None:
                 yield pb.AgentEvent(file_change=change)
 
-    def _step_finish(self, frame: Fields) -> Iterator[Output]:
-        part = as_object(frame.get("part"), {})
-        self._last_reason = as_string(part.get("reason"), "")
-        call = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA)
-        tokens = as_object(part.get("tokens"), {})
-        if not tokens:
-            return
-        add_tokens(call.tokens, tokens)
-        total = self.report.usage or pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-        add_tokens(total.tokens, tokens)
-        self._cost += cost_of(part)
-        if self._cost:
-            set_cost(total.cost, self._cost)
-        self.report.usage = total
-        yield pb.AgentEvent(usage=call)
+    def _step_finish(self, part: Fields) -> Iterator[Output]:
+        self._last_reason = text(part, "reason")
+        tokens = inner(part, "tokens")
+        if tokens:
+            call = call_usage(tokens_of(tokens))
+            self.report.usage = self.usage.add(call, cost_of(part))
+            yield pb.AgentEvent(usage=call)
 
-    def _error(self, frame: Fields) -> Iterator[Output]:
-        error = as_object(frame.get("error"), {})
-        self.report.terminal = Terminal(
-            succeeded=False, subtype=as_string(error.get("name"), ""), failure=_failure(error)
-        )
+    def _error(self, frame: Fields) -> Iterable[Output]:
+        error = inner(frame, "error")
+        self.report.terminal = Terminal(succeeded=False, subtype=text(error, "name"), failure=failure_of_error(error))
         self.report.raw_json = compact(error)
-        return iter(())
+        return ()
+
+
+def _words(kind: str, part: Fields) -> pb.AgentEvent:
+    return text_event(kind, text(part, "id"), whole=text(part, "text"))
 
 
 def _result(call_id: str, state: Fields) -> pb.ToolResult:
     failed = state.get("status") == "error"
-    said = as_string(state.get("error" if failed else "output"), "")
+    content = as_string(state.get("error" if failed else "output"), "")
     status = pb.TOOL_STATUS_FAILED if failed else pb.TOOL_STATUS_COMPLETED
-    if failed and said.startswith(_REFUSED):
+    if failed and content.startswith(_REFUSED):
         status = pb.TOOL_STATUS_DENIED
     code = as_int(as_object(state.get("metadata"), {}).get("exit"), None)
     has_code = code is not None and -(2**31) <= code < 2**31
     return pb.ToolResult(
-        tool_call_id=call_id, status=status, content=said, is_error=failed, exit_code=code if has_code else None
+        tool_call_id=call_id, status=status, content=content, is_error=failed, exit_code=code if has_code else None
     )
 
 
-def _ending(reason: str) -> Terminal:
-    """Return what the last call of the model means for the run."""
+def ending_of(reason: str) -> Terminal:
+    """Return how the run ended, by the end of the last call of the model."""
     if reason in _FINAL:
         return Terminal(succeeded=True, subtype=reason)
     kind, message = {
-        "length": (pb.FAILURE_KIND_CONTEXT_OVERFLOW, "The model's answer reached its limit of tokens and was cut."),
-        "content-filter": (pb.FAILURE_KIND_MODEL_REFUSED, "The model's service refused to go on."),
+        "length": (pb.FAILURE_KIND_OUTPUT_LIMIT, "The model's answer was cut at its limit of output tokens."),
+        "content-filter": (pb.FAILURE_KIND_MODEL_REFUSED, "The model's service refused to continue."),
         # opencode ends there, with exit code 0, when it has refused something itself.
         "tool-calls": (pb.FAILURE_KIND_PERMISSION_DENIED, "opencode stopped after a tool that it was not allowed."),
-    }.get(reason, (pb.FAILURE_KIND_NO_RESULT, f"opencode stopped for a reason that is not known here: {reason}."))
-    return Terminal(succeeded=False, subtype=reason, failure=FailureInfo(kind, message, code=f"opencode_{reason}"))
+    }.get(reason, (pb.FAILURE_KIND_NO_RESULT, f"opencode stopped for an unknown reason: {reason}."))
+    failure = FailureInfo(kind, message, code=f"opencode_{reason}", errors=(reason,))
+    return Terminal(succeeded=False, subtype=reason, failure=failure)
 
 
-def _failure(error: Fields) -> FailureInfo:
+def failure_of_error(error: Fields) -> FailureInfo:
+    """Return the failure of an error that opencode prints, or stores with a message."""
     data = as_object(error.get("data"), {})
-    said = as_string(data.get("message"), "") or as_string(error.get("name"), "") or "opencode failed without a word."
+    message = as_string(data.get("message"), "") or as_string(error.get("name"), "")
+    message = message or "opencode failed without a reason."
     code = f"opencode_{as_string(error.get('name'), 'error')}"
     status, body = as_int(data.get("statusCode"), None), as_string(data.get("responseBody"), "")
     now = datetime.now(UTC)
@@ -207,18 +169,9 @@ def _failure(error: Fields) -> FailureInfo:
     if status is not None:
         headers = as_object(data.get("responseHeaders"), {}).items()
         hint = classify_http(
-            status, f"{said}\n{body}", {name: value for name, value in headers if isinstance(value, str)}, now
+            status, f"{message}\n{body}", {name: value for name, value in headers if isinstance(value, str)}, now
         )
-    hint = hint or classify_text(said, now)
+    hint = hint or classify_text(message, now)
     if hint is None:
-        return FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, said, code=code, errors=(said,), http_status=status)
-    known = failure_from_hint(hint, code=code)
-    return FailureInfo(
-        known.kind,
-        known.message,
-        code=code,
-        errors=(said,),
-        retry_not_before=known.retry_not_before,
-        login_url=known.login_url,
-        http_status=status,
-    )
+        return FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code=code, errors=(message,), http_status=status)
+    return replace(failure_from_hint(hint, code=code), errors=(message,), http_status=status)

@@ -1,168 +1,130 @@
 """What pi says, line by line. Pure."""
 
 import re
-from collections.abc import Iterable
-from decimal import Decimal
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from dragoman.sdk import (
-    FailureInfo,
-    Line,
-    Output,
-    Report,
-    Stream,
-    Terminal,
-    compact,
-    log_event,
-    outputs_of,
-    parse_json_object,
-)
+from dragoman.sdk import FailureInfo, Output, Terminal, parsing
 from dragoman.sdk.fields import Fields, count, inner, number, objects, text
+from dragoman.sdk.parsing import JsonLinesParser, ToolCalls, UsageTotals
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-KINDS: Final = {
-    "read": pb.TOOL_KIND_READ,
-    "grep": pb.TOOL_KIND_SEARCH,
-    "find": pb.TOOL_KIND_SEARCH,
-    "ls": pb.TOOL_KIND_SEARCH,
-    "edit": pb.TOOL_KIND_EDIT,
-    "write": pb.TOOL_KIND_EDIT,
-    "bash": pb.TOOL_KIND_EXECUTE,
-}
-"""pi's own tools."""
+_SPEC: Final = agent_spec(__package__)
 _EXIT: Final = re.compile(r"Command exited with code (\d{1,3})\s*\Z")
 _TOKENS: Final = {"input": "input", "output": "output", "cacheRead": "cache_read", "cacheWrite": "cache_write"}
-_SILENT: Final = {"turn_start", "turn_end", "auto_retry_end", "tool_execution_update"}
+_SILENT: Final = (
+    *("turn_start", "turn_end", "auto_retry_end", "tool_execution_update"),
+    *("agent_settled", "entry_appended"),  # since it is @earendil-works/pi-coding-agent
+)
+_CUT: Final = "The model's answer was cut at its limit of output tokens."
+_UNCOUNTED: Final = (
+    "The model's service counted no tokens for an answer that pi takes for whole. If it counts others, the answer was"
+    " cut off; pi 0.73.1 does not distinguish such an answer from a whole one, later versions do."
+)
 
 
-class PiParser:
-    """Understands one attempt. Frames of a message hold all of it so far; only what is new is told."""
+class PiParser(JsonLinesParser):
+    """Understands one attempt. In most versions a frame of a message holds all of it so far."""
 
-    def __init__(self) -> None:
-        self.report = Report()
+    def __init__(self, roots: Sequence[str] = ()) -> None:
+        super().__init__(
+            {
+                "session": lambda frame: [self.session_event(text(frame, "id"))],
+                "message_start": self._begun,
+                "message_update": self._updated,
+                "message_end": self._ended,
+                "tool_execution_start": self._runs,
+                "tool_execution_end": self._has_run,
+                "auto_retry_start": self._retry,
+                "agent_start": lambda _: self.retries.end(),
+                "agent_end": self._done,
+                "compaction_start": lambda frame: [parsing.compaction_event(text(frame, "reason"))],
+                "compaction_end": _compacted,
+            },
+            silent=_SILENT,
+            once=True,
+        )
+        self.usage = UsageTotals(pb.COST_BASIS_COMPUTED)
+        self._calls = ToolCalls(_SPEC.tools, _SPEC.file_tools, roots)
         self._message = 0
-        self._told: dict[str, int] = {}
-        """Characters already told, by item."""
-        self._failure: FailureInfo | None = None
-        self._cost = Decimal(0)
-        self._texts: list[str] = []
-        """Items of the last message's answer."""
-        self._retries = False
+        self._answer: list[str] = []
+        """Items of the last message's text."""
 
-    def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
-        frame = parse_json_object(line.data) if stream == "stdout" else None
-        kind = text(frame or {}, "type")
-        if frame is None or (kind not in _SILENT and not hasattr(self, f"_on_{kind}")):
-            return [log_event(stream, line)]
-        read = partial(getattr(self, f"_on_{kind}"), frame) if kind not in _SILENT else tuple
-        return outputs_of(self.report, stream, line, read)
-
-    def finish(self) -> Iterable[Output]:
-        """Take the end of all output: only now it is sure that pi does not try again."""
-        if self.report.terminal is None and self._failure is not None:
-            self.report.terminal = Terminal(succeeded=False, subtype="error", failure=self._failure)
-        return []
-
-    def _on_session(self, frame: Fields) -> Iterable[Output]:
-        self.report.session_id = text(frame, "id")
-        return [pb.AgentEvent(session=pb.Session(native_id=self.report.session_id))]
-
-    def _on_message_start(self, frame: Fields) -> Iterable[Output]:
+    def _begun(self, frame: Fields) -> Iterable[Output]:
         self._message += text(inner(frame, "message"), "role") == "assistant"
-        return []
+        return ()
 
-    def _on_message_update(self, frame: Fields) -> Iterable[Output]:
+    def _updated(self, frame: Fields) -> Iterable[Output]:
         event = inner(frame, "assistantMessageEvent")
-        return [] if text(event, "type").startswith("toolcall_delta") else self._news(inner(event, "partial"))
+        kind = text(event, "type")
+        if "partial" in event:
+            return () if kind.startswith("toolcall_delta") else self._news(inner(event, "partial"))
+        if kind not in {"text_delta", "thinking_delta"}:
+            return ()
+        item = f"{self._message}-{count(event, 'contentIndex') or 0}"
+        return self.texts.delta(item, text(event, "delta"), kind.removesuffix("_delta"))
 
-    def _news(self, message: Fields) -> Iterable[Output]:
-        """Yield what of a message is not told yet."""
+    def _news(self, message: Fields) -> Iterator[Output]:
+        """Yield what of a message is new."""
         for index, part in enumerate(objects(message, "content")):
             kind = text(part, "type")
-            item = text(part, "id") if kind == "toolCall" else f"{self._message}-{index}"
-            told, whole = self._told.get(item, 0), text(part, kind)
-            self._told[item] = max(told, len(whole))
-            if kind == "toolCall" and item and not told:
-                self._told[item] = 1
-                yield self._call(item, text(part, "name"), pb.TOOL_STATUS_PENDING)
-            elif kind == "text" and len(whole) > told:
-                yield pb.AgentEvent(text=pb.Text(item_id=item, delta=whole[told:]))
-            elif kind == "thinking" and len(whole) > told:
-                yield pb.AgentEvent(thinking=pb.Thinking(item_id=item, delta=whole[told:]))
+            if kind == "toolCall":
+                yield from self._calls.pending(text(part, "id"), text(part, "name"))
+            elif kind in {"text", "thinking"}:
+                yield from self.texts.so_far(f"{self._message}-{index}", text(part, kind), kind)
 
-    def _on_message_end(self, frame: Fields) -> Iterable[Output]:
+    def _ended(self, frame: Fields) -> Iterator[Output]:
         message, report = inner(frame, "message"), self.report
         if text(message, "role") != "assistant":
             return
         yield from self._news(message)
+        yield from self.texts.end_all()
         parts = objects(message, "content")
-        self._texts = [f"{self._message}-{index}" for index, part in enumerate(parts) if text(part, "type") == "text"]
-        # What is held back of an item comes before what follows.
-        yield from (pb.AgentEvent(text=pb.Text(item_id=item)) for item in self._texts)
+        for part in parts:
+            self._calls.note(text(part, "id"), text(part, "name"), inner(part, "arguments"))
+        self._answer = [
+            f"{self._message}-{index}" for index, part in enumerate(parts) if text(part, "type") == "text"
+        ]
         report.summary = "".join(text(part, "text") for part in parts)
         report.model, report.provider = text(message, "model"), text(message, "provider")
-        reason, said = text(message, "stopReason"), text(message, "errorMessage")
+        reason = text(message, "stopReason")
+        kind = pb.FAILURE_KIND_OUTPUT_LIMIT if reason == "length" else pb.FAILURE_KIND_PROCESS_CRASHED
+        words = text(message, "errorMessage") or (_CUT if reason == "length" else f"pi stopped: {reason}.")
         is_wrong = reason in {"error", "aborted", "length"}
-        kind = pb.FAILURE_KIND_CONTEXT_OVERFLOW if reason == "length" else pb.FAILURE_KIND_PROCESS_CRASHED
-        words = said or f"pi stopped: {reason}."
-        self._failure = FailureInfo(kind, words, f"pi_{reason}", (words,)) if is_wrong else None
-        usage = self._usage(inner(message, "usage"), report.model)
-        if usage is not None:
-            yield pb.AgentEvent(usage=usage)
+        self.failure = FailureInfo(kind, words, f"pi_{reason}", (words,)) if is_wrong else None
+        used = inner(message, "usage")
+        if count(used, "totalTokens"):  # else it is not counted, as in a message that failed, rather than zero
+            cost = number(inner(used, "cost"), "total")  # zero: pi knows no price
+            yield self.call_event(parsing.token_counts(used, _TOKENS), cost, report.model)
+        elif reason == "stop":
+            yield parsing.notice_event("answer_may_be_cut", _UNCOUNTED)
 
-    def _usage(self, given: Fields, model: str) -> pb.Usage | None:
-        if not count(given, "totalTokens"):  # as in a message that failed: not counted, rather than zero
-            return None
-        call = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA)
-        total = self.report.usage or pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-        for theirs, ours in _TOKENS.items():
-            if (tokens := count(given, theirs)) is not None:
-                setattr(call.tokens, ours, tokens)
-                setattr(total.tokens, ours, getattr(total.tokens, ours) + tokens)
-        if cost := number(inner(given, "cost"), "total"):  # zero: pi knows no price
-            self._cost += Decimal(repr(cost))
-            amount = f"{round(self._cost, 10):f}"
-            total.cost.CopyFrom(pb.Cost(amount=amount, currency="USD", basis=pb.COST_BASIS_COMPUTED))
-        call.models.add(model=model).tokens.CopyFrom(call.tokens)
-        self.report.usage = total
-        return call
+    def _runs(self, frame: Fields) -> Iterable[Output]:
+        return self._calls.running(text(frame, "toolCallId"), text(frame, "toolName"), inner(frame, "args"))
 
-    def _call(self, item: str, name: str, status: pb.ToolStatus.ValueType, inputs: str = "") -> pb.AgentEvent:
-        kind = KINDS.get(name, pb.TOOL_KIND_OTHER)
-        return pb.AgentEvent(tool_call=pb.ToolCall(id=item, name=name, kind=kind, status=status, input_json=inputs))
-
-    def _on_tool_execution_start(self, frame: Fields) -> Iterable[Output]:
-        inputs = compact(frame.get("args"))
-        return [self._call(text(frame, "toolCallId"), text(frame, "toolName"), pb.TOOL_STATUS_RUNNING, inputs)]
-
-    def _on_tool_execution_end(self, frame: Fields) -> Iterable[Output]:
+    def _has_run(self, frame: Fields) -> Iterable[Output]:
         content = "\n".join(text(part, "text") for part in objects(inner(frame, "result"), "content"))
-        is_error = frame.get("isError") is True
-        status = pb.TOOL_STATUS_FAILED if is_error else pb.TOOL_STATUS_COMPLETED
-        made = pb.ToolResult(tool_call_id=text(frame, "toolCallId"), status=status, content=content)
-        made.is_error = is_error
-        if text(frame, "toolName") == "bash" and (code := _EXIT.search(content)):
-            made.exit_code = int(code[1])
-        return [pb.AgentEvent(tool_result=made)]
+        code = _EXIT.search(content) if text(frame, "toolName") == "bash" else None
+        is_error, exit_code = frame.get("isError") is True, int(code[1]) if code else None
+        return self._calls.result(text(frame, "toolCallId"), content, is_error=is_error, exit_code=exit_code)
 
-    def _on_auto_retry_start(self, frame: Fields) -> Iterable[Output]:
-        self._failure, self._retries = None, True
-        # The message is begun anew: what was said of it does not stand.
-        yield from (pb.AgentEvent(text=pb.Text(item_id=item, whole="")) for item in self._texts)
-        state = pb.State(phase=pb.RUN_PHASE_RETRYING, reason=text(frame, "errorMessage"))
-        state.retry_attempt, state.max_retries = count(frame, "attempt") or 1, count(frame, "maxAttempts") or 0
-        state.retry_delay.FromMilliseconds(min(count(frame, "delayMs") or 0, 10**9))
-        yield pb.AgentEvent(state=state)
+    def _retry(self, frame: Fields) -> Iterator[Output]:
+        self.failure = None
+        yield from self.texts.retract(*self._answer)  # the message is begun anew
+        attempt, most, delay_ms = (count(frame, key) or 0 for key in ("attempt", "maxAttempts", "delayMs"))
+        yield from self.retries.begin(text(frame, "errorMessage"), attempt=attempt or 1, most=most, delay_ms=delay_ms)
 
-    def _on_agent_start(self, frame: Fields) -> Iterable[Output]:
-        del frame
-        again, self._retries = self._retries, False
-        return [pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RUNNING))] if again else []
-
-    def _on_agent_end(self, frame: Fields) -> Iterable[Output]:
-        del frame
-        if self._failure is None and self._message:
+    def _done(self, _: Fields) -> Iterable[Output]:
+        if self.failure is None and self._message:
             self.report.terminal = Terminal(succeeded=True)
-        return []
+        return ()
+
+
+def _compacted(frame: Fields) -> Iterator[Output]:
+    result, error, trigger = inner(frame, "result"), text(frame, "errorMessage"), text(frame, "reason")
+    before = count(result, "tokensBefore")
+    yield parsing.compaction_event(trigger, text(result, "summary"), finished=True, tokens_before=before)
+    if error or not result:
+        why = error or ("it was stopped" if frame.get("aborted") is True else "no reason was given")
+        yield parsing.notice_event("compaction_failed", f"pi could not compact the conversation: {why}.")

@@ -1,6 +1,8 @@
 """From a job to a command line. Pure."""
 
-from dragoman.sdk import Job, Plan, as_string, render
+from dragoman.sdk import Job, Plan
+from dragoman.sdk.fields import as_string
+from dragoman.sdk.run import render
 
 _PROMPT_FILE = "prompt.txt"
 

@@ -1,10 +1,9 @@
 """What the Qwen Code adapter is."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
 
-from dragoman.adapters.qwen.login import find_login
+from dragoman.adapters.qwen.login import find_billing, find_login, renewing_login
 from dragoman.adapters.qwen.plan import (
     DEFAULTS,
     DEFAULTS_FILE,
@@ -16,60 +15,19 @@ from dragoman.adapters.qwen.plan import (
 )
 from dragoman.adapters.qwen.stream import QwenStreamParser, classify_stream
 from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import (
-    AdapterInfo,
-    AuthFinding,
-    Evidence,
-    FailureInfo,
-    Job,
-    Parser,
-    Plan,
-    Settings,
-    SkillStrategy,
-    capabilities,
-    compact,
-    is_uuid,
-    rules,
-    shipped_documents,
-)
+from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
 from dragoman.sdk.acp import AcpAdapter, AcpOptions
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
+from dragoman.sdk.fields import compact
+from dragoman.sdk.run import is_uuid
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
-from dragoman.v1 import event_pb2 as pb
-
-VERSION: Final = "1.0.0"
 
 
 class QwenAdapter(AcpAdapter):
     """Runs Qwen Code."""
 
-    executables: ClassVar[tuple[str, ...]] = ("qwen",)
-    config_dir_name: ClassVar[str] = ".qwen"
-    config_dir_variable: ClassVar[str] = "QWEN_HOME"
-    skills_dir_name: ClassVar[str] = "skills"
-    skill_strategy: ClassVar[SkillStrategy | None] = SkillStrategy.WORKSPACE
-    skill_layout: ClassVar[str] = ".qwen/skills/{name}"
-    inherit: ClassVar[Collection[str]] = (
-        *("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
-        *("QWEN_HOME", "QWEN_RUNTIME_DIR", "QWEN_TELEMETRY_ENABLED", "QWEN_CODE_MAX_OUTPUT_TOKENS"),
-    )
-    strip: ClassVar[Collection[str]] = (
-        *("QWEN_CODE", "QWEN_CODE_CLI", "QWEN_CODE_SESSION_ID", "QWEN_CODE_PROJECT_DIR", "QWEN_CODE_SERVE"),
-        *("QWEN_CODE_LAUNCHER_PID", "QWEN_CLI_ENTRY"),
-    )
-    api_key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY", "DASHSCOPE_API_KEY")
-    login_hint: ClassVar[str] = "Run `qwen` once and choose a provider, or put OPENAI_API_KEY into env."
-    install_hint: ClassVar[str] = "Install it with `npm install -g @qwen-code/qwen-code`; it needs Node.js 22."
-
-    def info(self) -> AdapterInfo:
-        """Say what the adapter is."""
-        return AdapterInfo(
-            type="qwen",
-            label="Qwen Code",
-            version=VERSION,
-            aliases=("qwen_local", "qwen-code", "qwen_code"),
-            **shipped_documents(__package__),
-            capabilities=_capabilities(),
-        )
+    spec = agent_spec(__package__)
 
     def plan(self, job: Job) -> Plan:
         """Say how to run it."""
@@ -78,7 +36,7 @@ class QwenAdapter(AcpAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return what understands its output."""
-        return QwenStreamParser() if uses_stream(job) else super().parser(job)
+        return QwenStreamParser([job.settings.cwd]) if uses_stream(job) else super().parser(job)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Say what a run means that ended before it had a word."""
@@ -104,29 +62,19 @@ class QwenAdapter(AcpAdapter):
         return options(job)
 
     def is_session_id(self, text: str) -> bool:
-        """Tell whether ``text`` is a UUID, as all of its sessions have."""
+        """Return whether ``text`` is a UUID, as all of its sessions have."""
         return is_uuid(text)
+
+    def renewing_login(self, job: Job, env: Mapping[str, str]) -> RenewingLogin | None:
+        """Return the stored login that would be used, if it is one that the agent renews."""
+        del job
+        return renewing_login(env)
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether a provider is configured."""
         del executable
         return find_login(env)
 
-
-def _capabilities() -> pb.Capabilities:
-    in_prompt = "put before the prompt"
-    return capabilities(
-        *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_AUTH_TOKEN),
-        *(pb.FEATURE_TEXT_DELTAS, pb.FEATURE_THINKING, pb.FEATURE_TOOL_START, pb.FEATURE_FILE_CHANGES),
-        *(pb.FEATURE_PLAN, pb.FEATURE_PER_CALL_USAGE, pb.FEATURE_PERMISSION_REQUESTS),
-        *(pb.FEATURE_RESUME, pb.FEATURE_RESUME_REJECTION, pb.FEATURE_MCP_SERVERS, pb.FEATURE_MODEL_CHOICE),
-        *(pb.FEATURE_SKILLS, pb.FEATURE_INSTRUCTIONS, pb.FEATURE_SYSTEM_PROMPT),
-        resume=pb.RESUME_STYLE_CAPTURE,
-        permission_mode=pb.PERMISSION_MODE_STRICT,
-        cancel=pb.CANCEL_STYLE_NATIVE,
-        notes={
-            pb.FEATURE_INSTRUCTIONS: in_prompt,
-            pb.FEATURE_SYSTEM_PROMPT: in_prompt,
-            pb.FEATURE_SKILLS: "as text in the prompt; as the agent's own if config.placeInWorkspace allows it",
-        },
-    )
+    def billing(self, env: Mapping[str, str], report: Report) -> Billing:
+        """Return who pays how, by its login."""
+        return find_billing(env, report.provider)

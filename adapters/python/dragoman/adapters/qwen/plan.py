@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from dragoman.sdk import Job, Plan, as_bool
+from dragoman.adapters.qwen.stream import KINDS
+from dragoman.sdk import Job, Plan
 from dragoman.sdk.acp import AcpOptions, Fields, full_prompt, read_tokens
-from dragoman.sdk.fields import inner, text
+from dragoman.sdk.fields import as_bool, inner, text
 from dragoman.v1 import event_pb2 as pb
 
 STRICTEST_MODE: Final = "default"
@@ -22,7 +23,7 @@ DEFAULTS_FILE: Final = "defaults.json"
 DEFAULTS: Final = {
     # Below the settings of its user. Without these, calls of the model that no run asked for are paid by each.
     "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
-    # Nor suggest what its user might say next, or find names for what it did: nobody would see them.
+    # Nor suggest what its user might say next, or find names for what it did: no user would see them.
     "ui": {"enableFollowupSuggestions": False},
     "experimental": {"emitToolUseSummaries": False},
     # It tries seven times in a minute and a half; by its own defaults, all of that again ten times, minutes apart.
@@ -40,7 +41,7 @@ def arguments(job: Job) -> tuple[str, ...]:
 
 
 def uses_stream(job: Job) -> bool:
-    """Tell whether the run goes by Qwen Code's stream of JSON lines instead of the protocol."""
+    """Return whether the run uses Qwen Code's stream of JSON lines instead of the protocol."""
     return job.config.get("transport") == "stream-json"
 
 
@@ -94,7 +95,12 @@ def options(job: Job) -> AcpOptions:
     """Return Qwen Code's ways with the protocol in a run."""
     # The command line has set mode and model; a session in any other mode would not be the one asked for.
     return AcpOptions(
-        mode=_mode(job), sets_model=False, call_tokens=call_tokens, tool_name=tool_name, model_name=model_name
+        mode=_mode(job),
+        sets_model=False,
+        call_tokens=call_tokens,
+        tool_name=tool_name,
+        tool_kinds=KINDS,
+        model_name=model_name,
     )
 
 

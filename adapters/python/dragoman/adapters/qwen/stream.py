@@ -1,34 +1,20 @@
 """What Qwen Code says in its stream of JSON lines, the way without questions. Pure.
 
 Its last line can be cut at 64 KiB, as it exits before the pipe is drained; so the text is taken from what came
-before, and a last line of which only the beginning is there still tells how the run ended.
+before, and a last line of which only the beginning is there still shows how the run ended.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
-from dragoman.sdk import (
-    Evidence,
-    FailureInfo,
-    Line,
-    Output,
-    Report,
-    Stream,
-    Terminal,
-    classify_text,
-    compact,
-    failure_from_hint,
-    log_event,
-    outputs_of,
-    parse_json_object,
-    unknown_session,
-)
-from dragoman.sdk.fields import Fields, count, inner, objects, text
+from dragoman.sdk import Evidence, FailureInfo, Line, Output, Stream, Terminal
+from dragoman.sdk.failures import failure_of_text, unknown_session
+from dragoman.sdk.fields import Fields, as_string_list, compact, count, inner, objects, parse_json_object, text
+from dragoman.sdk.parsing import FileTool, Handler, JsonLinesParser, ToolCalls, call_usage, run_usage
 from dragoman.v1 import event_pb2 as pb
 
-_KINDS: Final = {
+KINDS: Final = {
     "read_file": pb.TOOL_KIND_READ,
     "glob": pb.TOOL_KIND_SEARCH,
     "grep_search": pb.TOOL_KIND_SEARCH,
@@ -40,120 +26,117 @@ _KINDS: Final = {
     "skill": pb.TOOL_KIND_SKILL,
     "agent": pb.TOOL_KIND_SUBAGENT,
 }
+FILES: Final = {
+    "write_file": FileTool("file_path", content="content"),
+    "edit": FileTool("file_path", replaces=("old_string", "new_string")),
+}
 _CUT_SUCCESS: Final = b'{"type":"result","subtype":"success"'
 
 
-class QwenStreamParser:
-    """Understands one attempt."""
+class QwenStreamParser(JsonLinesParser):
+    """Understands one attempt.
 
-    def __init__(self) -> None:
-        self.report = Report()
+    Args:
+        roots: the workspace, its working directory first.
+    """
+
+    def __init__(self, roots: Sequence[str] = ()) -> None:
+        super().__init__(
+            {
+                "system": self._system,
+                "stream_event": lambda frame: self._piece(inner(frame, "event")),
+                "assistant": lambda frame: self._assistant(inner(frame, "message")),
+                "user": lambda frame: self._results(inner(frame, "message")),
+                "result": self._end,
+            },
+            other=lambda _: None,
+        )
+        self._calls = ToolCalls(KINDS, FILES, roots)
         self._items = 0
-        self._item = ""
-        self._has_retried = False
+        self._item = "text-0"
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
-        frame = parse_json_object(line.data) if stream == "stdout" else None
-        if frame is None:
-            if stream == "stdout" and not line.complete and line.data.startswith(_CUT_SUCCESS):
-                self.report.terminal = Terminal(succeeded=True, subtype="success")
-                return []
-            return [log_event(stream, line)]
-        return outputs_of(self.report, stream, line, partial(self._read, frame))
-
-    def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
-        return []
-
-    def _read(self, frame: Fields) -> Sequence[pb.AgentEvent] | None:
-        events = self._frame(frame)
-        parent = text(frame, "parent_tool_use_id")
-        for event in events or () if parent else ():
-            event.lineage.parent_tool_call_id = parent
-        return events
-
-    def _frame(self, frame: Fields) -> list[pb.AgentEvent] | None:
-        kind, message = text(frame, "type"), inner(frame, "message")
-        if kind == "system":
-            return self._system(frame)
-        if kind == "stream_event":
-            return list(self._piece(inner(frame, "event")))
-        if kind == "assistant":
-            return list(self._assistant(message))
-        if kind == "user":
-            return [_result(part) for part in objects(message, "content") if text(part, "type") == "tool_result"]
-        if kind == "result":
-            self._end(frame)
+        is_cut = stream == "stdout" and not line.complete and line.data.startswith(_CUT_SUCCESS)
+        if is_cut and parse_json_object(line.data) is None:
+            self.report.terminal = Terminal(succeeded=True, subtype="success")
             return []
-        return None
+        return super().line(stream, line)
+
+    def read(self, handler: Handler, frame: Fields) -> list[Output] | None:
+        """Read an object, which may be of a nested agent."""
+        found = handler(frame)
+        outputs, parent = None if found is None else list(found), text(frame, "parent_tool_use_id")
+        for output in outputs or () if parent else ():
+            if isinstance(output, pb.AgentEvent):
+                output.lineage.parent_tool_call_id = parent
+        return outputs
 
     def _system(self, frame: Fields) -> list[pb.AgentEvent] | None:
         if text(frame, "subtype") == "retry":
-            self._has_retried = True
-            return [pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RETRYING))]
+            return self.retries.begin()
         if text(frame, "subtype") != "init":
             return None
         self.report.session_id, self.report.model = text(frame, "session_id"), text(frame, "model")
         session = pb.Session(
             native_id=self.report.session_id, model=self.report.model, mode=text(frame, "permission_mode")
         )
-        tools = frame.get("tools")
-        session.tools.extend(item for item in (tools if isinstance(tools, list) else ()) if isinstance(item, str))
+        session.tools.extend(as_string_list(frame.get("tools")))
         return [pb.AgentEvent(session=session)]
 
-    def _piece(self, event: Fields) -> Iterator[pb.AgentEvent]:
-        kind, delta = text(event, "type"), inner(event, "delta")
-        block = inner(event, "content_block")
-        if self._has_retried and kind.startswith("content_block"):
-            self._has_retried = False
-            yield pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RUNNING))
+    def _piece(self, event: Fields) -> Iterator[Output]:
+        kind, delta, block = text(event, "type"), inner(event, "delta"), inner(event, "content_block")
+        if kind.startswith("content_block"):
+            yield from self.retries.end()
         if kind == "content_block_start":
             self._items += 1
             self._item = f"{text(block, 'type')}-{self._items}"
             if text(block, "type") == "tool_use":
-                yield _call(block, pb.TOOL_STATUS_PENDING)
+                yield from self._calls.pending(text(block, "id"), text(block, "name"))
         elif text(delta, "type") == "text_delta":
-            yield pb.AgentEvent(text=pb.Text(item_id=self._item, delta=text(delta, "text")))
+            yield from self.texts.delta(self._item, text(delta, "text"))
         elif text(delta, "type") == "thinking_delta":
-            yield pb.AgentEvent(thinking=pb.Thinking(item_id=self._item, delta=text(delta, "thinking")))
-        elif kind == "content_block_stop" and self._item.startswith("text"):
-            yield pb.AgentEvent(text=pb.Text(item_id=self._item))
+            yield from self.texts.delta(self._item, text(delta, "thinking"), "thinking")
+        elif kind == "content_block_stop":
+            yield from self.texts.end(self._item)
 
-    def _assistant(self, message: Fields) -> Iterator[pb.AgentEvent]:
+    def _assistant(self, message: Fields) -> Iterator[Output]:
         for part in objects(message, "content"):
             if text(part, "type") == "tool_use":
-                yield _call(part, pb.TOOL_STATUS_RUNNING)
+                arguments = inner(part, "input")
+                input_json = compact(arguments) if arguments else ""
+                yield from self._calls.running(text(part, "id"), text(part, "name"), arguments, input_json=input_json)
             elif text(part, "type") == "text":
                 self.report.summary = text(part, "text")
         tokens = _tokens(inner(message, "usage"))
         if tokens is not None:
-            scope, semantics = pb.USAGE_SCOPE_CALL, pb.USAGE_SEMANTICS_DELTA
-            yield pb.AgentEvent(usage=pb.Usage(scope=scope, semantics=semantics, tokens=tokens))
+            yield pb.AgentEvent(usage=call_usage(tokens))
 
-    def _end(self, frame: Fields) -> None:
+    def _results(self, message: Fields) -> Iterator[Output]:
+        for part in objects(message, "content"):
+            if text(part, "type") == "tool_result":
+                yield from self._calls.ended(_result(part))
+
+    def _end(self, frame: Fields) -> Iterable[Output]:
         report, subtype = self.report, text(frame, "subtype")
         report.session_id = text(frame, "session_id") or report.session_id
         report.turns = count(frame, "num_turns")
-        tokens = _tokens(inner(frame, "usage"))  # those of calls that nobody sees among them
+        tokens = _tokens(inner(frame, "usage"))  # those of calls that no event shows among them
         if tokens is not None:
-            scope, semantics = pb.USAGE_SCOPE_RUN, pb.USAGE_SEMANTICS_CUMULATIVE
-            report.usage = pb.Usage(scope=scope, semantics=semantics, tokens=tokens)
+            report.usage = run_usage(tokens)
         failure = None
         if frame.get("is_error") is not False:
             failure = failure_of_words(text(inner(frame, "error"), "message") or subtype)
         report.terminal = Terminal(succeeded=failure is None, subtype=subtype, failure=failure)
+        return ()
 
 
-def failure_of_words(said: str) -> FailureInfo:
+def failure_of_words(message: str) -> FailureInfo:
     """Return what an error means, in its own words."""
-    words = said.removeprefix("[API Error: ").removesuffix("]")
-    hint = classify_text(words, datetime.now(UTC))
-    if hint is None:
-        return FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, words, "qwen_error", (said,))
-    found = failure_from_hint(hint, code="qwen_error")
-    status = found.http_status
-    return FailureInfo(found.kind, found.message, "qwen_error", (said,), found.retry_not_before, http_status=status)
+    words = message.removeprefix("[API Error: ").removesuffix("]")
+    known = failure_of_text(words, "qwen_error", status_leads=True)
+    unknown = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, words, "qwen_error")
+    return replace(known or unknown, errors=(message,))
 
 
 def classify_stream(evidence: Evidence) -> FailureInfo | None:
@@ -164,26 +147,19 @@ def classify_stream(evidence: Evidence) -> FailureInfo | None:
     return None
 
 
-def _call(block: Fields, status: pb.ToolStatus.ValueType) -> pb.AgentEvent:
-    name, inputs = text(block, "name"), inner(block, "input")
-    made = pb.ToolCall(id=text(block, "id"), name=name, kind=_KINDS.get(name, pb.TOOL_KIND_OTHER), status=status)
-    made.input_json = compact(inputs) if inputs else ""
-    return pb.AgentEvent(tool_call=made)
-
-
-def _result(part: Fields) -> pb.AgentEvent:
+def _result(part: Fields) -> pb.ToolResult:
     is_error = part.get("is_error") is True
     status = pb.TOOL_STATUS_FAILED if is_error else pb.TOOL_STATUS_COMPLETED
-    made = pb.ToolResult(tool_call_id=text(part, "tool_use_id"), status=status, is_error=is_error)
-    made.content = text(part, "content") or "\n".join(text(item, "text") for item in objects(part, "content"))
-    return pb.AgentEvent(tool_result=made)
+    tool_result = pb.ToolResult(tool_call_id=text(part, "tool_use_id"), status=status, is_error=is_error)
+    tool_result.content = text(part, "content") or "\n".join(text(item, "text") for item in objects(part, "content"))
+    return tool_result
 
 
 def _tokens(usage: Fields) -> pb.TokenCounts | None:
-    given, out, cached = (count(usage, f"{name}_tokens") for name in ("input", "output", "cache_read_input"))
-    if not given and not out:  # zero is what it says of what it has not counted
+    taken, out, cached = (count(usage, f"{name}_tokens") for name in ("input", "output", "cache_read_input"))
+    if not taken and not out:  # zero is what it says of what it has not counted
         return None
-    tokens = pb.TokenCounts(input=max(0, (given or 0) - (cached or 0)), output=out or 0)
+    tokens = pb.TokenCounts(input=max(0, (taken or 0) - (cached or 0)), output=out or 0)
     if cached is not None:
         tokens.cache_read = cached
     return tokens

@@ -5,19 +5,18 @@ Subclass ``AcpAdapter``; an agent's own ways go into ``AcpOptions``::
     from dragoman.sdk.acp import AcpAdapter, AcpOptions
 
     class MyAdapter(AcpAdapter):
-        executables = ("my-agent",)
+        spec = AgentSpec(type="my_agent", executables=("my-agent",), native_protocol="acp", ...)
         acp = AcpOptions(usage="last_call")
-
-        def info(self): ...
 
         def acp_args(self, job):
             return ["acp"]
 """
 
-from dragoman.sdk._fields import Fields
-from dragoman.sdk._jsonrpc import RpcError
+from dragoman.sdk._encoding.fields import Fields
+from dragoman.sdk._encoding.jsonrpc import RpcError
+from dragoman.sdk._output.diffs import unified_diff
 from dragoman.sdk.acp._adapter import CANCEL, AcpAdapter, conversation
-from dragoman.sdk.acp._call_facts import file_changes, unified_diff
+from dragoman.sdk.acp._call_facts import file_changes
 from dragoman.sdk.acp._failures import error_text
 from dragoman.sdk.acp._options import AcpOptions, ToolState, TurnEnd, UsageMeaning
 from dragoman.sdk.acp._parser import AcpParser, opening

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from signal import SIGTERM
 from typing import ClassVar, Final
 
-from dragoman.sdk._command_line import CommandLineAdapter
-from dragoman.sdk._job import CancelStep, Job, Plan
-from dragoman.sdk._parser import Parser
-from dragoman.sdk._values import struct_to_dict
+from dragoman.sdk._agents.command_line import CommandLineAdapter
+from dragoman.sdk._encoding.protobuf import struct_to_dict
+from dragoman.sdk._output.parser import Parser
+from dragoman.sdk._request.job import CancelStep, Job, Plan
 from dragoman.sdk.acp._options import AcpOptions
 from dragoman.sdk.acp._parser import COST_KEY, AcpParser, opening
 from dragoman.sdk.acp._setup import Conversation, full_prompt
@@ -22,9 +22,8 @@ CANCEL: Final = (
 
 
 class AcpAdapter(CommandLineAdapter):
-    """An adapter for an agent that speaks the protocol. Subclasses give ``info`` and say how the agent is started."""
+    """An adapter for an agent that speaks the protocol. Subclasses give ``spec`` and say how the agent is started."""
 
-    native_protocol: ClassVar[str] = "acp"
     acp: ClassVar[AcpOptions] = AcpOptions()
     """The agent's ways."""
 
@@ -57,7 +56,7 @@ class AcpAdapter(CommandLineAdapter):
             notes.append(f"resumes session {session.native_id}")
         return Plan(
             argv=(job.executable, *self.acp_args(job), *job.settings.extra_args),
-            stdin=opening(self.acp_options(job), self._info.version),
+            stdin=opening(self.acp_options(job), self.spec.version),
             keep_stdin_open=True,
             env=self.acp_env(job),
             notes=tuple(notes),
@@ -66,7 +65,7 @@ class AcpAdapter(CommandLineAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return what understands the agent's output, and answers it."""
-        return AcpParser(self.acp_conversation(job), self.acp_options(job), self._info.version)
+        return AcpParser(self.acp_conversation(job), self.acp_options(job), self.spec.version)
 
 
 def conversation(job: Job, options: AcpOptions) -> Conversation:

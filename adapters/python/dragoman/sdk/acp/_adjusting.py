@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from dragoman.sdk._fields import Fields, text
-from dragoman.sdk._parser import FailureInfo
+from dragoman.sdk._encoding.fields import Fields, text
+from dragoman.sdk._output.parser import FailureInfo
 from dragoman.sdk.acp._options import AcpOptions
 from dragoman.sdk.acp._setup import Choices, Conversation, option_values
 from dragoman.v1 import event_pb2 as pb
@@ -13,20 +13,20 @@ Adjustment: TypeAlias = tuple[str, dict[str, object]]
 """A method and its parameters, without the session's id."""
 
 
-def adjustments(wanted: Conversation, options: AcpOptions, choices: Choices) -> list[Adjustment] | FailureInfo:
-    """Return what to ask for before the prompt; a failure if the agent does not offer what is wanted.
+def adjustments(conversation: Conversation, options: AcpOptions, choices: Choices) -> list[Adjustment] | FailureInfo:
+    """Return what to ask for before the prompt; a failure if the agent does not offer what is conversation.
 
     A mode or model that cannot be had ends the run: it may be the one that keeps the agent from doing harm.
     """
     asked: list[Adjustment] = []
-    mode = wanted.mode or options.mode
+    mode = conversation.mode or options.mode
     if mode and mode != choices.mode:
         found = _mode(mode, choices)
         if isinstance(found, FailureInfo):
             return found
         asked.append(found)
-    if wanted.model and options.sets_model and wanted.model != choices.model:
-        found = _model(wanted.model, choices)
+    if conversation.model and options.sets_model and conversation.model != choices.model:
+        found = _model(conversation.model, choices)
         if isinstance(found, FailureInfo):
             return found
         asked.append(found)

@@ -1,15 +1,14 @@
 """What a tool call is about and what became of it, read from its pieces. Pure."""
 
-import difflib
 import posixpath
-import re
 import shlex
 from typing import Final
-from urllib.parse import urlsplit
 
-from dragoman.sdk._config import as_int
-from dragoman.sdk._fields import Fields, inner, objects, text
-from dragoman.sdk._json import JsonValue, compact
+from dragoman.sdk._encoding.config import as_int
+from dragoman.sdk._encoding.fields import Fields, inner, objects, text
+from dragoman.sdk._encoding.json_text import JsonValue, compact
+from dragoman.sdk._output.diffs import unified_diff
+from dragoman.sdk._output.tool_calls import host_of
 from dragoman.sdk.acp._content import block_text
 from dragoman.sdk.acp._options import ToolState
 from dragoman.v1 import event_pb2 as pb
@@ -29,16 +28,13 @@ KINDS: Final = {
 _EXIT_KEYS: Final = ("exitCode", "exit_code", "exit")
 _OUTPUT_KEYS: Final = ("output", "content", "stdout", "message", "error", "text")
 _PATH_KEYS: Final = ("path", "file_path", "filePath", "filepath", "absolute_path", "fileName", "file")
-_LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
-_MOST_DIFF_LINES: Final = 10_000
-"""Lines of both sides together; comparing more takes too long."""
 
 
 def subject(call: ToolState, asked: Fields, cwd: str, reason: str = "") -> pb.InputSubject:
     """Return what a permission is about.
 
     Args:
-        call: the call as it is known, the request's own words included.
+        call: the call as it is known, with what the request adds to it.
         asked: the request's ``toolCall``, which may be about something narrower than the call.
         cwd: where relative paths are meant from.
         reason: the agent's reason.
@@ -46,8 +42,8 @@ def subject(call: ToolState, asked: Fields, cwd: str, reason: str = "") -> pb.In
     kind = call.kind
     if kind in {pb.TOOL_KIND_UNSPECIFIED, pb.TOOL_KIND_OTHER}:
         kind = KINDS.get(text(asked, "kind"), pb.TOOL_KIND_OTHER)
-    said = [*call.content, *objects(asked, "content")]
-    paths = [*call.paths, *locations(asked, cwd), *_diff_paths(said, cwd)]
+    content = [*call.content, *objects(asked, "content")]
+    paths = [*call.paths, *locations(asked, cwd), *_diff_paths(content, cwd)]
     raw = {**call.raw_input, **inner(asked, "rawInput")}
     is_about_files = kind != pb.TOOL_KIND_EXECUTE
     return pb.InputSubject(
@@ -56,17 +52,17 @@ def subject(call: ToolState, asked: Fields, cwd: str, reason: str = "") -> pb.In
         tool_kind=kind,
         command=_command(raw),
         paths=dict.fromkeys([*paths, *_named_paths(raw, cwd)]) if is_about_files else (),
-        host=_host(text(raw, "url")),
+        host=host_of(text(raw, "url")),
         reason=reason,
     )
 
 
 def file_changes(call: ToolState, cwd: str) -> list[pb.FileChange]:
-    """Return what a completed call did to files, as its diffs tell, else its kind and places."""
+    """Return what a completed call did to files, as its diffs show, else its kind and places."""
     diffs = [item for item in call.content if text(item, "type") == "diff" and text(item, "path")]
     if diffs:
         return [_diffed(item, call.id, cwd) for item in diffs]
-    # Without a diff nobody says whether the file is new.
+    # Without a diff it is unknown whether the file is new.
     operations = {pb.TOOL_KIND_EDIT: pb.FILE_OPERATION_UNSPECIFIED, pb.TOOL_KIND_DELETE: pb.FILE_OPERATION_DELETE}
     operation = operations.get(call.kind)
     if operation is None:
@@ -90,16 +86,6 @@ def _diffed(item: Fields, call_id: str, cwd: str) -> pb.FileChange:
     )
 
 
-def unified_diff(path: str, old: str, new: str, *, created: bool) -> str:
-    """Return a unified diff; empty if nothing changed or it would take too long to find out what."""
-    before, after = _LINES.findall(old), _LINES.findall(new)
-    if len(before) + len(after) > _MOST_DIFF_LINES:
-        return ""
-    lines = difflib.unified_diff(before, after, "/dev/null" if created else path, path)
-    ends = "\\ No newline at end of file\n"
-    return "".join(line if line.endswith("\n") else f"{line}\n{ends}" for line in lines)
-
-
 def output_text(output: Fields) -> str:
     """Return a call's raw output as text."""
     for key in _OUTPUT_KEYS:
@@ -112,7 +98,7 @@ def output_text(output: Fields) -> str:
 
 
 def exit_code(output: Fields, *terminals: Fields) -> int | None:
-    """Return the exit code that a call's raw output, or else a terminal in it, tells; None if none does."""
+    """Return the exit code that a call's raw output, or else a terminal in it, has; None if none does."""
     for place in (output, inner(output, "metadata"), *terminals):
         for key in _EXIT_KEYS:
             code = as_int(place.get(key), None)
@@ -143,10 +129,3 @@ def _command(raw: Fields) -> str:
     if isinstance(command, list):
         return shlex.join(item for item in command if isinstance(item, str))
     return command if isinstance(command, str) else ""
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

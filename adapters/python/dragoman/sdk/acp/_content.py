@@ -1,6 +1,6 @@
 """Content blocks as text. Pure."""
 
-from dragoman.sdk._fields import Fields, inner, text
+from dragoman.sdk._encoding.fields import Fields, inner, text
 
 
 def block_text(block: Fields) -> str:

@@ -2,29 +2,29 @@
 
 from typing import Final
 
-from dragoman.sdk._fields import Fields, inner
-from dragoman.sdk._parser import FailureInfo, Terminal
+from dragoman.sdk._encoding.fields import Fields, inner
+from dragoman.sdk._output.parser import FailureInfo, Terminal
 from dragoman.sdk.acp._options import AcpOptions, TurnEnd
 from dragoman.sdk.acp._updates import Updates
 from dragoman.sdk.acp._usage import SessionCost, read_tokens
 from dragoman.v1 import event_pb2 as pb
 
 _FAILURES: Final = {
-    "max_tokens": (pb.FAILURE_KIND_CONTEXT_OVERFLOW, "The model's answer reached its limit of tokens and was cut."),
+    "max_tokens": (pb.FAILURE_KIND_OUTPUT_LIMIT, "The model's answer was cut at its limit of output tokens."),
     "max_turn_requests": (pb.FAILURE_KIND_MAX_TURNS, "The agent reached its limit of model calls in one turn."),
-    "refusal": (pb.FAILURE_KIND_MODEL_REFUSED, "The agent refused to go on."),
+    "refusal": (pb.FAILURE_KIND_MODEL_REFUSED, "The agent refused to continue."),
 }
 
 
 def ending(reason: str, result: Fields, updates: Updates, options: AcpOptions, *, interrupted: bool) -> Terminal:
-    """Return the agent's last word.
+    """Return how the agent's turn ended.
 
     Args:
         reason: the stop reason.
         result: the prompt's whole result.
         updates: what came before.
         options: the agent's ways.
-        interrupted: whether it was told to stop.
+        interrupted: whether it was asked to stop.
     """
     if reason == "cancelled":
         message = "The agent says that its turn was cancelled, and not by this run."
@@ -32,12 +32,12 @@ def ending(reason: str, result: Fields, updates: Updates, options: AcpOptions, *
         return Terminal(succeeded=False, subtype=reason, failure=None if interrupted else failure, interrupted=True)
     if reason in _FAILURES:
         kind, message = _FAILURES[reason]
-        said = (updates.speech.last_words or reason,)  # what it refuses, or was about to say
-        failure = FailureInfo(kind, message, code=f"acp_{reason}", errors=said)
+        errors = (updates.speech.last_words or reason,)  # what it refuses, or was about to say
+        failure = FailureInfo(kind, message, code=f"acp_{reason}", errors=errors)
         return Terminal(succeeded=False, subtype=reason, failure=failure)
-    told = options.turn_failure(TurnEnd(reason, updates.speech.last_words, result))
-    if told is not None:
-        return Terminal(succeeded=False, subtype=reason, failure=told)
+    reported = options.turn_failure(TurnEnd(reason, updates.speech.last_words, result))
+    if reported is not None:
+        return Terminal(succeeded=False, subtype=reason, failure=reported)
     if reason and reason != "end_turn":
         message = f"The agent ended its turn for a reason that is not known here: {reason}."
         failure = FailureInfo(pb.FAILURE_KIND_NO_RESULT, message, code="acp_stop_reason")

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from dragoman.sdk._json import JsonValue
-from dragoman.sdk._outcome import signal_name
-from dragoman.sdk._workbench import Command, Workbench
+from dragoman.sdk._encoding.json_text import JsonValue
+from dragoman.sdk._output.outcome import signal_name
+from dragoman.sdk._process.host_services import Command, HostServices
 
 Done: TypeAlias = Awaitable[JsonValue]
 """The result of a method, when it is there."""
@@ -40,16 +40,16 @@ class CommandLine:
 _SHELL: Final = frozenset(" \t\n;&|<>`$(){}*?\"'")
 
 
-async def read(bench: Workbench, path: str, line: int | None, limit: int | None) -> JsonValue:
+async def read(services: HostServices, path: str, line: int | None, limit: int | None) -> JsonValue:
     """Do ``fs/read_text_file``.
 
     Args:
-        bench: where.
+        services: where.
         path: the file.
         line: the first line to return, from 1. None: from the beginning.
         limit: how many lines. None: all.
     """
-    content = await bench.read_text(path)
+    content = await services.read_text(path)
     if line is not None or limit is not None:
         first = max(0, (line or 1) - 1)
         lines = content.split("\n")[first:]
@@ -57,39 +57,41 @@ async def read(bench: Workbench, path: str, line: int | None, limit: int | None)
     return {"content": content}
 
 
-async def write(bench: Workbench, path: str, content: str) -> JsonValue:
+async def write(services: HostServices, path: str, content: str) -> JsonValue:
     """Do ``fs/write_text_file``."""
-    await bench.write_text(path, content)
+    await services.write_text(path, content)
     return {}
 
 
-async def start(bench: Workbench, wanted: CommandLine) -> JsonValue:
+async def start(services: HostServices, command_line: CommandLine) -> JsonValue:
     """Do ``terminal/create``."""
-    terminal = await bench.start(wanted.argv, cwd=wanted.cwd, env=wanted.env, most_bytes=wanted.most_bytes)
+    terminal = await services.start(
+        command_line.argv, cwd=command_line.cwd, env=command_line.env, most_bytes=command_line.most_bytes
+    )
     return {"terminalId": terminal}
 
 
-async def _output(bench: Workbench, terminal_id: str) -> JsonValue:
-    command = bench.command(terminal_id)
-    told: dict[str, JsonValue] = {"output": command.output, "truncated": command.truncated}
+async def _output(services: HostServices, terminal_id: str) -> JsonValue:
+    command = services.command(terminal_id)
+    result: dict[str, JsonValue] = {"output": command.output, "truncated": command.truncated}
     if command.exit is not None:
-        told["exitStatus"] = _exit_status(command)
-    return told
+        result["exitStatus"] = _exit_status(command)
+    return result
 
 
-async def _wait(bench: Workbench, terminal_id: str) -> JsonValue:
-    command = bench.command(terminal_id)
+async def _wait(services: HostServices, terminal_id: str) -> JsonValue:
+    command = services.command(terminal_id)
     await command.ended.wait()
     return _exit_status(command)
 
 
-async def _kill(bench: Workbench, terminal_id: str) -> JsonValue:
-    bench.kill(terminal_id)
+async def _kill(services: HostServices, terminal_id: str) -> JsonValue:
+    services.kill(terminal_id)
     return {}
 
 
-async def _release(bench: Workbench, terminal_id: str) -> JsonValue:
-    bench.release(terminal_id)
+async def _release(services: HostServices, terminal_id: str) -> JsonValue:
+    services.release(terminal_id)
     return {}
 
 
@@ -98,7 +100,7 @@ def _exit_status(command: Command) -> dict[str, JsonValue]:
     return {"exitCode": code, "signal": signal_name(signal) if signal else None}
 
 
-OF_TERMINALS: Final[Mapping[str, Callable[[Workbench, str], Done]]] = {
+OF_TERMINALS: Final[Mapping[str, Callable[[HostServices, str], Done]]] = {
     "terminal/output": _output,
     "terminal/wait_for_exit": _wait,
     "terminal/kill": _kill,

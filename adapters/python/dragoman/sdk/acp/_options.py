@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dragoman.sdk._fields import Fields, text
-from dragoman.sdk._jsonrpc import RpcError
-from dragoman.sdk._parser import FailureInfo
+from dragoman.sdk._encoding.fields import Fields, text
+from dragoman.sdk._encoding.jsonrpc import RpcError
+from dragoman.sdk._output.parser import FailureInfo
 from dragoman.v1 import event_pb2 as pb
 
 UsageMeaning = Literal["turn", "last_call", "session"]
@@ -22,11 +22,13 @@ class ToolState:
     kind: pb.ToolKind.ValueType = pb.TOOL_KIND_UNSPECIFIED
     title: str = ""
     status: str = ""
-    """In the protocol's words: pending, in_progress, completed or failed."""
+    """As the protocol names it: pending, in_progress, completed or failed."""
     raw_input: Fields = field(default_factory=dict)
     raw_output: Fields = field(default_factory=dict)
     content: list[Fields] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    mcp_server: str = ""
+    """The MCP server whose tool it is. Empty: of none, or it is not known of which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class TurnEnd:
 
     stop_reason: str
     text: str
-    """The agent's last words."""
+    """The agent's last message."""
     result: Fields
     """The prompt's whole result."""
 
@@ -78,11 +80,11 @@ class AcpOptions:
     elicitation: bool = True
     """Offer to put forms to the caller."""
     acknowledged: Collection[str] = ()
-    """Methods that are answered with nothing, and nothing is done: some agents tell so what they do themselves."""
+    """Methods that are answered with nothing, and nothing is done: some agents report so what they do themselves."""
     client_meta: Mapping[str, object] = field(default_factory=dict)
     """``_meta`` of the client's capabilities, e.g. for an agent's own extensions."""
 
-    tells_offer: bool = False
+    reports_offer: bool = False
     """Whether a notice says what the agent offers; for an adapter that does not know its agent."""
 
     # Setting up.
@@ -109,18 +111,20 @@ class AcpOptions:
     tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
     """Reads tokens from a prompt's result where they are not in ``usage``."""
     call_tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
-    """Reads the tokens of one call of the model from an update, for an agent that tells them there. Where the
+    """Reads the tokens of one call of the model from an update, for an agent that reports them there. Where the
     prompt's result says nothing, their sum is the run's."""
     tool_name: Callable[[Fields], str] = _declared_name
     """Reads the tool's own name from a tool call or its update."""
+    tool_kinds: Mapping[str, pb.ToolKind.ValueType] = field(default_factory=dict)
+    """What sort of tool it is, by its own name, where the protocol has no word for that or the agent uses none."""
     file_changes: Callable[[ToolState], list[pb.FileChange] | None] = _no_changes
-    """What a completed call did to files. None: as diffs and locations tell."""
+    """What a completed call did to files. None: as diffs and locations show."""
     empty_turn_fails: bool = True
     """Whether a turn that ends well without a word or a tool call is no result."""
     lost_session: Callable[[RpcError], bool] = _nothing_lost
     """Whether an error of load, resume or fork means that the session is not there. Beside the usual signs."""
     turn_failure: Callable[[TurnEnd], FailureInfo | None] = _no_failure
-    """What a turn that ends well means for an agent that tells errors as text."""
+    """What a turn that ends well means for an agent that reports errors as text."""
     model_name: Callable[[str], str] = str
     """Returns a model's name as its service knows it, from the agent's id of it."""
     provider: str = ""

@@ -1,8 +1,8 @@
-"""One attempt's side of the Agent Client Protocol: what the agent says, and what it is told next. Pure.
+"""One attempt's side of the Agent Client Protocol: what the agent says, and what it is sent next. Pure.
 
 The conversation is initialize, then authenticate if the adapter wants it, then session/new (or resume, load, fork),
 then the wanted mode, model and options, then the prompt, whose answer ends it. What was said before the prompt is
-history and is not told again.
+history and is not emitted again.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,11 +10,11 @@ from decimal import Decimal
 from functools import partial
 from typing import Final
 
-from dragoman.sdk._fields import Fields, inner, text
-from dragoman.sdk._json import compact
-from dragoman.sdk._jsonrpc import INTERNAL_ERROR, Notification, Peer, Request, Response, RpcError, Stray
-from dragoman.sdk._lines import Line
-from dragoman.sdk._parser import (
+from dragoman.sdk._encoding.fields import Fields, inner, text
+from dragoman.sdk._encoding.json_text import compact
+from dragoman.sdk._encoding.jsonrpc import INTERNAL_ERROR, Notification, Peer, Request, Response, RpcError, Stray
+from dragoman.sdk._encoding.lines import Line
+from dragoman.sdk._output.parser import (
     Ask,
     CloseInput,
     FailureInfo,
@@ -51,36 +51,38 @@ COST_KEY: Final = "acpSessionCost"
 """The session's parameter that keeps what it has cost so far."""
 
 _MOST_NESTED: Final = 256
-"""Sessions of nested agents that are followed; updates of further ones are told as they are."""
+"""Sessions of nested agents that are followed; updates of further ones are emitted as they are."""
+_MOST_REPEATS: Final = 7
+"""How often the same answer may be given again before the turn counts as one without progress."""
 _OPENING: Final = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 
 
 def opening(options: AcpOptions, version: str) -> bytes:
-    """Return the first line that the agent is told. The parser expects the answer to it."""
+    """Return the first line that the agent is sent. The parser expects the answer to it."""
     return Peer[str]().request(INITIALIZE, initialize_params(options, version), INITIALIZE)
 
 
 class AcpParser:
-    """Understands one attempt of an agent that speaks the protocol, and says what it is told.
+    """Understands one attempt of an agent that speaks the protocol, and says what it is sent.
 
     Args:
-        wanted: what this attempt wants of the agent.
+        conversation: the session and the turn that this attempt asks for.
         options: the agent's ways.
         version: the adapter's, as in ``opening``.
     """
 
-    def __init__(self, wanted: Conversation, options: AcpOptions | None = None, version: str = "") -> None:
+    def __init__(self, conversation: Conversation, options: AcpOptions | None = None, version: str = "") -> None:
         self.report = Report()
         self.offer = Offer()
-        self._wanted = wanted
+        self._conversation = conversation
         self._options = options or AcpOptions()
         self._peer = Peer[str]()
         self._peer.request(INITIALIZE, initialize_params(self._options, version), INITIALIZE)  # the plan has sent it
-        known = read_amount(wanted.cost_before) if wanted.session_id else Decimal(0)
+        known = read_amount(conversation.cost_before) if conversation.session_id else Decimal(0)
         self._cost = SessionCost(known)
-        self._updates = Updates(self._options, wanted.cwd, self._cost)
+        self._updates = Updates(self._options, conversation.cwd, self._cost, servers=conversation.server_names)
         self._nested: dict[str, Updates] = {}
-        self._requests = Requests(self._peer, self._options, wanted, self._updates.calls)
+        self._requests = Requests(self._peer, self._options, conversation, self._updates.calls)
         self._session_id = ""
         self._adjustments: list[Adjustment] = []
         self._stopping = False
@@ -102,7 +104,7 @@ class AcpParser:
         message = self._peer.read(line.data) if stream == "stdout" else None
         if message is None or isinstance(message, Stray):
             return [log_event(stream, line)]
-        native = _name(message) if self._wanted.names_frames else ""
+        native = _name(message) if self._conversation.names_frames else ""
         return outputs_of(self.report, stream, line, partial(self._message, message), native)
 
     def finish(self) -> Iterable[Output]:
@@ -117,13 +119,12 @@ class AcpParser:
     def interrupt(self) -> Iterable[Output]:
         """Ask the agent to stop: the turn is cancelled; before there is one, its input is closed."""
         self._stopping = True
-        outputs: list[Output] = list(self._requests.give_up())
-        if PROMPT in self._peer.pending:
-            self._updates.calls.interrupt()
-            outputs.append(Write(self._peer.notify("session/cancel", {"sessionId": self._session_id})))
-        else:
-            outputs.append(CloseInput())
-        return outputs
+        if PROMPT not in self._peer.pending:
+            return [*self._requests.give_up(), CloseInput()]
+        self._updates.calls.interrupt()
+        # The turn first: an agent whose question is answered before it knows of the end continues without the tool.
+        cancel = Write(self._peer.notify("session/cancel", {"sessionId": self._session_id}))
+        return [cancel, *self._requests.give_up()]
 
     # Messages.
 
@@ -142,14 +143,14 @@ class AcpParser:
         try:
             outputs = self._requests.take(request)
             asks = [output for output in outputs if isinstance(output, Ask) and not output.is_free]
-            told: list[Output] = []
+            emitted: list[Output] = []
             for ask in asks:  # some agents say nothing of a call before they ask
                 self._updates.has_acted = True
-                told += self._updates.speech.pause()
-                told += self._updates.calls.announce(ask.request.subject.tool_call_id)
+                emitted += self._updates.speech.pause()
+                emitted += self._updates.calls.announce(ask.request.subject.tool_call_id)
         except RecursionError:
             return [Write(self._peer.error(request.id, INTERNAL_ERROR, "nested too deeply"))]
-        return [*told, *outputs]
+        return [*emitted, *outputs]
 
     def _notified(self, message: Notification) -> list[Output] | None:
         if message.method == "$/cancel_request":
@@ -158,23 +159,41 @@ class AcpParser:
             return None
         session = text(message.params, "sessionId")
         if self._session_id and session not in {"", self._session_id}:
-            return self._told_by(session, inner(message.params, "update"))
+            return self._nested_updates(session, inner(message.params, "update"))
         events = self._updates.take(inner(message.params, "update"))
-        return None if events is None else list(events)
+        if events is None:
+            return None
+        outputs: list[Output] = list(events)
+        if self._updates.speech.repeats >= _MOST_REPEATS and self.report.terminal is None and not self._stopping:
+            outputs += self._give_up_repeating()
+        return outputs
 
-    def _told_by(self, session: str, update: Fields) -> list[Output] | None:
+    def _give_up_repeating(self) -> Iterable[Output]:
+        """End a turn that makes no progress: some agents ask their model again for ever if its answer has no end."""
+        self._sum_up({})
+        message = (
+            f"The agent's model gave the same answer {_MOST_REPEATS + 1} times in a row, and nothing else was done; "
+            "its service may cut answers off. The turn was cancelled."
+        )
+        cancel = Write(self._peer.notify("session/cancel", {"sessionId": self._session_id}))
+        failure = FailureInfo(pb.FAILURE_KIND_NO_RESULT, message, code="acp_no_progress", errors=(message,))
+        return [cancel, *self._fail(failure, subtype="no_progress")]
+
+    def _nested_updates(self, session: str, update: Fields) -> list[Output] | None:
         """Take an update of a session that was not begun here, so the agent has begun it: a nested agent's."""
         if session not in self._nested:
             if len(self._nested) >= _MOST_NESTED:
                 return None
-            self._nested[session] = Updates(self._options, self._wanted.cwd, SessionCost(None), session)
+            self._nested[session] = Updates(
+                self._options, self._conversation.cwd, SessionCost(None), session, self._conversation.server_names
+            )
         events = self._nested[session].take(update)
         if events is None:
             return None
-        told = list(events)
-        for event in told:
+        emitted = list(events)
+        for event in emitted:
             event.lineage.subagent_id = session
-        return list(told)
+        return list(emitted)
 
     # Step by step.
 
@@ -195,35 +214,35 @@ class AcpParser:
         return self._open()
 
     def _open(self) -> list[Output]:
-        lacking = unsupported(self._wanted, self.offer)
+        lacking = unsupported(self._conversation, self.offer)
         notices: list[Output] = [_notice(pb.SEVERITY_WARNING, code, message) for code, message in lacking]
-        if self._options.tells_offer:
+        if self._options.reports_offer:
             notices.append(_notice(pb.SEVERITY_INFO, "acp_agent_offers", described(self.offer)))
-        params = session_params(self._wanted, self.offer, self._options)
-        if not self._wanted.session_id:
+        params = session_params(self._conversation, self.offer, self._options)
+        if not self._conversation.session_id:
             return [*notices, self._ask("session/new", params)]
         method = self._way_back()
         if not method:
-            return self._fail(_cannot_go_on(self._wanted))
-        return [*notices, self._ask(method, {"sessionId": self._wanted.session_id, **params})]
+            return self._fail(_cannot_go_on(self._conversation))
+        return [*notices, self._ask(method, {"sessionId": self._conversation.session_id, **params})]
 
     def _way_back(self) -> str:
         """Return how an earlier session is reached; empty if the agent offers no way."""
-        if self._wanted.forks:
+        if self._conversation.forks:
             return "session/fork" if self.offer.forks else ""
         if self.offer.resumes and not (self._options.prefers_load and self.offer.loads):
             return "session/resume"
         return "session/load" if self.offer.loads else ""
 
     def _opened(self, result: Fields) -> Iterable[Output]:
-        asked_for = "" if self._wanted.forks else self._wanted.session_id
+        asked_for = "" if self._conversation.forks else self._conversation.session_id
         self._session_id = text(result, "sessionId") or asked_for
         if not self._session_id:
             message = "The agent began a session without saying its id."
             return self._fail(FailureInfo(pb.FAILURE_KIND_UNPARSEABLE_OUTPUT, message, code="acp_no_session_id"))
         self.report.session_id = self._session_id
         outputs: list[Output] = list(self._updates.set_up(self._session_id, self.offer, result))
-        chosen = adjustments(self._wanted, self._options, self._updates.choices)
+        chosen = adjustments(self._conversation, self._options, self._updates.choices)
         if isinstance(chosen, FailureInfo):
             return [*outputs, *self._fail(chosen)]
         self._adjustments = chosen
@@ -233,8 +252,8 @@ class AcpParser:
         if self._adjustments:
             method, params = self._adjustments[0]
             return [self._ask(method, {"sessionId": self._session_id, **params}, "adjust")]
-        self._updates.prompted()
-        prompt = [{"type": "text", "text": self._wanted.prompt}]
+        self._updates.is_history = False
+        prompt = [{"type": "text", "text": self._conversation.prompt}]
         return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt})]
 
     def _adjusted(self, result: Fields) -> Iterable[Output]:
@@ -243,7 +262,7 @@ class AcpParser:
         choices.mode = str(params.get("modeId", choices.mode))
         choices.model = str(params.get("modelId", choices.model))
         choices.read_options(result)
-        return [*self._updates.tell_session(), *self._go_on()]
+        return [*self._updates.emit_session(), *self._go_on()]
 
     # The end.
 
@@ -280,9 +299,9 @@ class AcpParser:
                 self.report.terminal = Terminal(succeeded=False, subtype="cancelled", interrupted=True)
                 return [*outputs, CloseInput()]
         failure = failure_of(error, method, self.offer.auth_methods)
-        is_old = tag in _OPENING and bool(self._wanted.session_id)
+        is_old = tag in _OPENING and bool(self._conversation.session_id)
         if is_old and (is_lost_session(error) or self._options.lost_session(error)):
-            failure = _lost(self._wanted.session_id, failure)
+            failure = _lost(self._conversation.session_id, failure)
         return [*outputs, *self._fail(failure, subtype=failure.code)]
 
     def _fail(self, failure: FailureInfo, subtype: str = "") -> list[Output]:
@@ -295,11 +314,11 @@ def _notice(severity: pb.Severity.ValueType, code: str, message: str) -> pb.Agen
     return pb.AgentEvent(notice=notice, origin=pb.EVENT_ORIGIN_ADAPTER)
 
 
-def _cannot_go_on(wanted: Conversation) -> FailureInfo:
-    if wanted.forks:
+def _cannot_go_on(conversation: Conversation) -> FailureInfo:
+    if conversation.forks:
         message = "This agent does not offer to copy a session (session/fork)."
         return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="acp_no_fork")
-    message = "This agent offers neither session/resume nor session/load: it cannot go on with a session."
+    message = "This agent offers neither session/resume nor session/load: it cannot resume a session."
     return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code="acp_no_resume")
 
 

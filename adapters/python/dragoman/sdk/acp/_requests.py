@@ -1,20 +1,20 @@
-"""What the agent asks of its client: permissions, forms, files, commands. Pure: questions and wishes come out.
+"""What the agent asks of its client: permissions, forms, files, commands. Pure: questions and host calls come out.
 
 A file that the agent wants written and a command that it wants run are decided by policy like anything else it
 asks for, unless their tool call was just allowed. Reading in the workspace is left to it unless a rule forbids it.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from dragoman.sdk._config import as_string_list
-from dragoman.sdk._fields import Fields, count, inner, objects, text
-from dragoman.sdk._json import JsonValue, compact
-from dragoman.sdk._jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Peer, Request
-from dragoman.sdk._parser import Answer, Ask, Output, Perform, Withdraw, Write
-from dragoman.sdk._workbench import AbsentError, Workbench
+from dragoman.sdk._encoding.config import as_string_list
+from dragoman.sdk._encoding.fields import Fields, count, inner, objects, text
+from dragoman.sdk._encoding.json_text import JsonValue, compact
+from dragoman.sdk._encoding.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Peer, Request
+from dragoman.sdk._output.parser import Answer, Ask, HostCall, Output, Withdraw, Write
+from dragoman.sdk._process.host_services import AbsentError, HostServices
 from dragoman.sdk.acp import _operations as operations
 from dragoman.sdk.acp._call_facts import subject
 from dragoman.sdk.acp._failures import CANCELLED, NOT_FOUND
@@ -32,7 +32,7 @@ _OPTION_KINDS: Final = {
 _CANCELLED: Final = {"outcome": {"outcome": "cancelled"}}
 _REFUSED: Final = "Not allowed by this run's permissions."
 
-_Operation: TypeAlias = Callable[[Workbench], "operations.Done"]
+_Operation: TypeAlias = Callable[[HostServices], "operations.Done"]
 
 
 class Requests:
@@ -41,49 +41,46 @@ class Requests:
     Args:
         peer: makes the answers.
         options: what was offered to the agent.
-        wanted: the conversation.
+        conversation: the conversation.
         calls: the tool calls so far.
     """
 
-    def __init__(self, peer: Peer[str], options: AcpOptions, wanted: Conversation, calls: ToolCalls) -> None:
+    def __init__(self, peer: Peer[str], options: AcpOptions, conversation: Conversation, calls: ToolCalls) -> None:
         self._peer = peer
         self._options = options
-        self._wanted = wanted
+        self._conversation = conversation
         self._calls = calls
         self._open: dict[str, Request] = {}
-        """Requests that wait for somebody's answer, by the id of the question."""
+        """Requests that wait for an answer, by the ID of the question."""
         self._granted: set[str] = set()
         """Paths and command lines of calls that were allowed; each is good for one request."""
         self._granted_kinds: set[pb.ToolKind.ValueType] = set()
         """Sorts of calls that were allowed always."""
+        self._handlers: dict[str, Callable[[Request], Output]] = {"session/request_permission": self._permission}
+        if options.elicitation:
+            self._handlers["elicitation/create"] = self._elicitation
+        if options.reads_files:
+            self._handlers["fs/read_text_file"] = self._read
+        if options.writes_files:
+            self._handlers["fs/write_text_file"] = self._write
+        if options.terminals:
+            self._handlers["terminal/create"] = self._create
+            self._handlers.update(dict.fromkeys(operations.OF_TERMINALS, self._terminal))
 
     def take(self, request: Request) -> list[Output]:
         """Take a request."""
         if request.method in self._options.acknowledged:
             return [Write(self._peer.result(request.id, {}))]
-        handler = self._handlers().get(request.method)
+        handler = self._handlers.get(request.method)
         if handler is None:
             return [self._error(request, METHOD_NOT_FOUND, f"{request.method} is not offered")]
         return [handler(request)]
 
-    def _handlers(self) -> Mapping[str, Callable[[Request], Output]]:
-        options, handlers = self._options, {"session/request_permission": self._permission}
-        if options.elicitation:
-            handlers["elicitation/create"] = self._elicitation
-        if options.reads_files:
-            handlers["fs/read_text_file"] = self._read
-        if options.writes_files:
-            handlers["fs/write_text_file"] = self._write
-        if options.terminals:
-            handlers["terminal/create"] = self._create
-            handlers.update(dict.fromkeys(operations.OF_TERMINALS, self._terminal))
-        return handlers
-
     def withdraw(self, params: Fields) -> list[Output]:
         """Take ``$/cancel_request``: the agent no longer wants its answer."""
-        wanted = params.get("requestId")
+        about = params.get("requestId")
         for question_id, request in list(self._open.items()):
-            if request.id == wanted and type(request.id) is type(wanted):
+            if request.id == about and type(request.id) is type(about):
                 del self._open[question_id]
                 return [Withdraw(question_id), self._error(request, CANCELLED, "cancelled")]
         return []
@@ -102,7 +99,7 @@ class Requests:
 
     def _question_id(self, request: Request) -> str:
         """Return an id for a question; an agent counts anew in each attempt, and 1 is not "1"."""
-        question_id = f"{self._wanted.tag}-{json.dumps(request.id)}"
+        question_id = f"{self._conversation.tag}-{json.dumps(request.id)}"
         self._open[question_id] = request
         return question_id
 
@@ -114,14 +111,14 @@ class Requests:
         options = _options(request.params)
         question_id = self._question_id(request)
         title = text(asked, "title") or (call.title if call is not None else "") or "The agent asks for permission."
-        made = pb.InputRequest(id=question_id, kind=pb.INPUT_KIND_PERMISSION, title=title, options=options)
+        question = pb.InputRequest(id=question_id, kind=pb.INPUT_KIND_PERMISSION, title=title, options=options)
         if call is not None:
-            made.subject.CopyFrom(subject(call, asked, self._wanted.cwd))
+            question.subject.CopyFrom(subject(call, asked, self._conversation.cwd))
 
         def encode(answer: Answer) -> bytes:
             self._open.pop(question_id, None)
             if answer.allowed:
-                self._grant(made.subject, answer)
+                self._grant(question.subject, answer)
             elif call is not None:
                 self._calls.denied.add(call.id)
             if answer.option is None:
@@ -129,7 +126,7 @@ class Requests:
             outcome = {"outcome": "selected", "optionId": answer.option.id}
             return self._peer.result(request.id, {"outcome": outcome})
 
-        return Ask(made, encode)
+        return Ask(question, encode)
 
     def _grant(self, about: pb.InputSubject, answer: Answer) -> None:
         self._granted.update(item for item in (*about.paths, about.command) if item)
@@ -140,13 +137,13 @@ class Requests:
         if text(request.params, "mode") not in {"", "form"}:
             return self._error(request, INVALID_PARAMS, "only forms are offered")
         question_id = self._question_id(request)
-        made = pb.InputRequest(
+        question = pb.InputRequest(
             id=question_id,
             kind=pb.INPUT_KIND_SCHEMA,
             title=text(request.params, "message") or "The agent asks.",
             schema_json=compact(inner(request.params, "requestedSchema") or {"type": "object"}),
         )
-        made.subject.tool_call_id = text(request.params, "toolCallId")
+        question.subject.tool_call_id = text(request.params, "toolCallId")
 
         def encode(answer: Answer) -> bytes:
             self._open.pop(question_id, None)
@@ -154,53 +151,53 @@ class Requests:
                 return self._peer.result(request.id, {"action": "decline"})
             return self._peer.result(request.id, {"action": "accept", "content": _parse(answer.value_json)})
 
-        return Ask(made, encode)
+        return Ask(question, encode)
 
     # Files and commands.
 
     def _read(self, request: Request) -> Output:
         path = text(request.params, "path")
         line, limit = count(request.params, "line"), count(request.params, "limit")
-        perform = self._perform(request, lambda bench: operations.read(bench, path, line, limit))
-        wanted = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_READ, paths=[path])
-        return self._decided(request, wanted, f"Read {path}", perform, is_free=True)
+        perform = self._perform(request, lambda services: operations.read(services, path, line, limit))
+        about = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_READ, paths=[path])
+        return self._decided(request, about, f"Read {path}", perform, is_free=True)
 
     def _write(self, request: Request) -> Output:
         path, content = text(request.params, "path"), request.params.get("content")
         if not path or not isinstance(content, str):
             return self._error(request, INVALID_PARAMS, "give a path and a content")
-        perform = self._perform(request, lambda bench: operations.write(bench, path, content))
-        wanted = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_EDIT, paths=[path])
-        return self._decided(request, wanted, f"Write {path}", perform)
+        perform = self._perform(request, lambda services: operations.write(services, path, content))
+        about = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_EDIT, paths=[path])
+        return self._decided(request, about, f"Write {path}", perform)
 
     def _create(self, request: Request) -> Output:
         params = request.params
-        wanted = operations.CommandLine(
+        command_line = operations.CommandLine(
             command=text(params, "command"),
             args=tuple(as_string_list(params.get("args"))),
             cwd=text(params, "cwd"),
             env={text(item, "name"): text(item, "value") for item in objects(params, "env") if text(item, "name")},
             most_bytes=count(params, "outputByteLimit"),
         )
-        if not wanted.command:
+        if not command_line.command:
             return self._error(request, INVALID_PARAMS, "give a command")
-        perform = self._perform(request, lambda bench: operations.start(bench, wanted))
-        about = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_EXECUTE, command=wanted.shown)
-        return self._decided(request, about, f"Run {wanted.shown}", perform)
+        perform = self._perform(request, lambda services: operations.start(services, command_line))
+        about = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_EXECUTE, command=command_line.shown)
+        return self._decided(request, about, f"Run {command_line.shown}", perform)
 
     def _terminal(self, request: Request) -> Output:
         operation = operations.OF_TERMINALS[request.method]
         terminal_id = text(request.params, "terminalId")
-        perform = self._perform(request, lambda bench: operation(bench, terminal_id))
+        perform = self._perform(request, lambda services: operation(services, terminal_id))
 
         def encode(done: "JsonValue | Exception") -> bytes:
             if isinstance(done, dict):
-                self._calls.note_terminal(terminal_id, done)
+                self._calls.terminals.note(terminal_id, done)
             return perform.encode(done)
 
         return replace(perform, encode=encode)
 
-    def _perform(self, request: Request, operation: _Operation) -> Perform:
+    def _perform(self, request: Request, operation: _Operation) -> HostCall:
         def encode(done: "JsonValue | Exception") -> bytes:
             if isinstance(done, AbsentError):
                 return self._peer.error(request.id, NOT_FOUND, str(done), {"uri": text(request.params, "path")})
@@ -208,40 +205,40 @@ class Requests:
                 return self._peer.error(request.id, INTERNAL_ERROR, str(done) or type(done).__name__)
             return self._peer.result(request.id, done)
 
-        return Perform(operation, encode)
+        return HostCall(operation, encode)
 
     def _decided(
-        self, request: Request, wanted: pb.InputSubject, title: str, perform: Perform, *, is_free: bool = False
+        self, request: Request, about: pb.InputSubject, title: str, perform: HostCall, *, is_free: bool = False
     ) -> Output:
         """Return what is done at once if its call was allowed, and else the question whether to do it.
 
         Args:
             request: the request.
-            wanted: what it is about.
+            about: what it is about.
             title: for people.
             perform: what is done if it is allowed.
             is_free: whether it is done unless a rule forbids it.
         """
-        key = wanted.command or next(iter(wanted.paths), "")
-        if not is_free and (key in self._granted or wanted.tool_kind in self._granted_kinds):
+        key = about.command or next(iter(about.paths), "")
+        if not is_free and (key in self._granted or about.tool_kind in self._granted_kinds):
             self._granted.discard(key)
             return perform
         question_id = self._question_id(request)
-        made = pb.InputRequest(id=question_id, kind=pb.INPUT_KIND_PERMISSION, title=title, subject=wanted)
-        made.options.add(id="allow_once", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE, label="Allow once")
-        made.options.add(id="reject_once", kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="Reject")
+        question = pb.InputRequest(id=question_id, kind=pb.INPUT_KIND_PERMISSION, title=title, subject=about)
+        question.options.add(id="allow_once", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE, label="Allow once")
+        question.options.add(id="reject_once", kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="Reject")
 
         def encode(answer: Answer) -> bytes:
             self._open.pop(question_id, None)
             return self._peer.error(request.id, INTERNAL_ERROR, answer.message or _REFUSED)
 
-        def allowed(answer: Answer) -> Perform | None:
+        def allowed(answer: Answer) -> HostCall | None:
             if not answer.allowed:
                 return None
             self._open.pop(question_id, None)
             return perform
 
-        return Ask(made, encode, perform=allowed, is_free=is_free)
+        return Ask(question, encode, perform=allowed, is_free=is_free)
 
 
 def _options(params: Fields) -> list[pb.InputOption]:

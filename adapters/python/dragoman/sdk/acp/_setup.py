@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dragoman.sdk._fields import Fields, count, inner, objects, text
+from dragoman.sdk._encoding.fields import Fields, count, inner, objects, text
 from dragoman.sdk.acp._options import AcpOptions
 from dragoman.v1 import adapter_pb2
 
@@ -20,7 +20,7 @@ class Conversation:
 
     cwd: str
     prompt: str
-    """All of it: what the agent has no better way for goes before the caller's own words."""
+    """All of it: what the agent has no better way for goes before the caller's own prompt."""
     additional_directories: tuple[str, ...] = ()
     mcp_servers: Sequence[adapter_pb2.McpServer] = ()
     session_id: str = ""
@@ -33,6 +33,11 @@ class Conversation:
     tag: str = "acp"
     """Sets questions of one attempt apart from those of another."""
     names_frames: bool = False
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        """The names of the MCP servers."""
+        return tuple(server.name for server in self.mcp_servers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +105,14 @@ def initialize_params(options: AcpOptions, version: str) -> dict[str, object]:
     return {"protocolVersion": PROTOCOL_VERSION, "clientInfo": info, "clientCapabilities": able}
 
 
-def session_params(wanted: Conversation, offer: Offer, options: AcpOptions) -> dict[str, object]:
+def session_params(conversation: Conversation, offer: Offer, options: AcpOptions) -> dict[str, object]:
     """Return what session/new, load, resume and fork have in common."""
-    params: dict[str, object] = {"cwd": wanted.cwd, "mcpServers": [_mcp_server(item) for item in wanted.mcp_servers]}
-    if wanted.additional_directories and offer.adds_directories:
-        params["additionalDirectories"] = list(wanted.additional_directories)
+    params: dict[str, object] = {
+        "cwd": conversation.cwd,
+        "mcpServers": [_mcp_server(item) for item in conversation.mcp_servers],
+    }
+    if conversation.additional_directories and offer.adds_directories:
+        params["additionalDirectories"] = list(conversation.additional_directories)
     if options.session_meta:
         params["_meta"] = dict(options.session_meta)
     return params
@@ -125,11 +133,11 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def unsupported(wanted: Conversation, offer: Offer) -> Iterator[tuple[str, str]]:
-    """Tell, as code and message, what was asked for and this agent does not take."""
-    if wanted.additional_directories and not offer.adds_directories:
+def unsupported(conversation: Conversation, offer: Offer) -> Iterator[tuple[str, str]]:
+    """Yield, as code and message, what was requested and this agent does not support."""
+    if conversation.additional_directories and not offer.adds_directories:
         yield "acp_no_additional_directories", "The agent takes no further directories; it was given only the first."
-    if any(server.WhichOneof("transport") == "http" for server in wanted.mcp_servers) and not offer.http_mcp:
+    if any(server.WhichOneof("transport") == "http" for server in conversation.mcp_servers) and not offer.http_mcp:
         yield (
             "acp_no_http_mcp",
             "The agent does not say that it can reach MCP servers over HTTP; it may leave them out.",
@@ -157,7 +165,7 @@ class Choices:
         self.read_options(result)
 
     def read_options(self, fields: Fields) -> None:
-        """Read ``configOptions`` wherever they are told; each list is whole."""
+        """Read ``configOptions`` wherever they are reported; each list is complete."""
         if not isinstance(fields.get("configOptions"), list):
             return
         self.options = {text(item, "id"): item for item in objects(fields, "configOptions")}

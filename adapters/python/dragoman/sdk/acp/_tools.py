@@ -1,10 +1,11 @@
-"""Tool calls: followed through their updates, told as events. Pure."""
+"""Tool calls: followed through their updates, emitted as events. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
-from dragoman.sdk._fields import Fields, inner, objects, text
-from dragoman.sdk._json import compact
+from dragoman.sdk._encoding.fields import Fields, inner, objects, text
+from dragoman.sdk._encoding.json_text import compact
+from dragoman.sdk._output.mcp_names import mcp_server_of
 from dragoman.sdk.acp._call_facts import KINDS, exit_code, file_changes, locations, output_text
 from dragoman.sdk.acp._content import block_text
 from dragoman.sdk.acp._options import AcpOptions, ToolState
@@ -20,30 +21,50 @@ _MOST_CALLS: Final = 4096
 """Calls that are remembered; an agent that never ends one must not fill the memory."""
 
 
+class Terminals:
+    """The terminals that the agent was given, which its calls show."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Fields] = {}
+
+    def note(self, terminal_id: str, output: Fields) -> None:
+        """Note what the agent was sent of a terminal that may be part of a call: its output, its exit, or both."""
+        ended = output if "exitCode" in output else inner(output, "exitStatus")
+        self._known[terminal_id] = {**self._known.get(terminal_id, {}), **output, **ended}
+
+    def of(self, call: ToolState) -> list[Fields]:
+        """Return what is known of the terminals that a call shows."""
+        shown = (text(item, "terminalId") for item in call.content if text(item, "type") == "terminal")
+        return [self._known[terminal_id] for terminal_id in shown if terminal_id in self._known]
+
+    def content(self, call: ToolState) -> str:
+        """Return what a call shows: its text, and the output of its terminals."""
+        texts = [block_text(inner(item, "content")) for item in call.content if text(item, "type") == "content"]
+        return "\n".join([*texts, *(text(terminal, "output") for terminal in self.of(call))])
+
+
 class ToolCalls:
     """The tool calls of one attempt.
 
     Args:
         options: the agent's ways.
         cwd: where relative paths are meant from.
+        servers: the names of the run's MCP servers.
     """
 
-    def __init__(self, options: AcpOptions, cwd: str) -> None:
+    def __init__(self, options: AcpOptions, cwd: str, servers: Collection[str] = ()) -> None:
         self._options = options
         self._cwd = cwd
+        self._servers = servers
         self._calls: dict[str, ToolState] = {}
-        self._told: dict[str, bytes] = {}
+        self._emitted: dict[str, bytes] = {}
         self._printed: dict[str, str] = {}
         self._open: set[str] = set()
-        self._terminals: dict[str, Fields] = {}
+        self.terminals = Terminals()
         self.denied: set[str] = set()
         """Calls whose permission was refused."""
         self._cut: set[str] = set()
-        """Calls that were open when the agent was told to stop."""
-
-    def get(self, call_id: str) -> ToolState | None:
-        """Return a call as it stands; None if it is not known."""
-        return self._calls.get(call_id)
+        """Calls that were open when the agent was asked to stop."""
 
     def merge(self, update: Fields) -> ToolState | None:
         """Put an update, or the call of a permission request, into what is known; None if it names no call."""
@@ -59,6 +80,7 @@ class ToolCalls:
         kind = KINDS.get(text(update, "kind"), pb.TOOL_KIND_UNSPECIFIED)
         if kind != pb.TOOL_KIND_UNSPECIFIED:
             call.kind = kind
+        self._sort(call)
         call.title = text(update, "title") or call.title
         call.raw_input = inner(update, "rawInput") or call.raw_input
         output = update.get("rawOutput")
@@ -68,6 +90,18 @@ class ToolCalls:
         call.paths = locations(update, self._cwd) or call.paths
         return call
 
+    def _sort(self, call: ToolState) -> None:
+        """Set the kind of a call where its name is more precise than the protocol's kinds."""
+        known = self._options.tool_kinds.get(call.name)
+        is_vague = call.kind in {pb.TOOL_KIND_UNSPECIFIED, pb.TOOL_KIND_OTHER}
+        server = None
+        if known is None:
+            server = mcp_server_of(call.name, self._servers, unprefixed=is_vague or call.kind == pb.TOOL_KIND_MCP)
+        if server is not None:
+            call.kind, call.mcp_server = pb.TOOL_KIND_MCP, server
+        elif known is not None and is_vague:
+            call.kind = known
+
     def asked_about(self, asked: Fields) -> ToolState | None:
         """Return the call that a permission request is about; None if it names none.
 
@@ -76,16 +110,19 @@ class ToolCalls:
         known = self._calls.get(text(asked, "toolCallId"))
         if known is None:
             return self.merge(asked)
-        if not known.raw_input:  # nor may it have been told before
+        if not known.name:
+            known.name = self._options.tool_name(asked)
+            self._sort(known)
+        if not known.raw_input:  # nor may it have been emitted before
             known.raw_input = inner(asked, "rawInput")
         return known
 
     def announce(self, call_id: str) -> Iterator[pb.AgentEvent]:
-        """Tell a call that permission is asked for, if nothing was told of it."""
+        """Emit a call that permission is requested for, unless it was emitted."""
         call = self._calls.get(call_id)
-        if call is not None and call_id not in self._told:
+        if call is not None and call_id not in self._emitted:
             self._open.add(call_id)
-            yield from self._tell(call)
+            yield from self._emit(call)
 
     def update(self, update: Fields) -> Iterator[pb.AgentEvent]:
         """Take ``tool_call`` or ``tool_call_update``."""
@@ -94,20 +131,15 @@ class ToolCalls:
             return
         call.status = text(update, "status") or call.status
         if call.status in _ENDED:
-            if call.id in self._open or call.id not in self._told:
+            if call.id in self._open or call.id not in self._emitted:
                 yield from self._end(call)
             return
         self._open.add(call.id)
-        yield from self._tell(call)
+        yield from self._emit(call)
         yield from self._output(call)
 
-    def note_terminal(self, terminal_id: str, told: Fields) -> None:
-        """Note what the agent was told of a terminal that may be part of a call: its output, its exit, or both."""
-        ended = told if "exitCode" in told else inner(told, "exitStatus")
-        self._terminals[terminal_id] = {**self._terminals.get(terminal_id, {}), **told, **ended}
-
     def interrupt(self) -> None:
-        """Note that the agent is told to stop: what is open now counts as cancelled, as the protocol wants it.
+        """Note that the agent is asked to stop: what is open now counts as cancelled, as the protocol has it.
 
         Some agents call it completed when they have killed the command that they ran.
         """
@@ -127,12 +159,12 @@ class ToolCalls:
         self._open.clear()
 
     def _forget(self, call_id: str) -> None:
-        for known in (self._calls, self._told, self._printed):
+        for known in (self._calls, self._emitted, self._printed):
             known.pop(call_id, None)
         self._open.discard(call_id)
 
-    def _tell(self, call: ToolState) -> Iterator[pb.AgentEvent]:
-        """Tell a call if it changed: some agents repeat themselves."""
+    def _emit(self, call: ToolState) -> Iterator[pb.AgentEvent]:
+        """Emit a call if it changed: some agents repeat themselves."""
         event = pb.ToolCall(
             id=call.id,
             name=call.name,
@@ -140,17 +172,18 @@ class ToolCalls:
             title=call.title,
             input_json=compact(call.raw_input) if call.raw_input else "",
             status=_RUNNING.get(call.status, pb.TOOL_STATUS_RUNNING),
+            mcp_server=call.mcp_server,
         )
-        told = event.SerializeToString()
-        if self._told.get(call.id) != told:
-            self._told[call.id] = told
+        serialized = event.SerializeToString()
+        if self._emitted.get(call.id) != serialized:
+            self._emitted[call.id] = serialized
             yield pb.AgentEvent(tool_call=event)
 
     def _output(self, call: ToolState) -> Iterator[pb.AgentEvent]:
-        """Tell what a running command has printed since it was last told: each update has all of it so far."""
+        """Emit what a running command has printed since the last update: each update has all of it so far."""
         if call.kind != pb.TOOL_KIND_EXECUTE:
             return
-        printed, before = self._content(call), self._printed.get(call.id, "")
+        printed, before = self.terminals.content(call), self._printed.get(call.id, "")
         if len(printed) <= len(before) or not printed.startswith(before):
             return
         self._printed[call.id] = printed
@@ -159,17 +192,17 @@ class ToolCalls:
 
     def _end(self, call: ToolState) -> Iterator[pb.AgentEvent]:
         self._open.discard(call.id)
-        if call.id not in self._told or call.raw_input:
+        if call.id not in self._emitted or call.raw_input:
             status, call.status = call.status, "in_progress"
-            yield from self._tell(call)
+            yield from self._emit(call)
             call.status = status
-        content = self._content(call) or output_text(call.raw_output)
+        content = self.terminals.content(call) or output_text(call.raw_output)
         result = pb.ToolResult(
             tool_call_id=call.id,
             status=self._result_status(call),
             content=content,
             is_error=call.status == "failed",
-            exit_code=exit_code(call.raw_output, *self._terminals_of(call)),
+            exit_code=exit_code(call.raw_output, *self.terminals.of(call)),
             output_json=compact(call.raw_output) if call.raw_output else "",
         )
         yield pb.AgentEvent(tool_result=result)
@@ -177,14 +210,6 @@ class ToolCalls:
             changes = self._options.file_changes(call)
             for change in changes if changes is not None else file_changes(call, self._cwd):
                 yield pb.AgentEvent(file_change=change)
-
-    def _content(self, call: ToolState) -> str:
-        said = [block_text(inner(item, "content")) for item in call.content if text(item, "type") == "content"]
-        return "\n".join([*said, *(text(terminal, "output") for terminal in self._terminals_of(call))])
-
-    def _terminals_of(self, call: ToolState) -> list[Fields]:
-        shown = (text(item, "terminalId") for item in call.content if text(item, "type") == "terminal")
-        return [self._terminals[terminal_id] for terminal_id in shown if terminal_id in self._terminals]
 
     def _result_status(self, call: ToolState) -> pb.ToolStatus.ValueType:
         if call.id in self.denied and call.status == "failed":

@@ -1,9 +1,9 @@
-"""What the agent tells while it works: text, reasoning, tools, plans, facts of the session. Pure."""
+"""What the agent reports while it works: text, reasoning, tools, plans, facts of the session. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, Literal
 
-from dragoman.sdk._fields import Fields, count, inner, objects, text
+from dragoman.sdk._encoding.fields import Fields, count, inner, objects, text
 from dragoman.sdk.acp._content import block_text
 from dragoman.sdk.acp._options import AcpOptions
 from dragoman.sdk.acp._setup import Choices, Offer
@@ -18,9 +18,9 @@ _PLAN_STATUSES: Final = {
     "cancelled": pb.PLAN_ENTRY_STATUS_CANCELLED,
 }
 _LONGEST_SUMMARY: Final = 256 * 1024
-"""Characters of the last words that are kept as the summary."""
+"""Characters of the last message that are kept as the summary."""
 
-_Said = Literal["text", "thinking"]
+_SpeechKind = Literal["text", "thinking"]
 _Handler = Callable[[Fields], Iterable[pb.AgentEvent]]
 
 
@@ -33,7 +33,7 @@ class Speech:
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
-        self._kind: _Said | None = None
+        self._kind: _SpeechKind | None = None
         self._message = ""
         self._item = ""
         self._used: set[str] = set()
@@ -41,13 +41,16 @@ class Speech:
         self._room = _LONGEST_SUMMARY
         self.has_spoken = False
         """Whether there was any answer, as opposed to reasoning."""
+        self.repeats = 0
+        """How often in a row the same answer was given again, with nothing done in between."""
+        self._before = ""
 
     @property
     def last_words(self) -> str:
         """The last item of the answer, up to a length."""
         return "".join(self._last)
 
-    def say(self, kind: _Said, update: Fields) -> Iterator[pb.AgentEvent]:
+    def emit(self, kind: _SpeechKind, update: Fields) -> Iterator[pb.AgentEvent]:
         """Take a piece of text or reasoning."""
         words, message = block_text(inner(update, "content")), text(update, "messageId")
         if not words:
@@ -66,12 +69,18 @@ class Speech:
     def pause(self) -> Iterator[pb.AgentEvent]:
         """End the item, so that what is held back of it comes before what follows."""
         if self._kind == "text":
+            self.repeats = self.repeats + 1 if self._before and self._before == self.last_words else 0
+            self._before = self.last_words
             yield pb.AgentEvent(text=pb.Text(item_id=self._item))
         elif self._kind == "thinking":
             yield pb.AgentEvent(thinking=pb.Thinking(item_id=self._item))
         self._kind = None
 
-    def _begin(self, kind: _Said, message: str) -> None:
+    def note_progress(self) -> None:
+        """Note that something was done: an answer that is given again after it is no repetition."""
+        self.repeats, self._before = 0, ""
+
+    def _begin(self, kind: _SpeechKind, message: str) -> None:
         self._kind, self._message = kind, message
         self._item = self._prefix + (message or f"{kind}-{len(self._used) + 1}")
         if self._item in self._used:
@@ -89,10 +98,13 @@ class Updates:
         cwd: the session's directory.
         cost: follows the session's cost.
         nested: the id of the session, if it is not the one that was begun here: a nested agent's. Empty otherwise.
+        servers: the names of the run's MCP servers.
     """
 
-    def __init__(self, options: AcpOptions, cwd: str, cost: SessionCost, nested: str = "") -> None:
-        self.calls = ToolCalls(options, cwd)
+    def __init__(
+        self, options: AcpOptions, cwd: str, cost: SessionCost, nested: str = "", servers: Collection[str] = ()
+    ) -> None:
+        self.calls = ToolCalls(options, cwd, servers)
         self.speech = Speech(f"{nested}/" if nested else "")
         self.choices = Choices()
         self.session = pb.Session()
@@ -101,12 +113,13 @@ class Updates:
         self.has_acted = False
         """Whether a tool was called or a plan was made."""
         self.tokens: pb.TokenCounts | None = None
-        """What the calls of the model used, as far as updates tell it. None: they do not."""
+        """What the calls of the model used, as far as updates report it. None: they do not."""
         self._call_tokens = options.call_tokens
         self._model_name = options.model_name
         self._cost = cost
-        self._told_session = b""
-        self._is_history = not nested
+        self._emitted_session = b""
+        self.is_history = not nested
+        """Whether updates repeat an earlier turn: until this run's prompt is sent."""
         self._nested = nested
         self._facts: dict[str, _Handler] = {
             "available_commands_update": self._commands,
@@ -116,8 +129,8 @@ class Updates:
             "usage_update": self._usage,
         }
         self._deeds: dict[str, _Handler] = {
-            "agent_message_chunk": lambda update: self.speech.say("text", update),
-            "agent_thought_chunk": lambda update: self.speech.say("thinking", update),
+            "agent_message_chunk": lambda update: self.speech.emit("text", update),
+            "agent_thought_chunk": lambda update: self.speech.emit("thinking", update),
             "user_message_chunk": self._user,
             "tool_call": self._tool,
             "tool_call_update": self._tool,
@@ -130,17 +143,13 @@ class Updates:
         """The model in use, by its name. Empty: unknown."""
         return self._model_name(self.choices.model) if self.choices.model else ""
 
-    def prompted(self) -> None:
-        """Note that this run's prompt is sent: what comes now is this run's."""
-        self._is_history = False
-
     def take(self, update: Fields) -> Iterable[pb.AgentEvent] | None:
         """Take an update. None: it is of no known kind."""
         kind = text(update, "sessionUpdate")
         if kind in self._facts:
             return [] if self._nested else self._facts[kind](update)
         if kind in self._deeds:
-            return [] if self._is_history else [*self._deeds[kind](update), *self._call_usage(update)]
+            return [] if self.is_history else [*self._deeds[kind](update), *self._call_usage(update)]
         return None
 
     def _call_usage(self, update: Fields) -> Iterator[pb.AgentEvent]:
@@ -155,18 +164,18 @@ class Updates:
         yield pb.AgentEvent(usage=usage)
 
     def set_up(self, session_id: str, offer: Offer, result: Fields) -> Iterator[pb.AgentEvent]:
-        """Take what the answer to session/new and its like tells."""
+        """Take what the answer to session/new and its like contains."""
         self.session.native_id = session_id
         self.session.agent_version = offer.agent_version
         self.choices.read_session(result)
-        yield from self.tell_session()
+        yield from self.emit_session()
 
-    def tell_session(self) -> Iterator[pb.AgentEvent]:
-        """Tell the session's facts if they have changed."""
+    def emit_session(self) -> Iterator[pb.AgentEvent]:
+        """Emit the session's facts if they have changed."""
         self.session.mode, self.session.model = self.choices.mode, self.model
-        told = self.session.SerializeToString()
-        if self.session.native_id and told != self._told_session:
-            self._told_session = told
+        serialized = self.session.SerializeToString()
+        if self.session.native_id and serialized != self._emitted_session:
+            self._emitted_session = serialized
             yield pb.AgentEvent(session=self.session)
 
     # Facts of the session.
@@ -174,25 +183,25 @@ class Updates:
     def _commands(self, update: Fields) -> Iterator[pb.AgentEvent]:
         names = [text(item, "name") for item in objects(update, "availableCommands")]
         self.session.commands[:] = [name for name in names if name]
-        yield from self.tell_session()
+        yield from self.emit_session()
 
     def _mode(self, update: Fields) -> Iterator[pb.AgentEvent]:
         self.choices.mode = text(update, "currentModeId") or text(update, "modeId") or self.choices.mode
-        yield from self.tell_session()
+        yield from self.emit_session()
 
     def _options_changed(self, update: Fields) -> Iterator[pb.AgentEvent]:
         self.choices.read_options(update)
-        yield from self.tell_session()
+        yield from self.emit_session()
 
     def _info(self, update: Fields) -> Iterator[pb.AgentEvent]:
         if "title" in update:
             self.session.title = text(update, "title")
-        yield from self.tell_session()
+        yield from self.emit_session()
 
     def _usage(self, update: Fields) -> Iterator[pb.AgentEvent]:
-        self._cost.take(update, is_history=self._is_history)
+        self._cost.take(update, is_history=self.is_history)
         self.context_used, self.context_size = count(update, "used"), count(update, "size")
-        if self._is_history:
+        if self.is_history:
             return
         usage = pb.Usage(scope=pb.USAGE_SCOPE_SESSION, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
         cost = self._cost.of_session()
@@ -219,6 +228,7 @@ class Updates:
     def _tool(self, update: Fields) -> Iterator[pb.AgentEvent]:
         self.has_acted = True
         yield from self.speech.pause()
+        self.speech.note_progress()
         yield from self.calls.update(update)
 
     def _plan(self, update: Fields) -> Iterator[pb.AgentEvent]:

@@ -3,7 +3,7 @@
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from dragoman.sdk._fields import Fields, count, inner, number, text
+from dragoman.sdk._encoding.fields import Fields, count, inner, number, text
 from dragoman.v1 import event_pb2 as pb
 
 _COST_DIGITS: Final = Decimal("0.0000000001")
@@ -14,22 +14,22 @@ _MOST_COST: Final = Decimal(10) ** 12
 def read_tokens(usage: Fields) -> pb.TokenCounts | None:
     """Read a prompt's ``usage``; None if it says nothing.
 
-    Agents disagree about what is part of what; where they give a total, it tells: in some, input is with what was
-    read from a cache and output with reasoning, in others each token is counted once.
+    Agents disagree about what is part of what; where they give a total, it shows which: in some, input is with what
+    was read from a cache and output with reasoning, in others each token is counted once.
     """
     names = ("inputTokens", "outputTokens", "cachedReadTokens", "cachedWriteTokens", "thoughtTokens")
-    given, out, read, write, thought = (count(usage, name) for name in names)
-    if given is None and out is None:
+    total_input, out, read, write, thought = (count(usage, name) for name in names)
+    if total_input is None and out is None:
         return None
     cached = (read or 0) + (write or 0)
     total = count(usage, "totalTokens")
-    parts = (given or 0) + (out or 0)
+    parts = (total_input or 0) + (out or 0)
     # All apart unless the total says otherwise.
     input_has_cached = total is not None and cached > 0 and total in {parts, parts + (thought or 0)}
     output_has_thought = total is not None and total in {parts, parts + cached}
     tokens = pb.TokenCounts(cache_read=read, cache_write=write, reasoning=thought)
-    if given is not None:
-        tokens.input = max(0, given - cached) if input_has_cached else given
+    if total_input is not None:
+        tokens.input = max(0, total_input - cached) if input_has_cached else total_input
     if out is not None:
         tokens.output = out if output_has_thought else out + (thought or 0)
     return tokens

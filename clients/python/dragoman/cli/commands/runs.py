@@ -1,71 +1,75 @@
-"""``dragoman runs`` and ``show``: what is known of runs, finished ones too."""
+"""``dragoman runs`` and ``show``: live and finished runs."""
 
 import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import click
-from dragoman.cli import _phrases, _values
-from dragoman.cli._connect import run_connected
-from dragoman.cli._show import print_json, print_lines
-from dragoman.cli._style import Segment, Style
-from dragoman.cli._summary import (
-    has_doubtful_processes,
-    last_line,
-    outcome_style,
-    processes,
-)
-from dragoman.cli._table import table
-from dragoman.cli._text import one_line, word
-from dragoman.cli.commands._options import json_option, router_option
+from dragoman.cli import values
+from dragoman.cli.commands._options import json_option, option, router_option, with_options
+from dragoman.cli.connection.connect import run_connected
+from dragoman.cli.display import phrases
+from dragoman.cli.display.printing import print_json, print_lines
+from dragoman.cli.display.style import Segment, Style
+from dragoman.cli.display.summary import has_unconfirmed_processes, last_line, outcome_style, processes
+from dragoman.cli.display.table import table
+from dragoman.cli.display.text import enum_label, one_line
 from dragoman.client import Client, DragomanError
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import timestamp_pb2
 
 _EARLIER_S = 2.0
-"""How long what is known already waits for how earlier attempts ended."""
+"""Upper bound for reading how earlier attempts ended."""
 _OUTCOMES = {name.removeprefix("OUTCOME_").lower(): number for name, number in pb.Outcome.items() if number}
 
 
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """Which runs are listed."""
+
+    adapter: Annotated[str, option("--adapter", "Only runs of this adapter.", "NAME", default="")]
+    agent: Annotated[str, option("--agent", "Only runs of this agent.", "ID", default="")]
+    task: Annotated[str, option("--task", "Only runs of this task.", "KEY", default="")]
+    label_pairs: Annotated[tuple[str, ...], option("--label", "Only runs with this label.", "KEY=VALUE")]
+    outcome: Annotated[
+        str | None, option("--outcome", "Only runs that ended so.", type=click.Choice(list(_OUTCOMES)))
+    ]
+    live: Annotated[bool, option("--live", "Only live runs.")]
+
+    def request(self) -> router_pb2.ListRunsRequest:
+        """Return the request that lists them."""
+        return router_pb2.ListRunsRequest(
+            adapter=self.adapter,
+            agent_id=self.agent,
+            task_key=self.task,
+            outcome=_OUTCOMES[self.outcome] if self.outcome else pb.OUTCOME_UNSPECIFIED,
+            live_only=self.live,
+            labels=values.labels(self.label_pairs),
+        )
+
+
 @click.command("runs")
-@click.option("--adapter", default="", help="Only of this adapter.")
-@click.option("--agent", default="", metavar="ID", help="Only of this agent.")
-@click.option("--task", default="", metavar="KEY", help="Only of this task.")
-@click.option("--label", "label_pairs", multiple=True, metavar="KEY=VALUE", help="Only with this mark.")
-@click.option("--outcome", type=click.Choice(list(_OUTCOMES)), help="Only those that ended so.")
-@click.option("--live", is_flag=True, help="Only those that are under way.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@with_options("options", FilterOptions)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of runs.")
 @json_option("Print a ListRunsResponse as JSON.")
 @router_option(finds_runs=True)
-def runs_command(
-    adapter: str,
-    agent: str,
-    task: str,
-    label_pairs: tuple[str, ...],
-    outcome: str | None,
-    live: bool,
-    limit: int,
-    as_json: bool,
-    router: str | None,
-) -> int:
-    """List runs, newest first; finished ones too."""
-    filters = router_pb2.ListRunsRequest(
-        adapter=adapter,
-        agent_id=agent,
-        task_key=task,
-        outcome=_OUTCOMES[outcome] if outcome else pb.OUTCOME_UNSPECIFIED,
-        live_only=live,
-        labels=_values.labels(label_pairs),
-    )
+def runs_command(options: FilterOptions, limit: int, as_json: bool, router: str | None) -> int:
+    """List runs, newest first, including finished ones."""
+    filters = options.request()
 
     async def work(client: Client) -> None:
-        runs = await client.list_runs(filters, limit=limit)
+        says_more = sys.stdout.isatty() and not as_json
+        runs = await client.list_runs(filters, limit=limit + says_more)
         if as_json:
             print_json(router_pb2.ListRunsResponse(runs=runs))
         else:
-            print_lines(_run_lines(runs))
+            print_lines(_run_lines(runs[:limit]))
+        if len(runs) > limit:
+            print_lines([[Segment(f"the newest {limit} of more runs; --limit N lists N", Style.FAINT)]])
 
     return run_connected(router, work)
 
@@ -75,7 +79,7 @@ def runs_command(
 @json_option("Print the GetRunResponse as JSON.")
 @router_option(finds_runs=True)
 def show_command(run_id: str, as_json: bool, router: str | None) -> int:
-    """Tell all that is known of RUN, and what it waits for."""
+    """Show the details of RUN, and its open input requests."""
 
     async def work(client: Client) -> None:
         response = await client.get_run(run_id)
@@ -89,8 +93,8 @@ def show_command(run_id: str, as_json: bool, router: str | None) -> int:
 
 def _state(run: router_pb2.RunSummary) -> str:
     if run.HasField("result"):
-        return word(pb.Outcome.DESCRIPTOR, run.result.outcome, "OUTCOME_")
-    return word(pb.RunPhase.DESCRIPTOR, run.phase, "RUN_PHASE_")
+        return enum_label(pb.Outcome.DESCRIPTOR, run.result.outcome, "OUTCOME_")
+    return enum_label(pb.RunPhase.DESCRIPTOR, run.phase, "RUN_PHASE_")
 
 
 def _when(time: timestamp_pb2.Timestamp) -> str:
@@ -99,9 +103,17 @@ def _when(time: timestamp_pb2.Timestamp) -> str:
 
 def _run_lines(runs: Sequence[router_pb2.RunSummary]) -> list[list[Segment]]:
     if not runs:
-        return [[Segment("no such runs")]] if sys.stdout.isatty() else []
-    head = ("RUN", "STATE", "ADAPTER", "ACCEPTED (UTC)", "SEQUENCE", "TASK")
-    return table(head, [_run_row(run) for run in runs])
+        return [[Segment("no matching runs")]] if sys.stdout.isatty() else []
+    head: tuple[str, ...] = ("RUN", "STATE", "ADAPTER", "ACCEPTED (UTC)", "SEQUENCE", "TASK")
+    rows = [_run_row(run) for run in runs]
+    if any(run.labels for run in runs):
+        head = (*head[:-1], "LABELS", head[-1])
+        rows = [(*row[:-1], _labels(run), row[-1]) for row, run in zip(rows, runs, strict=True)]
+    return table(head, rows)
+
+
+def _labels(run: router_pb2.RunSummary) -> str:
+    return one_line(",".join(f"{key}={value}" for key, value in sorted(run.labels.items())), 60)
 
 
 def _run_row(run: router_pb2.RunSummary) -> tuple[str, ...]:
@@ -115,7 +127,7 @@ def _run_row(run: router_pb2.RunSummary) -> tuple[str, ...]:
 
 
 async def _earlier_attempts(client: Client, run: router_pb2.RunSummary) -> list[pb.AgentEvent]:
-    """Return how the attempts before the present one ended, as far as that can be told within a moment."""
+    """Return how the attempts before the current one ended, as far as they can be read in time."""
     ended: list[pb.AgentEvent] = []
     if run.attempt > 1:
         with contextlib.suppress(DragomanError, TimeoutError):
@@ -149,28 +161,28 @@ def _details(response: router_pb2.GetRunResponse, attempts: Sequence[pb.AgentEve
     }
     lines = [[Segment(one_line(run.run_id), Style.STRONG)]]
     lines += [[Segment(f"{name:9} {value}")] for name, value in facts.items() if value]
-    lines += [[Segment(f"remark    {one_line(remark, 400)}", Style.TOOL)] for remark in run.remarks]
-    for asked in response.pending_requests:
-        lines.append([Segment(f"asks      {one_line(asked.id)}: {one_line(asked.title, 300)}", Style.TOOL)])
-        command = f"dragoman respond {one_line(run.run_id)} {one_line(asked.id)} {_answer(asked)}"
+    lines += [[Segment(f"warning   {one_line(remark, 400)}", Style.TOOL)] for remark in run.remarks]
+    for request in response.pending_requests:
+        lines.append([Segment(f"request   {one_line(request.id)}: {one_line(request.title, 300)}", Style.TOOL)])
+        command = f"dragoman respond {one_line(run.run_id)} {one_line(request.id)} {_answer(request)}"
         lines.append([Segment(f"          {command}")])
-    lines += [line for event in attempts for line in _phrases.attempt_ended(event, False)]
+    lines += [line for event in attempts for line in phrases.attempt_ended(event, False)]
     return [*lines, *_end(run)] if run.HasField("result") else lines
 
 
 def _end(run: router_pb2.RunSummary) -> list[list[Segment]]:
-    """Return what ``dragoman run`` says at the end."""
+    """Return what ``dragoman run`` prints at the end."""
     result = run.result
-    lines = _phrases.result(pb.AgentEvent(result=result), False)
-    if has_doubtful_processes(result):
+    lines = phrases.result(pb.AgentEvent(result=result), False)
+    if has_unconfirmed_processes(result):
         lines.append([Segment(f"{one_line(run.run_id)}: {processes(result)}")])
     return [*lines, [Segment(last_line(result, run.run_id), outcome_style(result))]]
 
 
-def _answer(asked: pb.InputRequest) -> str:
-    """Return how a question is answered, as options of ``dragoman respond``."""
-    if asked.kind == pb.INPUT_KIND_SCHEMA:
+def _answer(request: pb.InputRequest) -> str:
+    """Return the options of ``dragoman respond`` that answer an input request."""
+    if request.kind == pb.INPUT_KIND_SCHEMA:
         return "--value JSON"
-    if not asked.options:
+    if not request.options:
         return "--text ANSWER"
-    return f"--option {'|'.join(one_line(option.id, 40) for option in asked.options)}"
+    return f"--option {'|'.join(one_line(option.id, 40) for option in request.options)}"

@@ -1,19 +1,22 @@
 """``dragoman serve`` and ``dragoman adapter serve``."""
 
 import importlib
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
-from dragoman.cli._failures import Complaint
-from dragoman.cli._problem import ProblemError
-from dragoman.cli._summary import EXIT_USAGE
+from dragoman.cli.command_error import CommandError
+from dragoman.cli.commands._options import option, with_options
+from dragoman.cli.display.summary import EXIT_USAGE
+from dragoman.cli.errors import ErrorReport
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.identity import near_names
+from dragoman.protocol.logs import LogFormat
+from dragoman.protocol.private import default_address, make_default_directory, make_token
 
 _GROUP = "dragoman.adapters"
-_DEFAULT_LISTEN = "127.0.0.1:7777"
 
 _EXAMPLES = """\b
 Examples:
@@ -21,101 +24,154 @@ Examples:
   dragoman adapter serve my_package.my_adapter:adapter --listen 127.0.0.1:7801
 """
 
-_log_format = click.option(
-    "--log-format", type=click.Choice(["auto", "json", "console"]), default="auto", help="auto: by the terminal."
-)
-_log_level = click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="The least told."
-)
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """What the servers of routers and of adapters have in common."""
+
+    insecure_tcp_without_token: Annotated[
+        bool,
+        option(
+            "--insecure-tcp-without-token",
+            "Accept calls over TCP from every user of this machine, without a token. For tests only.",
+        ),
+    ]
+    log_format: Annotated[
+        LogFormat,
+        option(
+            "--log-format",
+            "Format of the log; auto: console on a terminal, else json.",
+            type=click.Choice(["auto", "json", "console"]),
+            default="auto",
+        ),
+    ]
+    log_level: Annotated[
+        str,
+        option(
+            "--log-level",
+            "Lowest level that is logged.",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            default="info",
+        ),
+    ]
 
 
-@click.command("serve", epilog="\b\nExample:\n  dragoman serve --listen unix:$XDG_RUNTIME_DIR/dragoman.sock")
-@click.option(
-    "--listen",
-    metavar="ADDR",
-    multiple=True,
-    default=[_DEFAULT_LISTEN],
-    show_default=True,
-    help="unix:/path or host:port on loopback; port 0 takes a free one. May be repeated.",
-)
-@click.option(
-    "--adapter",
-    "adapters",
-    metavar="ADDR",
-    multiple=True,
-    help="Where an adapter listens that somebody else started. May be repeated.",
-)
-@click.option(
-    "--manifest",
-    "manifests",
-    type=click.Path(exists=True, path_type=Path),
-    metavar="PATH",
-    multiple=True,
-    help="A manifest, or a folder of them, that names an adapter's command. May be repeated.",
-)
-@click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Where runs, logs of adapters and detections are kept. Default: the user's own directories.",
-)
-@click.option(
-    "--run-log",
-    metavar="URL",
-    default="",
-    envvar="DRAGOMAN_RUN_LOG",
-    show_envvar=True,
-    help="Where runs are kept: a postgresql:// URL, which several routers may share, or 'memory'. "
-    "Default: a SQLite file in the state directory.",
-)
-@click.option(
-    "--advertise",
-    metavar="ADDR",
-    envvar="DRAGOMAN_ADVERTISE",
-    show_envvar=True,
-    help="Where other routers of the same run log reach this one. Default: the first --listen.",
-)
-@click.option(
-    "--max-runs",
-    "max_runs_pairs",
-    metavar="ADAPTER=N",
-    multiple=True,
-    help="How many runs an adapter may have at once. Default: any number. May be repeated.",
-)
-@_log_format
-@_log_level
-def serve_command(
-    listen: tuple[str, ...],
-    adapters: tuple[str, ...],
-    manifests: tuple[Path, ...],
-    state_dir: Path | None,
-    run_log: str,
-    advertise: str | None,
-    max_runs_pairs: tuple[str, ...],
-    log_format: Any,
-    log_level: str,
-) -> None:
-    """Run a router until it is told to stop (SIGTERM, Ctrl-C; twice: at once).
+@dataclass(frozen=True, slots=True)
+class RouterOptions:
+    """What a router serves, and where."""
 
-    It launches the installed adapters when they are first needed. SIGHUP looks for agents anew.
+    listen: Annotated[
+        tuple[str, ...],
+        option(
+            "--listen",
+            "unix:/path, or host:port on loopback, where calls need the token; port 0 picks a free one. Without a "
+            "unix:/path this user's socket, which clients use by default, is served too, unless a router has it.",
+            "ADDR",
+        ),
+    ]
+    adapters: Annotated[
+        tuple[str, ...], option("--adapter", "Address of an adapter that is already running.", "ADDR")
+    ]
+    manifests: Annotated[
+        tuple[Path, ...],
+        option(
+            "--manifest",
+            "Manifest with an adapter's command, or a directory of manifests.",
+            "PATH",
+            type=click.Path(exists=True, path_type=Path),
+        ),
+    ]
+    state_dir: Annotated[
+        Path | None,
+        option(
+            "--state-dir",
+            "Directory of the run log, the adapters' logs and the detection cache. Default: the user's own "
+            "directories.",
+            "DIR",
+            type=click.Path(file_okay=False, path_type=Path),
+        ),
+    ]
+    run_log: Annotated[
+        str,
+        option(
+            "--run-log",
+            "Run log: a postgresql:// URL, which several routers may share, or 'memory'. "
+            "Default: a SQLite file in the state directory.",
+            "URL",
+            default="",
+            envvar="DRAGOMAN_RUN_LOG",
+            show_envvar=True,
+        ),
+    ]
+    advertise: Annotated[
+        str | None,
+        option(
+            "--advertise",
+            "Address at which other routers with the same run log reach this one. Default: the first --listen.",
+            "ADDR",
+            envvar="DRAGOMAN_ADVERTISE",
+            show_envvar=True,
+        ),
+    ]
+    max_runs_pairs: Annotated[
+        tuple[str, ...], option("--max-runs", "Concurrency limit of an adapter. Default: none.", "ADAPTER=N")
+    ]
+    detect: Annotated[
+        bool,
+        option(
+            "--detect/--no-detect",
+            "Detect agents on startup and report them. Default: on.",
+            default=True,
+            envvar="DRAGOMAN_DETECT",
+            show_envvar=True,
+        ),
+    ]
+    process: ProcessOptions
+
+
+@click.command("serve", epilog="\b\nExample:\n  dragoman serve --listen 127.0.0.1:7777")
+@with_options("options", RouterOptions)
+def serve_command(options: RouterOptions) -> None:
+    """Run a router until SIGTERM or Ctrl-C, which drains it; a second one stops it at once.
+
+    Installed adapters are started on first use. SIGHUP repeats the detection of agents.
     """
-    from dragoman.cli._router import RouterConfig, serve  # noqa: PLC0415 - this module also serves adapters
+    from dragoman.cli.connection.embedded_router import RouterConfig, serve  # noqa: PLC0415 - adapters do without
 
-    config = RouterConfig(
-        listen=listen,
-        addresses=adapters,
-        manifests=manifests,
-        state_dir=state_dir,
-        run_log=_run_log(run_log),
-        advertise=advertise,
-        max_runs=_max_runs(max_runs_pairs),
-        log_format=log_format,
-        log_level=log_level,
-    )
     try:
+        config = RouterConfig(
+            listen=_with_own_socket(options.listen),
+            addresses=options.adapters,
+            manifests=options.manifests,
+            state_dir=options.state_dir,
+            run_log=_run_log(options.run_log),
+            advertise=options.advertise,
+            insecure_tcp_without_token=options.process.insecure_tcp_without_token,
+            max_runs=_max_runs(options.max_runs_pairs),
+            detects_at_start=options.detect,
+            log_format=options.process.log_format,
+            log_level=options.process.log_level,
+        )
         serve(config)
     except AddressError as error:
-        raise ProblemError(Complaint(str(error), exit_code=EXIT_USAGE)) from error
+        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+
+
+def _with_own_socket(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the addresses and this user's socket, so that clients find a router that also listens on TCP.
+
+    It is left out if a socket was named, if another router of this user has it, and if it cannot be there.
+    """
+    from dragoman.protocol.dialing import is_served  # noqa: PLC0415 - this module also serves adapters
+
+    own = default_address()
+    if not addresses or any(address.startswith("unix:") for address in addresses) or is_served(own):
+        return addresses
+    try:
+        make_default_directory()
+    except AddressError:
+        return addresses
+    return (*addresses, own)
 
 
 def _run_log(url: str) -> str:
@@ -127,13 +183,25 @@ def _run_log(url: str) -> str:
 
 
 def _max_runs(pairs: tuple[str, ...]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for pair in pairs:
         name, _, number = pair.partition("=")
         if not name or not number.isdecimal() or not int(number):
             raise click.BadParameter(f"{pair!r} is not ADAPTER=N with N of 1 or more", param_hint="--max-runs")
-        found[name] = int(number)
-    return found
+        limits[name] = int(number)
+    return limits
+
+
+@click.command("token")
+def token_command() -> None:
+    """Print this user's token, which servers require over TCP.
+
+    It is created on first use. This program and Python clients read it by themselves.
+    """
+    try:
+        click.echo(make_token())
+    except AddressError as error:
+        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
 
 
 @click.group("adapter")
@@ -142,45 +210,55 @@ def adapter_command() -> None:
 
 
 @adapter_command.command("serve", epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", envvar="DRAGOMAN_ADAPTER")
 @click.option(
     "--listen",
     metavar="ADDR",
     multiple=True,
-    help="unix:/path or host:port on loopback; port 0 takes a free one. May be repeated.  "
+    help="unix:/path, or host:port on loopback, where calls need the token; port 0 picks a free one. Repeatable.  "
     "[env var: DRAGOMAN_LISTEN, one address]",
 )
-@_log_format
-@_log_level
-def adapter_serve_command(name: str, listen: tuple[str, ...], log_format: Any, log_level: str) -> None:
-    """Serve the adapter NAME: an installed one, or module:attribute."""
+@with_options("options", ProcessOptions)
+def adapter_serve_command(name: str, listen: tuple[str, ...], options: ProcessOptions) -> None:
+    """Serve the adapter NAME (or that of DRAGOMAN_ADAPTER): an installed one, or module:attribute."""
     from dragoman.sdk import serve  # noqa: PLC0415 - a router is served without the adapters' half
 
     try:
-        serve(load_adapter(name), list(listen), log_format=log_format, log_level=log_level)
+        serve(
+            load_adapter(name),
+            list(listen),
+            log_format=options.log_format,
+            log_level=options.log_level,
+            insecure_tcp_without_token=options.insecure_tcp_without_token,
+        )
     except AddressError as error:
-        raise ProblemError(Complaint(str(error), exit_code=EXIT_USAGE)) from error
+        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
 
 
 def load_adapter(name: str) -> Any:
-    """Return the adapter that ``name`` means: an entry point's name, or ``module:attribute``.
+    """Return the adapter of a name: an entry point's name, or ``module:attribute``.
 
-    What is found is the adapter, or a function without arguments that returns it.
+    The object is the adapter, or a function without arguments that returns it.
 
     Raises:
-        ProblemError: there is no such thing.
+        CommandError: there is no such adapter, or a file that describes it is wrong.
     """
-    found = _module_attribute(name) if ":" in name else _entry_point(name)
-    return found() if callable(found) else found
+    from dragoman.sdk.spec import SpecError  # noqa: PLC0415 - a router is served without the adapters' half
+
+    try:
+        adapter = _module_attribute(name) if ":" in name else _entry_point(name)
+        return adapter() if callable(adapter) else adapter
+    except SpecError as error:
+        raise CommandError(ErrorReport(f"adapter {name!r}: {error}", exit_code=EXIT_USAGE)) from error
 
 
 def _entry_point(name: str) -> Any:
     points: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=_GROUP)}
     if name in points:
         return points[name].load()
-    raise ProblemError(
-        Complaint(
-            f"there is no installed adapter {name!r}",
+    raise CommandError(
+        ErrorReport(
+            f"adapter {name!r} is not installed",
             near=near_names(name, points),
             hint=f"installed: {', '.join(sorted(points)) or 'none'}; or give module:attribute",
             exit_code=EXIT_USAGE,
@@ -193,8 +271,8 @@ def _module_attribute(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:
-        raise ProblemError(Complaint(f"{name}: there is no module {error.name!r}", exit_code=EXIT_USAGE)) from error
+        raise CommandError(ErrorReport(f"{name}: module {error.name!r} not found", exit_code=EXIT_USAGE)) from error
     except AttributeError as error:
-        raise ProblemError(
-            Complaint(f"{name}: module {module_name!r} has no {attribute!r}", exit_code=EXIT_USAGE)
+        raise CommandError(
+            ErrorReport(f"{name}: module {module_name!r} has no {attribute!r}", exit_code=EXIT_USAGE)
         ) from error

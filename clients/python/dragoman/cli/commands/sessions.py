@@ -1,4 +1,4 @@
-"""``dragoman sessions``: the conversations that routers keep by company, agent, adapter and task."""
+"""``dragoman sessions``: the sessions that routers store by company, agent, adapter and task."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -6,15 +6,15 @@ from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
-from dragoman.cli._connect import run_connected
-from dragoman.cli._failures import Complaint
-from dragoman.cli._problem import ProblemError
-from dragoman.cli._show import print_json, print_json_lines, print_lines
-from dragoman.cli._style import Segment, Style
-from dragoman.cli._summary import EXIT_OK, EXIT_USAGE
-from dragoman.cli._table import table
-from dragoman.cli._text import count, one_line
+from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import json_option, router_option
+from dragoman.cli.connection.connect import run_connected
+from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
+from dragoman.cli.display.style import Segment, Style
+from dragoman.cli.display.summary import EXIT_OK, EXIT_USAGE
+from dragoman.cli.display.table import table
+from dragoman.cli.display.text import count, one_line
+from dragoman.cli.errors import ErrorReport
 from dragoman.client import Client
 from dragoman.v1 import router_pb2
 from google.protobuf import timestamp_pb2
@@ -22,16 +22,16 @@ from google.protobuf import timestamp_pb2
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _WAYS: Final = {"task_key": "TASK", "adapter": "--adapter", "agent_id": "--agent", "company_id": "--company"}
-"""What says which sessions are meant, as it is typed."""
+"""How each part of a session's key is given."""
 _SHOWN_AT_ONCE: Final = 10
 
 
 def _filters(function: _F) -> _F:
-    """Add the options that say which sessions are meant."""
+    """Add the options that select sessions."""
     options = (
-        click.option("--adapter", metavar="NAME", help="Only of this adapter."),
-        click.option("--agent", "agent_id", metavar="ID", help="Only of this agent; '' for none."),
-        click.option("--company", "company_id", metavar="ID", help="Only of this company; '' for none."),
+        click.option("--adapter", metavar="NAME", help="Only sessions of this adapter."),
+        click.option("--agent", "agent_id", metavar="ID", help="Only sessions of this agent; '' for none."),
+        click.option("--company", "company_id", metavar="ID", help="Only sessions of this company; '' for none."),
         router_option(finds_runs=True),
     )
     for option in reversed(options):
@@ -40,30 +40,30 @@ def _filters(function: _F) -> _F:
 
 
 @click.group("sessions", invoke_without_command=True)
-@click.option("--task", "task_key", metavar="KEY", help="Only of this task; '' for none.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
-@json_option("Print one line of JSON per session, a StoredSession; so is what does not go to a terminal.")
+@click.option("--task", "task_key", metavar="KEY", help="Only sessions of this task; '' for none.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number.")
+@json_option("Print one line of JSON per session, a StoredSession.")
 @_filters
 @click.pass_context
 def sessions_command(
-    context: click.Context, /, limit: int, as_json: bool, router: str | None, **wanted: str | None
+    context: click.Context, /, limit: int, as_json: bool, router: str | None, **selection: str | None
 ) -> int | None:
     """List stored sessions, last used first.
 
-    'dragoman run --task KEY' goes on with the session of a task, and keeps it.
+    'dragoman run --task KEY' resumes the session of a task, and stores it again.
     """
     if context.invoked_subcommand is not None:
         for name in context.params:
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"options go behind '{context.invoked_subcommand}'")
+                raise click.UsageError(f"options go after '{context.invoked_subcommand}'")
         return None
 
     async def work(client: Client) -> None:
-        found = (await _matching(client, wanted, limit))[:limit]
-        if as_json or not sys.stdout.isatty():
-            print_json_lines(found)
+        sessions = (await _matching(client, selection, limit))[:limit]
+        if as_json:
+            print_json_lines(sessions)
         else:
-            print_lines(_table(found))
+            print_lines(_table(sessions))
 
     return run_connected(router, work)
 
@@ -72,11 +72,11 @@ def sessions_command(
 @click.argument("task_key", metavar="[TASK]", required=False)
 @json_option("Print the StoredSession as JSON.")
 @_filters
-def _show_command(as_json: bool, router: str | None, **wanted: str | None) -> int:
-    """Tell all that is known of the session of TASK."""
+def _show_command(as_json: bool, router: str | None, **selection: str | None) -> int:
+    """Show the details of the session of TASK."""
 
     async def work(client: Client) -> None:
-        session = _only(await _matching(client, wanted), wanted)
+        session = _only(await _matching(client, selection), selection)
         print_json(session) if as_json else print_lines(_details(session))
 
     return run_connected(router, work)
@@ -84,36 +84,36 @@ def _show_command(as_json: bool, router: str | None, **wanted: str | None) -> in
 
 @sessions_command.command("delete")
 @click.argument("task_key", metavar="[TASK]", required=False)
-@click.option("--all", "several", is_flag=True, help="All that match, should it be more than one.")
+@click.option("--all", "several", is_flag=True, help="Delete all sessions that match.")
 @_filters
-def _delete_command(several: bool, router: str | None, **wanted: str | None) -> int:
-    """Forget the session of TASK: its next run begins a new one. The agent's own files stay."""
-    if not any(wanted.values()):
-        raise click.UsageError("say which: a TASK, --adapter, --agent or --company")
+def _delete_command(several: bool, router: str | None, **selection: str | None) -> int:
+    """Delete the stored session of TASK: its next run starts a new session. The agent's own files are kept."""
+    if not any(selection.values()):
+        raise click.UsageError("no session selected; give TASK, --adapter, --agent or --company")
 
     async def work(client: Client) -> int:
-        found = await _matching(client, wanted)
-        for session in found if several else [_only(found, wanted)]:
+        sessions = await _matching(client, selection)
+        for session in sessions if several else [_only(sessions, selection)]:
             await client.delete_session(session.key, session.adapter)
-            print_lines([[Segment(f"forgotten: {_name(session)}")]])
+            print_lines([[Segment(f"deleted: {_name(session)}")]])
         return EXIT_OK
 
     return run_connected(router, work)
 
 
 async def _matching(
-    client: Client, wanted: Mapping[str, str | None], limit: int = sys.maxsize
+    client: Client, selection: Mapping[str, str | None], limit: int = sys.maxsize
 ) -> list[router_pb2.StoredSession]:
-    """Return the sessions that are meant, all of them unless no more than ``limit`` matter.
+    """Return the selected sessions, at most ``limit`` of them where the router can select them.
 
-    What was given as empty must be empty. To a router that says nothing, so those that are not are left out here.
+    A value that was given as '' must be empty; for a router it selects everything, so the others are dropped here.
     """
     request = router_pb2.ListSessionsRequest()
-    for name, value in wanted.items():
+    for name, value in selection.items():
         setattr(request, name, value or "")
-    empty = [name for name, value in wanted.items() if value == ""]
-    found = await client.list_sessions(request, limit=sys.maxsize if empty else limit)
-    return [session for session in found if not any(_facts(session)[name] for name in empty)]
+    empty = [name for name, value in selection.items() if value == ""]
+    sessions = await client.list_sessions(request, limit=sys.maxsize if empty else limit)
+    return [session for session in sessions if not any(_facts(session)[name] for name in empty)]
 
 
 def _facts(session: router_pb2.StoredSession) -> dict[str, str]:
@@ -126,29 +126,33 @@ def _facts(session: router_pb2.StoredSession) -> dict[str, str]:
     }
 
 
-def _only(found: Sequence[router_pb2.StoredSession], wanted: Mapping[str, str | None]) -> router_pb2.StoredSession:
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        hint = "'dragoman sessions' lists those there are"
-        raise ProblemError(Complaint("no stored session matches", hint=hint, exit_code=EXIT_USAGE))
-    names = "; ".join(_name(session) for session in found[:_SHOWN_AT_ONCE])
-    more = f" and {len(found) - _SHOWN_AT_ONCE} more" if len(found) > _SHOWN_AT_ONCE else ""
-    ways = " and ".join(way for name, way in _WAYS.items() if wanted.get(name) is None)
-    none = " ('' for none)" if any(not all(_facts(session).values()) for session in found) else ""
-    hint = f"say which by {ways}{none}: {names}{more}"
-    raise ProblemError(Complaint(f"{len(found)} stored sessions match", hint=hint, exit_code=EXIT_USAGE))
+def _only(
+    sessions: Sequence[router_pb2.StoredSession], selection: Mapping[str, str | None]
+) -> router_pb2.StoredSession:
+    if len(sessions) == 1:
+        return sessions[0]
+    if not sessions:
+        hint = "'dragoman sessions' lists the stored sessions"
+        raise CommandError(ErrorReport("no stored session matches", hint=hint, exit_code=EXIT_USAGE))
+    names = "; ".join(_name(session) for session in sessions[:_SHOWN_AT_ONCE])
+    more = f" and {len(sessions) - _SHOWN_AT_ONCE} more" if len(sessions) > _SHOWN_AT_ONCE else ""
+    ways = " and ".join(way for name, way in _WAYS.items() if selection.get(name) is None)
+    none = " ('' for none)" if any(not all(_facts(session).values()) for session in sessions) else ""
+    hint = f"select one by {ways}{none}: {names}{more}"
+    raise CommandError(ErrorReport(f"{len(sessions)} stored sessions match", hint=hint, exit_code=EXIT_USAGE))
 
 
 def _name(session: router_pb2.StoredSession) -> str:
-    told = {name.partition("_")[0]: value for name, value in _facts(session).items()}
-    return ", ".join(f"{name} {one_line(value, 80)}" for name, value in told.items() if value)
+    parts = {name.partition("_")[0]: value for name, value in _facts(session).items()}
+    return ", ".join(f"{name} {one_line(value, 80)}" for name, value in parts.items() if value)
 
 
-def _table(found: Sequence[router_pb2.StoredSession]) -> list[list[Segment]]:
-    if not found:
-        return [[Segment("no stored sessions")]]
-    return table(("TASK", "ADAPTER", "AGENT", "RUNS", "USED (UTC)", "SESSION"), [_row(session) for session in found])
+def _table(sessions: Sequence[router_pb2.StoredSession]) -> list[list[Segment]]:
+    if not sessions:
+        return [[Segment("no stored sessions")]] if sys.stdout.isatty() else []
+    return table(
+        ("TASK", "ADAPTER", "AGENT", "RUNS", "USED (UTC)", "SESSION"), [_row(session) for session in sessions]
+    )
 
 
 def _row(session: router_pb2.StoredSession) -> tuple[str, ...]:
@@ -173,11 +177,11 @@ def _details(session: router_pb2.StoredSession) -> list[list[Segment]]:
         "agent": key.agent_id,
         "company": key.company_id,
         "adapter": " ".join(part for part in (session.adapter, handle.adapter_version) if part),
-        "works in": handle.cwd,
-        "begun": _when(session.created_at),
+        "directory": handle.cwd,
+        "created": _when(session.created_at),
         "used": _when(session.used_at),
         "runs": f"{count(session.runs)}, last {session.last_run_id}",
-        "tokens": f"{count(session.input_tokens)} in, not from a cache" if session.input_tokens else "",
+        "tokens": f"{count(session.input_tokens)} in, not cached" if session.input_tokens else "",
         "summary": session.last_summary,
     }
     lines = [[Segment(one_line(handle.display_id or handle.native_id), Style.STRONG)]]

@@ -7,7 +7,7 @@ import { createHash, randomUUID } from "node:crypto";
 import { readFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
-// These change nothing and tell nobody anything; all other tools are asked about, those of plugins included.
+// These change nothing and send nothing; all other tools need permission, those of plugins included.
 const HARMLESS = new Set([
   "read", "ls", "find", "grep", "memory_get", "memory_search", "session_status", "sessions_list",
   "sessions_history", "sessions_yield", "tool_describe", "tool_search", "update_plan",
@@ -32,7 +32,7 @@ function blocked(reason) {
   return { block: true, blockReason: reason };
 }
 
-// The questions of one session: those that wait to be fetched, and whoever waits to fetch one.
+// The questions of one session: those that wait to be fetched, and the request that waits to fetch one.
 class Counter {
   questions = [];
   fetch = undefined;
@@ -120,7 +120,7 @@ export default {
         if (run === undefined) return blocked("This session belongs to no run of the adapter.");
         const { toolName: tool, toolCallId: call, params } = event;
         if (run.refuses) {
-          // Without a gateway there is no other way to tell.
+          // Without a gateway there is no other way to report it.
           writeSync(2, `${JSON.stringify({ dragoman: "refused", tool, call, params })}\n`);
           return blocked(run.refuses);
         }

@@ -1,0 +1,110 @@
+"""Who may call a server: on Unix sockets this user alone, on TCP who has the token."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+from dragoman.protocol.callers import Connections
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.private import make_token, read_token
+
+__all__ = [
+    "AUTHORIZATION",
+    "Gate",
+    "caller_name",
+]
+
+AUTHORIZATION: Final = "authorization"
+"""Metadata with the token, as ``Bearer TOKEN``."""
+
+_OPEN: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
+"""What is answered over TCP without a token."""
+_CUT_S: Final = 5.0
+"""How long gRPC may take to close a connection that was cut."""
+_LOOK_S: Final = 0.005
+_CANCELLED_S: Final = 0.1
+"""How long after that the cancellation of the calls on it may take."""
+_ACTING: Final = frozenset({"Respond", "Cancel", "SyncSkills", "DeleteSession"})
+"""Unary methods that change something. They are not begun for a caller that has closed its connection already."""
+
+
+class Gate:
+    """Lets calls through to the handlers of one server.
+
+    Args:
+        paths: of the Unix sockets that it listens on.
+        asks_token: whether it listens on TCP too, and asks for the token there.
+
+    Raises:
+        AddressError: there is no token, and none can be made.
+    """
+
+    def __init__(self, paths: Iterable[str], *, asks_token: bool) -> None:
+        self._connections = Connections(paths, _token_if_any)
+        self._calm_at = 0.0
+        """When the calls on connections that were cut are surely cancelled."""
+        self._token = f"Bearer {make_token()}".encode() if asks_token else b""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        self._connections.close()
+
+    async def admit(self, method: str, context: Any) -> None:
+        """Return if this call may be answered.
+
+        Args:
+            method: its full name, as in ``/package.Service/Method``.
+            context: the RPC.
+
+        Raises:
+            DragomanError: TOKEN_REQUIRED or CALLER_REFUSED.
+        """
+        if context.peer().startswith("unix"):
+            await self._admit_local()
+            if method.rpartition("/")[2] in _ACTING:
+                # It was not looked at if it was closed by then; then this fails, as nothing can be sent on it.
+                await context.send_initial_metadata(())
+        elif self._token and method not in _OPEN:
+            self._check_token(context)
+
+    def _check_token(self, context: Any) -> None:
+        import secrets  # noqa: PLC0415 - of use only where there is a token
+
+        tokens = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
+        if not any(secrets.compare_digest(_bytes(value), self._token) for value in tokens):
+            what = "the token is not this server's" if tokens else "no token was sent"
+            raise DragomanError(
+                Reason.TOKEN_REQUIRED,
+                f"{what}: over TCP each call needs the metadata 'authorization: Bearer TOKEN', with what "
+                "'dragoman token' prints for the user who runs this server; its Unix socket needs none",
+            )
+
+    async def _admit_local(self) -> None:
+        # This call may be on a connection that was cut just now. gRPC then cancels it, a moment after it has closed
+        # the connection.
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _CUT_S
+        while self._connections.any_refused():
+            self._calm_at = loop.time() + _CANCELLED_S
+            if loop.time() > give_up_at:
+                raise DragomanError(Reason.CALLER_REFUSED, "a connection that is refused does not close; call again")
+            await asyncio.sleep(_LOOK_S)
+        while (wait_s := self._calm_at - loop.time()) > 0:  # noqa: ASYNC110 - there is no event for that
+            await asyncio.sleep(wait_s)
+
+
+def _token_if_any() -> str:
+    with contextlib.suppress(ValueError):  # a file that others can read authorizes no one
+        return read_token()
+    return ""
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+
+
+def caller_name(context: Any) -> str:
+    """Return how a caller is named, for the record, who does not say a name: over Unix sockets it is this user."""
+    return f"uid {os.geteuid()}" if context.peer().startswith("unix") else "token"

@@ -1,0 +1,192 @@
+"""Channels to servers that may be trusted: prompts, secrets and tokens travel on them in the clear."""
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Self, cast
+
+import grpc
+from dragoman.protocol.access import AUTHORIZATION
+from dragoman.protocol.addresses import Address, AddressError, check_local, parse_address
+from dragoman.protocol.callers import credentials, is_trusted_user
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.limits import ChannelOption
+from dragoman.protocol.private import TOKEN_VARIABLE, check_socket_path, check_token, environment_token, read_token
+
+__all__ = [
+    "check_peer",
+    "is_served",
+    "open_channel",
+    "token_for",
+    "untrusted",
+]
+
+_LISTEN: Final = "0A"
+_PROBE_S: Final = 2.0
+
+
+def check_peer(address: Address) -> None:
+    """Refuse an address where another user of this machine listens, or could.
+
+    An address without a listener is fine: for a Unix socket no other user can take its path, and on a TCP port
+    nothing is there to send a token to.
+
+    Raises:
+        AddressError: the text says whose it is, and what to do.
+    """
+    if address.path:
+        check_socket_path(address.path)
+        uid = _listener_at(address.path)
+    else:
+        uid = _listener_on(address.port)
+    if uid is not None and not is_trusted_user(uid):
+        raise AddressError(
+            f"{address}: the server there is run by uid {uid}, not by you (uid {os.geteuid()}); nothing was sent. "
+            f"Choose another address; to call that server over TCP nevertheless, set {TOKEN_VARIABLE} to its token"
+        )
+
+
+def is_served(address: str) -> bool:
+    """Return whether any process listens at a Unix socket."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        probe.connect(parse_address(address).path)
+        return True
+    return False
+
+
+def _listener_at(path: str) -> int | None:
+    """Return the user of the process that listens on a Unix socket; ``None`` if that is not known."""
+    if sys.platform != "linux":
+        return None  # the socket's file and its directories are this user's: that has to do
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        probe.connect(path)
+        return credentials(probe)[1]
+    return None
+
+
+def _listener_on(port: int) -> int | None:
+    """Return the user whose server listens on a TCP port here, a stranger first; ``None`` if none is known."""
+    found: set[int] = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(int(fields[7]))
+    return next((uid for uid in found if not is_trusted_user(uid)), next(iter(found), None))
+
+
+def token_for(address: Address, token: str | None) -> str:
+    """Return the token that calls to an address carry; empty for none.
+
+    Args:
+        address: where.
+        token: what the caller said; ``None`` for what ``DRAGOMAN_TOKEN`` says, or this user's file.
+
+    Raises:
+        AddressError: the server there is another user's, the token's file is not safe, or no call can carry it.
+    """
+    if token is not None:
+        return check_token(token, "the client's arguments")
+    if address.path:
+        return ""
+    return read_token() if address.is_local else environment_token()
+
+
+def open_channel(
+    address: str, options: Sequence[ChannelOption], *, token: str | None = None, only_local: bool = False
+) -> grpc.aio.Channel:
+    """Return a channel whose calls carry the token, where the server asks for one.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+        options: for the channel.
+        token: instead of this user's own.
+        only_local: whether to refuse addresses of other machines.
+
+    Raises:
+        DragomanError: ADDRESS_UNTRUSTED: it is no address, or what listens there may be another user's.
+    """
+    try:
+        return _open(address, options, token, only_local=only_local)
+    except AddressError as error:
+        raise untrusted(error) from error
+
+
+def untrusted(error: AddressError) -> DragomanError:
+    """Return the error for an address that nothing may be sent to."""
+    return DragomanError(Reason.ADDRESS_UNTRUSTED, str(error))
+
+
+def _open(address: str, options: Sequence[ChannelOption], token: str | None, *, only_local: bool) -> grpc.aio.Channel:
+    where = check_local(address) if only_local else parse_address(address)
+    is_explicit = not where.path and bool(token if token is not None else environment_token())
+    if where.is_local and not is_explicit:
+        check_peer(where)
+    carried = token_for(where, token)
+    channel = grpc.aio.insecure_channel(str(where), options=list(options))
+    if not carried:
+        return channel
+    checked = where if where.is_local and not is_explicit else None
+    return cast("grpc.aio.Channel", _TokenChannel(channel, carried, checked))
+
+
+class _TokenChannel:
+    """A channel whose calls carry the token. Interceptors would make other objects of the calls.
+
+    Args:
+        channel: the channel.
+        token: the token.
+        checked: the address, if it is to be looked at again before there is a new connection: another user may
+            listen there by then.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, token: str, checked: Address | None) -> None:
+        self._channel = channel
+        self._metadata = ((AUTHORIZATION, f"Bearer {token}"),)
+        self._checked = checked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    async def __aenter__(self) -> Self:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:  # noqa: PYI036 - passed on
+        await self._channel.__aexit__(*error)
+
+    def unary_unary(self, *args: Any, **named: Any) -> "_Carrying":
+        return _Carrying(self, self._channel.unary_unary(*args, **named))
+
+    def unary_stream(self, *args: Any, **named: Any) -> "_Carrying":
+        return _Carrying(self, self._channel.unary_stream(*args, **named))
+
+    def credential(self) -> tuple[tuple[str, str], ...]:
+        """Return the metadata with the token, if it may be sent now.
+
+        Raises:
+            DragomanError: ADDRESS_UNTRUSTED.
+        """
+        if self._checked is not None and self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+            try:
+                check_peer(self._checked)
+            except AddressError as error:
+                raise untrusted(error) from error
+        return self._metadata
+
+
+class _Carrying:
+    """Makes the calls of one method with the token."""
+
+    def __init__(self, channel: _TokenChannel, call: Any) -> None:
+        self._channel = channel
+        self._call = call
+
+    def __call__(self, request: Any, *, metadata: Any = None, **named: Any) -> Any:
+        return self._call(request, metadata=(*(metadata or ()), *self._channel.credential()), **named)

@@ -1,0 +1,358 @@
+"""One run's events in memory, read by many.
+
+There is one writer and one buffer of serialized events, bounded in bytes. A reader is a position in it, so it
+costs nothing while it keeps up and cannot make others wait: when it is further behind than its limit it is
+*dropped*, which its stream turns into RESOURCE_EXHAUSTED with the last sequence, and it may attach again.
+Events that are no longer buffered are reported by a ``gap``, never left out silently.
+
+A reader may *hold* the run: the run is done for it. Nothing waits for such a reader here either, but ``unread_bytes``
+says how far the foremost of them is behind, so that the producer of events can wait (back-pressure).
+
+Everything happens in one event loop; appending is synchronous and takes constant time per waiting reader.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dragoman.protocol.limits import READER_LAG_BYTES, RUN_BUFFER_BYTES
+from dragoman.protocol.wire import RESULT, peek
+from dragoman.v1 import event_pb2 as pb
+
+__all__ = [
+    "EventBuffer",
+    "EventReader",
+    "Reader",
+    "SequenceAheadError",
+    "SlowReaderError",
+]
+
+_CHUNK_EVENTS = 256
+_CHUNK_BYTES = 256 * 1024
+"""Events that a reader takes at once: so many, and no more once they have so many bytes. So a long replay lets others
+in between, and what a stalled stream has taken and not written stays small."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    data: bytes
+    sequence: int
+    end: int
+    """Bytes ever appended, up to the end of this entry."""
+    skipped: pb.GapReason.ValueType = pb.GAP_REASON_EVICTED
+    """Why sequences are missing before it."""
+
+
+_EVICTED = _Entry(b"", 0, 0)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class EventReader(Protocol):
+    """A place in a run's events, wherever they come from."""
+
+    last_sequence: int
+    """The last sequence handed out."""
+    dropped: asyncio.Event
+    """Set when it was dropped for being slow."""
+
+    async def read(self) -> list[bytes]:
+        """Return the next events, waiting for at least one; an empty list at the end of the run.
+
+        Raises:
+            SlowReaderError: it was dropped.
+        """
+
+    def close(self) -> None:
+        """Leave. Closing twice is fine."""
+
+
+class SlowReaderError(Exception):
+    """The reader fell too far behind and was dropped."""
+
+    def __init__(self, last_sequence: int) -> None:
+        super().__init__(f"dropped after sequence {last_sequence}")
+        self.last_sequence = last_sequence
+        """The last sequence that was handed to it."""
+
+
+class SequenceAheadError(Exception):
+    """The cursor is past the end of the run."""
+
+    def __init__(self, last_sequence: int) -> None:
+        super().__init__(f"the last sequence is {last_sequence}")
+        self.last_sequence = last_sequence
+        """The last sequence there is."""
+
+
+class EventBuffer:
+    """The events of one run.
+
+    Args:
+        run_id: put into gaps and ``replay_done``.
+        capacity_bytes: what is kept for readers that come later; the last event is always kept.
+        reader_lag_bytes: how far a reader may fall behind; at most the capacity. Well above the largest
+            event, as a single one beyond it drops even a reader that keeps up.
+        first_sequence: the first sequence that will be appended.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        capacity_bytes: int = RUN_BUFFER_BYTES,
+        reader_lag_bytes: int = READER_LAG_BYTES,
+        first_sequence: int = 1,
+    ) -> None:
+        self.run_id = run_id
+        self.last_sequence = first_sequence - 1
+        self.is_closed = False
+        # A list with a moving start: indexing the middle of a deque takes linear time.
+        self._entries: list[_Entry] = []
+        self._start = 0  # the first entry kept is _entries[_start]
+        self._removed = 0  # entries deleted from the list's front
+        self._end_bytes = 0
+        self.kept_bytes = 0
+        """Bytes of events held in memory."""
+        self._capacity = capacity_bytes
+        self._lag = min(reader_lag_bytes, capacity_bytes)
+        self._readers: set[Reader] = set()
+        self._taken_bytes = 0  # by the foremost reader that holds the run, or by the last one while there is none
+        self.on_taken: Callable[[], None] = _nothing
+        """Called whenever a reader that holds the run has taken events."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<EventBuffer {self.run_id} last={self.last_sequence} kept={self.kept_bytes}B "
+            f"readers={len(self._readers)}{' closed' if self.is_closed else ''}>"
+        )
+
+    @property
+    def readers(self) -> int:
+        """How many readers there are."""
+        return len(self._readers)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that no reader that holds the run has taken: where several do, the foremost counts.
+
+        While none does, what was appended since the last one left is counted too.
+        """
+        return self._end_bytes - self._taken_bytes
+
+    @property
+    def first_kept(self) -> int:
+        """The sequence of the first event held in memory; the next one's, if none is."""
+        return self._entries[self._start].sequence if self._start < len(self._entries) else self.last_sequence + 1
+
+    def append(self, data: bytes, sequence: int, *, skipped: pb.GapReason.ValueType = pb.GAP_REASON_EVICTED) -> None:
+        """Append a durable event. Sequences that are left out become gaps for the readers.
+
+        Args:
+            data: the event.
+            sequence: its sequence.
+            skipped: why sequences are left out before it, if any are.
+
+        Raises:
+            ValueError: the sequence is not above the last one, or the run is closed.
+        """
+        if self.is_closed:
+            raise ValueError("the run is over")
+        if sequence <= self.last_sequence:
+            raise ValueError(f"sequence {sequence} after {self.last_sequence}")
+        self.last_sequence = sequence
+        self._end_bytes += len(data)
+        self.kept_bytes += len(data)
+        self._entries.append(_Entry(data, sequence, self._end_bytes, skipped))
+        self._evict()
+        for reader in tuple(self._readers):
+            reader._appended(self._end_bytes, self._lag)  # noqa: SLF001 - one machine in two classes
+
+    def send_ephemeral(self, data: bytes) -> None:
+        """Hand an event without sequence to all present readers; to none when the run is closed."""
+        if self.is_closed:
+            return
+        for reader in self._readers:
+            reader._send_ephemeral(data, self.last_sequence)  # noqa: SLF001 - one machine in two classes
+
+    def close(self) -> None:
+        """Say that nothing follows. Readers end once they have read everything.
+
+        Call it together with appending the result, so that nothing comes between them.
+        """
+        self.is_closed = True
+        for reader in self._readers:
+            reader._wake()  # noqa: SLF001 - one machine in two classes
+
+    def reader(
+        self,
+        after_sequence: int = 0,
+        *,
+        replay_done: bool = False,
+        copies: list[bytes] | None = None,
+        holds: bool = False,
+    ) -> "Reader":
+        """Join after ``after_sequence``; at the end of a run that is over its result comes again.
+
+        Args:
+            after_sequence: the last sequence the reader has.
+            replay_done: mark where the replay ends, unless the run is closed: nothing follows a result.
+            copies: ephemeral events to send just before that mark, as they are after the last event appended.
+            holds: whether the run is done for this reader; see ``unread_bytes``.
+
+        Raises:
+            SequenceAheadError: there is no such sequence yet.
+        """
+        if after_sequence > self.last_sequence:
+            raise SequenceAheadError(self.last_sequence)
+        ends_with_result = self.is_closed and self._entries and peek(self._entries[-1].data).field == RESULT
+        if after_sequence == self.last_sequence and ends_with_result:
+            after_sequence -= 1
+        reader = Reader(self, after_sequence, replay_done=replay_done, copies=copies or [], holds=holds)
+        self._readers.add(reader)
+        self._note_taken()
+        return reader
+
+    def _advance(self, taken_bytes: int) -> None:
+        """Take note that one of the readers that hold the run has got this far."""
+        if taken_bytes > self._taken_bytes:
+            self._taken_bytes = taken_bytes
+            self.on_taken()
+
+    def _note_taken(self) -> None:
+        """Take note of how far the foremost reader is that holds the run."""
+        holding = [reader._taken_bytes for reader in self._readers if reader.holds]  # noqa: SLF001 - one machine in two classes
+        if holding:
+            self._taken_bytes = max(holding)
+            self.on_taken()
+
+    def _evict(self) -> None:
+        while self.kept_bytes > self._capacity and self._start < len(self._entries) - 1:
+            self.kept_bytes -= len(self._entries[self._start].data)
+            self._entries[self._start] = _EVICTED
+            self._start += 1
+        if self._start > 1024 and self._start * 2 > len(self._entries):
+            del self._entries[: self._start]
+            self._removed += self._start
+            self._start = 0
+
+    def _seek(self, after_sequence: int) -> int:
+        """Return the index, counted from the first entry ever, of what follows ``after_sequence``."""
+        found = bisect_right(self._entries, after_sequence, lo=self._start, key=lambda entry: entry.sequence)
+        return self._removed + found
+
+    def _bytes_before(self, index: int) -> int:
+        """Return how many bytes were appended before an entry, counted as ``_seek`` does."""
+        position = index - self._removed
+        if position >= len(self._entries):
+            return self._end_bytes
+        return self._entries[position].end - len(self._entries[position].data)
+
+    def _from(self, index: int) -> tuple[int, list[_Entry]]:
+        """Return the next entries from ``index``, or from the first that is kept, and the index after them."""
+        position = max(index - self._removed, self._start)
+        entries = self._entries[position : position + _CHUNK_EVENTS]
+        if entries and entries[-1].end - entries[0].end > _CHUNK_BYTES:
+            most = entries[0].end + _CHUNK_BYTES
+            entries = entries[: bisect_right(entries, most, key=lambda entry: entry.end)]
+        return self._removed + position + len(entries), entries
+
+
+class Reader:
+    """One reader's place in a run. Made by ``EventBuffer.reader``; close it when done."""
+
+    def __init__(
+        self, fanout: EventBuffer, after_sequence: int, *, replay_done: bool, copies: list[bytes], holds: bool
+    ) -> None:
+        self.last_sequence = after_sequence
+        """The last sequence handed out."""
+        self.holds = holds
+        """Whether the run is done for this reader."""
+        self.dropped = asyncio.Event()
+        """Set when the reader was dropped for being slow."""
+        self._fanout = fanout
+        self._index = fanout._seek(after_sequence)  # noqa: SLF001 - one machine in two classes
+        # A reader that joins may be a whole buffer behind; only what is appended from now on counts.
+        self._joined_at = fanout._end_bytes  # noqa: SLF001 - one machine in two classes
+        self._read_bytes = self._joined_at
+        self._taken_bytes = fanout._bytes_before(self._index)  # noqa: SLF001 - one machine in two classes
+        self._ephemeral: deque[tuple[int, bytes]] = deque(maxlen=64)  # with the sequence they come after
+        self._wakeup = asyncio.Event()
+        self._replay_until = fanout.last_sequence if replay_done and not fanout.is_closed else None
+        self._copies = copies
+
+    async def read(self) -> list[bytes]:
+        """Return the next events, waiting for at least one; an empty list at the end of the run.
+
+        Raises:
+            SlowReaderError: this reader was dropped.
+        """
+        while True:
+            if self.dropped.is_set():
+                raise SlowReaderError(self.last_sequence)
+            events = self._take()
+            if events:
+                return events
+            if self._fanout.is_closed:
+                return []
+            self._wakeup.clear()
+            await self._wakeup.wait()
+
+    def close(self) -> None:
+        """Leave. Closing twice is fine."""
+        self._fanout._readers.discard(self)  # noqa: SLF001 - one machine in two classes
+        if self.holds:
+            self._fanout._note_taken()  # noqa: SLF001 - one machine in two classes
+
+    def _take(self) -> list[bytes]:
+        events: list[bytes] = []
+        self._index, entries = self._fanout._from(self._index)  # noqa: SLF001 - one machine in two classes
+        for entry in entries:
+            self._take_between(events)
+            if entry.sequence != self.last_sequence + 1:
+                events.append(self._gap(entry.sequence, entry.skipped))
+                self._take_between(events)
+            events.append(entry.data)
+            self.last_sequence = entry.sequence
+            self._read_bytes = max(self._read_bytes, entry.end)
+        self._take_between(events)
+        if entries and self.holds:
+            self._taken_bytes = entries[-1].end
+            self._fanout._advance(self._taken_bytes)  # noqa: SLF001 - one machine in two classes
+        return events
+
+    def _take_between(self, events: list[bytes]) -> None:
+        """Take what belongs between the last sequence and the next: exactly here, it says what is true here."""
+        if self._replay_until is not None and self.last_sequence >= self._replay_until:
+            events.extend(self._copies)
+            events.append(self._replay_done())
+            self._replay_until = None
+        while self._ephemeral and self._ephemeral[0][0] <= self.last_sequence:
+            events.append(self._ephemeral.popleft()[1])
+
+    def _gap(self, first: int, reason: pb.GapReason.ValueType) -> bytes:
+        gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=reason)
+        self.last_sequence = first - 1
+        return pb.AgentEvent(gap=gap, run_id=self._fanout.run_id).SerializeToString()
+
+    def _replay_done(self) -> bytes:
+        done = pb.ReplayDone(last_sequence=self._fanout.last_sequence)
+        return pb.AgentEvent(replay_done=done, run_id=self._fanout.run_id).SerializeToString()
+
+    def _appended(self, end_bytes: int, lag: int) -> None:
+        if end_bytes - self._read_bytes > lag:
+            self.dropped.set()
+            self.close()
+        self._wakeup.set()
+
+    def _send_ephemeral(self, data: bytes, after: int) -> None:
+        self._ephemeral.append((after, data))
+        self._wakeup.set()
+
+    def _wake(self) -> None:
+        self._wakeup.set()

@@ -1,0 +1,1 @@
+"""The adapters that authors subclass: programs, and agents asked over a network."""

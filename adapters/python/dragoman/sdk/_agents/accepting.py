@@ -1,0 +1,86 @@
+"""Checking a request before its run exists. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dragoman.protocol.errors import DragomanError, FieldViolation, invalid_fields
+from dragoman.sdk._agents.hooks import AgentHooks
+from dragoman.sdk._encoding.config import ConfigSchema
+from dragoman.sdk._redaction.redactor import Redactor
+from dragoman.sdk._redaction.sources import request_secrets
+from dragoman.sdk._request.job import render_prompt
+from dragoman.sdk._request.sessions import SessionPlan, plan_session
+from dragoman.sdk._request.settings import Settings, read_settings
+from dragoman.sdk._request.template import TemplateSizeError
+from dragoman.sdk._skills.source import SkillError
+from dragoman.sdk._skills.strategy import SkillStrategy, prompt_section, strategy_in_force, workspace_skills
+from dragoman.sdk.rules import blank_prompt, native_mode, wrong_mcp_servers
+from dragoman.sdk.spec import AgentSpec
+from dragoman.v1 import adapter_pb2
+
+
+def accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.ExecuteRequest) -> Settings:
+    """Check a request and read its settings.
+
+    Raises:
+        DragomanError: it is wrong; no secret of the request is in the error.
+    """
+    try:
+        return _accepted(agent, schema, request)
+    except DragomanError as error:
+        raise _without_secrets(error, request) from error
+
+
+def strategy_of(spec: AgentSpec, settings: Settings) -> SkillStrategy:
+    """Return the way in which a run's skills reach the agent."""
+    return strategy_in_force(spec.skill_strategy, spec.skill_layout, settings.config)
+
+
+def prompt_of(
+    spec: AgentSpec, request: adapter_pb2.ExecuteRequest, settings: Settings, session: SessionPlan
+) -> tuple[str, Mapping[str, int], tuple[str, ...]]:
+    """Return the prompt, the sizes of its parts, and the values that its template misses."""
+    skills = prompt_section(strategy_of(spec, settings), settings.skills)
+    return render_prompt(request, settings, resumes=session.resumes, skills=skills)
+
+
+def _accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.ExecuteRequest) -> Settings:
+    spec = agent.spec
+    settings = read_settings(request, spec, schema)
+    wrong = [*wrong_mcp_servers(request.mcp_servers)]
+    wrong += () if spec.takes_blank_prompt else blank_prompt(request)
+    wrong += () if spec.native_modes is None else native_mode(settings.permissions, spec.native_modes)
+    wrong += agent.wrong_fields(request, settings)
+    if wrong:
+        raise invalid_fields(wrong)
+    session = plan_session(
+        request,
+        adapter=spec.type,
+        aliases=tuple(spec.aliases),
+        cwd=settings.cwd,
+        is_session_id=agent.is_session_id,
+    )
+    try:
+        workspace_skills(strategy_of(spec, settings), settings.skills, spec.skill_layout)
+    except SkillError as error:
+        raise invalid_fields([FieldViolation("skills", str(error))]) from error
+    if request.WhichOneof("task") != "prompt" or "bootstrapPromptTemplate" in settings.config:
+        try:
+            prompt_of(spec, request, settings, session)
+        except TemplateSizeError as error:
+            message = "the values of the template make more than 16 MiB; give large values as files"
+            raise invalid_fields([FieldViolation("prompt_template", message)]) from error
+    return replace(settings, session=session)
+
+
+def _without_secrets(error: DragomanError, request: adapter_pb2.ExecuteRequest) -> DragomanError:
+    """Return a refusal without the secrets of the request; a wrong field may quote its value."""
+    redactor = Redactor(request_secrets(request))
+    return replace(
+        error,
+        message=redactor.text(error.message),
+        metadata={name: redactor.text(value) for name, value in error.metadata.items()},
+        violations=[
+            FieldViolation(redactor.text(item.path), redactor.text(item.description)) for item in error.violations
+        ],
+    )

@@ -1,0 +1,81 @@
+"""What all agents share, programs or not: an author's hooks, served as the contract asks.
+
+``CommandLineAdapter`` is for agents that are programs, ``InProcessAdapter`` for those that are asked over a network.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Self
+
+from dragoman.sdk._agents.accepting import accepted
+from dragoman.sdk._agents.agent_run import AgentRun
+from dragoman.sdk._agents.hooks import AgentHooks
+from dragoman.sdk._detection.auth import LoginMemory
+from dragoman.sdk._detection.checks import check_environment
+from dragoman.sdk._encoding.config import ConfigSchema
+from dragoman.sdk._encoding.protobuf import struct_to_dict
+from dragoman.sdk._request.environment import login_variables
+from dragoman.sdk._request.sessions import SessionPlan
+from dragoman.sdk._request.settings import Settings
+from dragoman.sdk._run.run import Run
+from dragoman.sdk.adapter import Adapter
+from dragoman.sdk.spec import AdapterInfo, AgentSpec
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+
+class AgentAdapter(AgentHooks, Adapter):
+    """An adapter for an agent of any kind. Subclass one of its two subclasses."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Refuse a class that does not say what its agent is.
+
+        Raises:
+            TypeError: it has no ``spec``.
+        """
+        if not isinstance(getattr(cls, "spec", None), AgentSpec):
+            raise TypeError(
+                f"{cls.__name__} has no spec. Write `spec = agent_spec(__package__)` in the class, with"
+                " adapter.toml beside it, or `spec = AgentSpec(type=..., ...)`."
+            )
+        return super().__new__(cls)
+
+    @cached_property
+    def schema(self) -> ConfigSchema:
+        """The schema of ``config``, compiled once."""
+        return ConfigSchema(self.spec.config_schema)
+
+    @cached_property
+    def _logins(self) -> LoginMemory:
+        return LoginMemory()
+
+    def describe(self) -> AdapterInfo:
+        """Say what the adapter is."""
+        # What is passed on to the agent by name is what it logs in with.
+        return replace(self.spec, login_variables=self.spec.login_variables or login_variables(self.spec.inherit))
+
+    def accept(self, request: adapter_pb2.ExecuteRequest) -> Settings:
+        """Check the request and read its settings."""
+        return accepted(self, self.schema, request)
+
+    def session_in_use(self, accepted: Any) -> str:
+        """Return the session that is resumed; a copy leaves it alone."""
+        session: SessionPlan = accepted.session
+        return session.native_id if session.disposition == pb.SESSION_DISPOSITION_RESUME else ""
+
+    async def detect(self, request: adapter_pb2.DetectRequest) -> adapter_pb2.Detection:
+        """Look for the agent."""
+        return await self.look({**os.environ, **request.env}, struct_to_dict(request.config))
+
+    async def test_environment(
+        self, request: adapter_pb2.TestEnvironmentRequest
+    ) -> Sequence[adapter_pb2.EnvironmentCheck]:
+        """Check a set-up."""
+        return await check_environment(self, request)
+
+    async def execute(self, run: Run) -> pb.Result:
+        """Do one run."""
+        with run.guards.marker() as marker:
+            return await AgentRun(self, run, self._logins, marker).go()

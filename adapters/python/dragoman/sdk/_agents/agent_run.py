@@ -1,0 +1,321 @@
+"""One run of an agent of any kind: its attempts, and the result that comes of the last one."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dragoman.guard.tree import MARKER
+from dragoman.protocol.failures import is_passing
+from dragoman.protocol.identity import new_uuid
+from dragoman.sdk._agents.accepting import prompt_of, strategy_of
+from dragoman.sdk._agents.hooks import AgentHooks
+from dragoman.sdk._agents.run_directory import lay_out_files, run_directory
+from dragoman.sdk._detection.agent import config_dir, skills_dir
+from dragoman.sdk._detection.auth import FindLogin, LoginMemory, inherited_keys, keys_to_withhold, withheld_message
+from dragoman.sdk._encoding.lines import utf8_bytes
+from dragoman.sdk._output.billing import write_billing
+from dragoman.sdk._output.outcome import (
+    Evidence,
+    Verdict,
+    conclude,
+    failure_message,
+    signal_name,
+    spawn_failure,
+)
+from dragoman.sdk._output.parser import FailureInfo, Report, Terminal
+from dragoman.sdk._process.clocks import Clocks
+from dragoman.sdk._redaction.patterns import REDACTED
+from dragoman.sdk._redaction.redactor import Redactor
+from dragoman.sdk._redaction.sources import request_secrets
+from dragoman.sdk._request.bundled_files import with_bundled_files
+from dragoman.sdk._request.environment import build_environment, secret_values
+from dragoman.sdk._request.job import Job, Plan, environment_inputs, masked_argv
+from dragoman.sdk._request.sessions import SessionPlan, make_handle, session_update
+from dragoman.sdk._request.settings import limits_in_force
+from dragoman.sdk._run.attempt import AttemptEnd, nothing_spawned
+from dragoman.sdk._run.run import Run
+from dragoman.sdk._skills.placement import PlacementError, placed
+from dragoman.sdk._skills.strategy import SkillStrategy, may_place, placing_note, skill_note, workspace_skills
+from dragoman.sdk._skills.sync import sync_directory
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+HOOK_FAILED = "adapter_hook_failed"
+"""The notice's code where an adapter's own code raised, and the run continues without its result."""
+_SMALL_REQUEST = 16 * 1024
+"""Bytes of a request that is looked through for secrets at once."""
+_FEW_SECRETS = 4096
+"""Characters of all secrets of a run together that a redactor is made of at once."""
+_MOST_MISSING = 50
+"""Missing values of templates that a notice lists."""
+
+
+class AgentRun:
+    """One run.
+
+    Args:
+        agent: what the adapter says of its agent.
+        run: the run, accepted.
+        logins: what earlier runs found of the agent's logins.
+        marker: marks the processes of the run; see ``dragoman.guard``.
+    """
+
+    def __init__(self, agent: AgentHooks, run: Run, logins: LoginMemory, marker: str) -> None:
+        self._agent = agent
+        self._logins = logins
+        self._spec = agent.spec
+        self._run = run
+        self._clocks = Clocks(run.accepted.clocks, run.accepted_at)
+        self._marker = marker
+
+    async def go(self) -> pb.Result:
+        """Have an attempt, and a fresh second one if the session to resume is gone."""
+        run, settings = self._run, self._run.accepted
+        run.secrets = await _secrets(run.request)
+        run.redactor = await _redactor(
+            secret_values(environment_inputs(run.request, settings, self._marker, run.secrets))
+        )
+        program = await self._agent.locate(settings, run.request.env)
+        session: SessionPlan = settings.session
+        lost = False
+        while True:
+            with run_directory() as run_dir:
+                job = await self._job(session, program, run_dir)
+                end = await self._attempt(job)
+            _check_session(run, session, end.evidence.report.session_id)
+            verdict = self._conclude(end.evidence)
+            if not (verdict.lost_session and session.resumes) or run.cancellation.is_requested:
+                break
+            lost = True
+            reason = "the session asked for no longer exists; a new one is begun"
+            run.attempt_ended(_attempt_ended(verdict, end, reason))
+            session = SessionPlan(pb.SESSION_DISPOSITION_RESUME_REFUSED, reason=reason)
+        return self._result(job, end, verdict, lost=lost or verdict.lost_session)
+
+    # Before the attempt.
+
+    async def _job(self, session: SessionPlan, program: tuple[str, str], run_dir: Path) -> Job:
+        run, settings = self._run, self._run.accepted
+        strategy = strategy_of(self._spec, settings)
+        if self._spec.has(pb.FEATURE_WORKSPACE):  # else the agent reads no files
+            settings = await asyncio.to_thread(with_bundled_files, settings, strategy, run_dir)
+        is_private = strategy is SkillStrategy.PRIVATE_DIRECTORY
+        prompt, sizes, missing = prompt_of(self._spec, run.request, settings, session)
+        executable, version = program
+        return Job(
+            run_id=run.run_id,
+            attempt=run.attempt + 1,
+            request=run.request,
+            settings=settings,
+            prompt=prompt,
+            system_prompt=run.request.system_prompt,
+            instructions=settings.instructions,
+            session=session,
+            new_session_id=new_uuid(),
+            executable=executable,
+            version=version,
+            run_dir=run_dir,
+            skills=settings.skills,
+            skills_dir=run_dir / "skills" if settings.skills and is_private else None,
+            skill_strategy=strategy,
+            prompt_bytes=sizes,
+            missing_values=missing,
+        )
+
+    async def _attempt(self, job: Job) -> AttemptEnd:
+        run = self._run
+        plan = self._completed(job, self._agent.plan(job))
+        lay_out_files(job, plan, self._spec.skill_layout)
+        inputs = environment_inputs(run.request, job.settings, self._marker, run.secrets)
+        own = {"TMPDIR": str(job.run_dir / "tmp"), **plan.env}
+        env = build_environment(inputs, os.environ, strip=self._spec.strip, allow=self._spec.inherit, plan_env=own)
+        env, plan = await self._without_keys(job, env, plan)
+        run.redactor = await _redactor(secret_values(inputs, env))
+        warnings = await self._install_skills(job, env)
+        self._announce(job, plan, env)
+        for warning in warnings:
+            run.notice(pb.SEVERITY_WARNING, "skill_not_installed", warning)
+        end = await self._placed(job, plan, self._agent.attempt(run, job, plan, env, self._clocks))
+        report = end.evidence.report
+        if not report.billing.type:
+            report.billing = self._agent.billing(env, report)
+        return end
+
+    def _completed(self, job: Job, plan: Plan) -> Plan:
+        """Add what the SDK does for every plan: skills that go into the workspace, and notes."""
+        files = {**workspace_skills(job.skill_strategy, job.skills, self._spec.skill_layout), **plan.workspace_files}
+        own = (*plan.notes, *job.settings.notes)
+        notes = (*own, *skill_note(job.skill_strategy, job.skills), *placing_note(files, job.config))
+        notices = (*plan.notices, *job.settings.notices)
+        placed_files = files if may_place(job.config) else {}
+        return replace(plan, workspace_files=placed_files, notes=notes, notices=notices)
+
+    async def _without_keys(self, job: Job, env: dict[str, str], plan: Plan) -> tuple[dict[str, str], Plan]:
+        """Remove keys that the request did not set and that a subscription makes needless; add a note."""
+        requested = {*job.settings.config_env, *job.request.env, *plan.env}
+        names = inherited_keys(self._spec.api_key_variables, env, os.environ, requested)
+        withheld, _ = await keys_to_withhold(names, env, self._find_login(job.executable, env))
+        if not withheld:
+            return env, plan
+        kept = {name: value for name, value in env.items() if name not in withheld}
+        return kept, replace(plan, notes=(*plan.notes, withheld_message(withheld)))
+
+    def _find_login(self, executable: str, env: Mapping[str, str]) -> FindLogin:
+        find_login = partial(self._agent.auth, executable)
+        directory = config_dir(self._spec, env)
+        # Elsewhere logins may be in a key ring, whose changes cannot be seen.
+        if not self._spec.login_files or directory is None or sys.platform != "linux":
+            return find_login
+        files = [Path(executable), *(directory / name for name in self._spec.login_files)]
+        decisive = {*self._spec.inherit, self._spec.config_dir_variable, "HOME", "PATH"}
+        return self._logins.remembering(files, decisive, find_login)
+
+    async def _install_skills(self, job: Job, env: Mapping[str, str]) -> Sequence[str]:
+        """Put skills where the agent keeps its own, if they go that way; return what could not be done."""
+        root = skills_dir(self._spec, env)
+        if not job.skills or job.skill_strategy is not SkillStrategy.CONFIG_DIRECTORY or root is None:
+            return ()
+        synced = await asyncio.to_thread(sync_directory, root, job.skills, keeps_others=True)
+        return synced.warnings
+
+    def _announce(self, job: Job, plan: Plan, env: Mapping[str, str]) -> None:
+        run = self._run
+        sizes = dict(job.prompt_bytes)
+        if job.system_prompt:
+            sizes["system_prompt"] = utf8_bytes(job.system_prompt)
+        if job.instructions is not None:
+            sizes["instructions"] = utf8_bytes(job.instructions.text)
+        hidden = {MARKER, *run.request.env}
+        changed = {name: value for name, value in env.items() if os.environ.get(name) != value and name not in hidden}
+        started = pb.Started(
+            session_disposition=job.session.disposition,
+            session_reason=job.session.reason,
+            native_session_id=job.session.native_id,
+            command=plan.argv[0] if plan.argv else "",
+            argv=run.redactor.argv(masked_argv(plan.argv, job.prompt)),
+            cwd=job.settings.cwd,
+            # The request's own variables are the place for secrets: events show their names, never their values.
+            env={**run.redactor.environment(changed), **dict.fromkeys(run.request.env, REDACTED)},
+            prompt_bytes=sizes,
+            notes=plan.notes,
+            agent_version=job.version,
+            permissions=job.permissions,
+            capabilities=self._spec.capabilities,
+            limits=limits_in_force(job.settings),
+        )
+        run.started(started)
+        run.state(pb.RUN_PHASE_STARTING)
+        for code, message in plan.notices:
+            run.notice(pb.SEVERITY_WARNING, code, message)
+        for path in job.missing_values[:_MOST_MISSING]:
+            message = f"The template's {{{{{path}}}}} is not set; it was replaced by nothing."
+            run.notice(pb.SEVERITY_INFO, "template_value_missing", message)
+
+    async def _placed(self, job: Job, plan: Plan, attempt: Coroutine[Any, Any, AttemptEnd]) -> AttemptEnd:
+        """Have the attempt with the plan's files in the workspace."""
+        try:
+            with placed(Path(job.settings.cwd), plan.workspace_files) as notices:
+                end = await attempt
+        except PlacementError as error:
+            attempt.close()
+            failure = FailureInfo(pb.FAILURE_KIND_WORKSPACE_FAILED, f"{error}.", code=error.code)
+            report = Report(terminal=Terminal(succeeded=False, failure=failure))
+            return nothing_spawned(Evidence(report, resumed=job.session.resumes))
+        for code, message in notices:
+            self._run.notice(pb.SEVERITY_WARNING, code, message)
+        return end
+
+    # After it.
+
+    def _conclude(self, evidence: Evidence) -> Verdict:
+        if evidence.spawn_error == "ENOENT" and self._spec.install_hint and not evidence.cancelled:
+            failure = spawn_failure("ENOENT", evidence.command, self._spec.install_hint)
+            return Verdict(pb.OUTCOME_FAILED, failure)
+
+        def classify(evidence: Evidence) -> FailureInfo | None:
+            try:
+                return self._agent.classify(evidence)
+            except Exception as error:  # noqa: BLE001 - the run ends nevertheless
+                consequence = "the failure is reported as the SDK classifies it"
+                self._run.faults.report(error, self._agent, HOOK_FAILED, "classify", consequence)
+                return None
+
+        return conclude(evidence, classify, needs_terminal=self._spec.needs_terminal)
+
+    def _result(self, job: Job, end: AttemptEnd, verdict: Verdict, *, lost: bool) -> pb.Result:
+        evidence, report, counters = end.evidence, end.evidence.report, self._run.counters
+        result = pb.Result(
+            outcome=verdict.outcome,
+            subtype=report.terminal.subtype if report.terminal else "",
+            exit_code=evidence.exit_code,
+            signal=signal_name(evidence.exit_signal) if evidence.exit_signal else "",
+            provider=report.provider,
+            model=report.model,
+            summary=report.summary,
+            raw_json=report.raw_json,
+            structured_output_json=report.structured_output_json,
+            tree_confirmed_dead=end.tree_confirmed_dead,
+            usage=report.usage,
+            question=report.question,
+            session=session_update(verdict.outcome, lost=lost, handle=self._handle(job, report)),
+        )
+        if verdict.failure is not None:
+            result.failure.CopyFrom(failure_message(verdict.failure))
+            is_silent = self._spec.retries_silently and is_passing(verdict.failure.kind)
+            result.failure.agent_retried = bool(counters.retries) or is_silent
+        write_billing(result, report.billing)
+        if report.turns is not None:
+            counters.turns = report.turns
+        if verdict.outcome != pb.OUTCOME_SUCCEEDED and not report.raw_json:
+            result.raw_head, _, result.raw_tail = end.raw.parts()
+            result.raw_tail = result.raw_tail or evidence.stderr_tail
+        return result
+
+    def _handle(self, job: Job, report: Report) -> pb.SessionHandle | None:
+        session_id = report.session_id
+        if not (session_id and self._spec.has(pb.FEATURE_RESUME) and self._agent.is_session_id(session_id)):
+            return None
+        return make_handle(
+            adapter=self._spec.type,
+            version=self._spec.version,
+            native_id=session_id,
+            display_id=report.display_id or session_id,
+            cwd=job.settings.cwd,
+            params=report.session_params,
+        )
+
+
+async def _secrets(request: adapter_pb2.ExecuteRequest) -> tuple[str, ...]:
+    """Return the secrets of a request; searched in a thread if it is large, so that other runs continue."""
+    if request.ByteSize() <= _SMALL_REQUEST:
+        return request_secrets(request)
+    return await asyncio.to_thread(request_secrets, request)
+
+
+async def _redactor(secrets: Sequence[str]) -> Redactor:
+    """Return the redactor of these secrets; made in a thread if they are many, so that other runs continue."""
+    if sum(map(len, secrets)) <= _FEW_SECRETS:
+        return Redactor(secrets)
+    return await asyncio.to_thread(Redactor, secrets)
+
+
+def _check_session(run: Run, session: SessionPlan, reported: str) -> None:
+    """Warn if the agent continued another session than the one asked for."""
+    if session.disposition == pb.SESSION_DISPOSITION_RESUME and reported not in {"", session.native_id}:
+        message = f"The agent was asked to resume {session.native_id}, and says that it is in {reported}."
+        run.notice(pb.SEVERITY_WARNING, "session_differs", message, "What was said before may be unknown to it.")
+
+
+def _attempt_ended(verdict: Verdict, end: AttemptEnd, reason: str) -> pb.AttemptEnded:
+    report = end.evidence.report
+    ended = pb.AttemptEnded(reason=reason, exit_code=end.evidence.exit_code, usage=report.usage)
+    if verdict.failure is not None:
+        ended.failure.CopyFrom(failure_message(verdict.failure))
+    ended.session.change = pb.SESSION_CHANGE_CLEAR
+    write_billing(ended, report.billing)
+    return ended

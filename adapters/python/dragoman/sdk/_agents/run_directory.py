@@ -1,0 +1,52 @@
+"""The private directory of one attempt, and what is laid out in it."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dragoman.sdk._request.job import Job, Plan
+from dragoman.sdk._skills.source import lay_out, plan_skill_directory
+
+_PREFIX = "dragoman-run-"
+_LONGEST = 60
+"""Bytes. Agents put sockets below their TMPDIR, and a socket's path has at most 103 on some systems."""
+
+
+@contextmanager
+def run_directory() -> Iterator[Path]:
+    """Make a directory for one attempt, and remove it whatever happens."""
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    if len(os.fsencode(path)) > _LONGEST:
+        path.rmdir()
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+    try:
+        yield path
+    finally:
+        _remove(path)
+
+
+def lay_out_files(job: Job, plan: Plan, skill_layout: str) -> None:
+    """Write what the agent reads there: skills, and the plan's files."""
+    (job.run_dir / "tmp").mkdir(mode=0o700)
+    if job.skills_dir is not None:
+        job.skills_dir.mkdir(mode=0o700)
+        lay_out(job.skills_dir, plan_skill_directory(job.skills, skill_layout))
+    for relative, content in plan.files.items():
+        path = job.run_dir / relative
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(content)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        # An agent may leave directories that even their owner cannot enter.
+        for folder, inner, _ in os.walk(path):
+            for entry in (Path(folder, name) for name in inner):
+                if not entry.is_symlink():
+                    entry.chmod(0o700)
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Looking for an agent's program, its version and its login, and checking a set-up."""

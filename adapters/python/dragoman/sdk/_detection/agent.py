@@ -1,0 +1,235 @@
+"""Finding a command-line agent on this machine: two signals, its version, its login. Bounded in time."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from dragoman.sdk._detection.auth import AUTH_LIMIT_S, AuthFinding, inherited_keys, keys_to_withhold, withheld_message
+from dragoman.sdk._detection.programs import find_executable, parse_version, probe
+from dragoman.sdk._encoding.fields import Fields
+from dragoman.sdk._encoding.json_text import read_json_object
+from dragoman.sdk.spec import AgentSpec
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+
+VERSION_LIMIT_S = 5.0
+_PROBE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An agent's executable and version."""
+
+    executable: str
+    """Absolute. Empty if not found."""
+    version: str
+    """Empty if unknown."""
+    problems: tuple[pb.DetectionProblem, ...] = ()
+
+
+class VersionCache:
+    """Remembers versions by executable, size and time of change, so that a run does not ask again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int], str] = {}
+
+    async def ask(
+        self, executable: Path, env: Mapping[str, str], elsewhere: Sequence[str] = ()
+    ) -> tuple[str, pb.DetectionProblem | None]:
+        """Return the version, and what was wrong with asking.
+
+        Args:
+            executable: the agent.
+            env: the variables that it gets.
+            elsewhere: those of them that point to a temporary directory during the call.
+        """
+        status = executable.stat()
+        key = (str(executable), status.st_mtime_ns, status.st_size)
+        if key in self._known:
+            return self._known[key], None
+        with tempfile.TemporaryDirectory(prefix="dragoman-ask-", ignore_cleanup_errors=True) as away:
+            moved = {**env, **dict.fromkeys(elsewhere, away)}
+            result = await probe([str(executable), "--version"], moved, VERSION_LIMIT_S, _PROBE_BYTES)
+        if result.timed_out:
+            return "", pb.DetectionProblem(
+                code="version_timeout",
+                message=f"`{executable.name} --version` did not answer within {VERSION_LIMIT_S:.0f} s.",
+                hint="Run it by hand; it may wait for something. Runs may still work.",
+            )
+        if result.exit_code is None or result.exit_code in {126, 127}:
+            return "", pb.DetectionProblem(
+                code="executable_broken",
+                message=f"{executable} cannot be started{f' ({result.error})' if result.error else ''}.",
+                hint="It may be a left-over of an old installation; install it again.",
+            )
+        version = parse_version(result.stdout) or parse_version(result.stderr) or ""
+        if not version:
+            return "", pb.DetectionProblem(
+                code="version_unknown",
+                message=f"`{executable.name} --version` exited with code {result.exit_code} and named no version.",
+                hint="Run it by hand to see what is wrong.",
+            )
+        self._known[key] = version
+        return version, None
+
+
+class DetectableProgram(Protocol):
+    """What detection needs of an adapter; ``CommandLineAdapter`` says what each member means."""
+
+    @property
+    def spec(self) -> AgentSpec:
+        """What the adapter declares."""
+        ...
+
+    @property
+    def versions(self) -> VersionCache:
+        """The versions known so far."""
+        ...
+
+    async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
+        """Say whether the agent is logged in."""
+        ...
+
+
+async def locate(adapter: DetectableProgram, env: Mapping[str, str], command: str) -> Located:
+    """Look for the executable and ask for its version."""
+    found = find_executable(adapter.spec.executables, env.get("PATH", ""), [command] if command else [], [])
+    if found is None:
+        return Located("", "")
+    version, problem = (
+        await adapter.versions.ask(found, env, adapter.spec.tidy_variables)
+        if adapter.spec.asks_version
+        else ("", None)
+    )
+    return Located(str(found), version, (problem,) if problem is not None else ())
+
+
+def config_dir(spec: AgentSpec, env: Mapping[str, str]) -> Path | None:
+    """Return the agent's config directory, whether or not it exists; None if it has none."""
+    if spec.config_dir_variable and env.get(spec.config_dir_variable):
+        return Path(env[spec.config_dir_variable])
+    if not spec.config_dir_name:
+        return None
+    return Path(env.get("HOME") or os.path.expanduser("~")) / spec.config_dir_name  # noqa: PTH111 - a default
+
+
+def stored_object(spec: AgentSpec, env: Mapping[str, str], name: str) -> Fields:
+    """Return the JSON object in a file of the agent's config directory; empty if there is none."""
+    directory = config_dir(spec, env)
+    return read_json_object(directory / name) if directory is not None else {}
+
+
+def skills_dir(spec: AgentSpec, env: Mapping[str, str]) -> Path | None:
+    """Return where the agent keeps skills, whether or not it exists; None if it keeps none."""
+    directory = config_dir(spec, env) if spec.skills_dir_name else None
+    return directory / spec.skills_dir_name if directory is not None else None
+
+
+async def detect_agent(adapter: DetectableProgram, env: Mapping[str, str], command: str) -> pb.Detection:
+    """Look for the agent and report what was found, what is wrong, and how to fix it."""
+    spec = adapter.spec
+    if not spec.executables and not command:
+        return pb.Detection(
+            available=True,
+            auth=pb.AUTH_STATE_NOT_NEEDED,
+            confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE,
+            capabilities=spec.capabilities,
+            message=f"{spec.label} runs the command that config.command names.",
+        )
+    located = await locate(adapter, env, command)
+    directory = config_dir(spec, env)
+    has_directory = directory is not None and directory.is_dir()
+    found = pb.Detection(
+        executable=located.executable,
+        version=located.version,
+        problems=located.problems,
+        capabilities=probed(spec.capabilities, located.version, spec.tested_version),
+    )
+    found.available = bool(located.executable) and not any(
+        problem.code == "executable_broken" for problem in located.problems
+    )
+    if directory is not None and has_directory:
+        found.config_dir = str(directory)
+        skills = skills_dir(spec, env)
+        found.skills_dir = str(skills) if skills is not None and skills.is_dir() else ""
+    found.confidence = _confidence(bool(located.executable), has_directory, uses_directory=directory is not None)
+    await _add_auth(adapter, found, env)
+    _explain(spec, found, command)
+    return found
+
+
+def probed(declared: event_pb2.Capabilities, version: str, tested_version: str) -> event_pb2.Capabilities:
+    """Return the capabilities of a program of this version.
+
+    Their origin is PROBED if the real program of exactly this version was tested, else as declared. A newer version
+    with the same first numbers does not count: a patch release may change what options and frames mean.
+
+    Args:
+        declared: what the adapter declares; left as it is.
+        version: what the installed program says. Empty if unknown.
+        tested_version: the version that was tested. Empty if none was.
+    """
+    copy = event_pb2.Capabilities()
+    copy.CopyFrom(declared)
+    if version and version == tested_version:
+        for item in copy.items:
+            item.origin = event_pb2.CAPABILITY_ORIGIN_PROBED
+    return copy
+
+
+def _confidence(
+    has_executable: bool, has_directory: bool, *, uses_directory: bool
+) -> pb.DetectionConfidence.ValueType:
+    if has_executable and (has_directory or not uses_directory):
+        return pb.DETECTION_CONFIDENCE_CONFIDENT
+    if has_executable:
+        return pb.DETECTION_CONFIDENCE_EXECUTABLE_ONLY
+    return pb.DETECTION_CONFIDENCE_CONFIG_ONLY if has_directory else pb.DETECTION_CONFIDENCE_ABSENT
+
+
+async def _add_auth(adapter: DetectableProgram, found: pb.Detection, env: Mapping[str, str]) -> None:
+    if not found.available:
+        # As in Open Design: a configuration without the program means that the login is missing.
+        if found.confidence == pb.DETECTION_CONFIDENCE_CONFIG_ONLY:
+            found.auth = pb.AUTH_STATE_MISSING
+        return
+    keys = inherited_keys(adapter.spec.api_key_variables, env, os.environ, ())
+    withheld, auth = await keys_to_withhold(keys, env, partial(adapter.auth, found.executable))
+    if withheld:
+        found.problems.add(code="api_key_withheld", message=withheld_message(withheld))
+    if auth is None:
+        try:
+            auth = await asyncio.wait_for(adapter.auth(found.executable, env), AUTH_LIMIT_S)
+        except TimeoutError:
+            auth = AuthFinding(pb.AUTH_STATE_UNKNOWN)
+            found.problems.add(code="auth_timeout", message="Asking for the login took too long.")
+    found.auth, found.auth_method = auth.state, auth.method
+    if auth.message:
+        found.problems.add(code="auth", message=auth.message, hint=adapter.spec.login_hint)
+
+
+def _explain(spec: AgentSpec, found: pb.Detection, command: str) -> None:
+    if command and not found.executable:
+        found.message = f"{command}, which config.command names, was not found."
+        found.hint = f"{spec.install_hint or 'Install it.'} Or correct config.command."
+    elif found.confidence == pb.DETECTION_CONFIDENCE_ABSENT:
+        found.message = f"{spec.label} is not installed, or not on the PATH of its adapter."
+        found.hint = f"{spec.install_hint or 'Install it.'} Or set config.command of the run to its path."
+    elif found.confidence == pb.DETECTION_CONFIDENCE_CONFIG_ONLY:
+        found.message = f"{spec.label} has a config directory, but its executable is not on this PATH."
+        found.hint = "Set config.command to its path, or start the router with the PATH of your shell."
+    elif not found.available:
+        found.message, found.hint = f"{spec.label} is installed, but cannot be started.", spec.install_hint
+    elif found.auth == pb.AUTH_STATE_MISSING:
+        found.message, found.hint = f"{spec.label} is installed, but not logged in.", spec.login_hint
+    elif found.auth == pb.AUTH_STATE_EXPIRED:
+        found.message, found.hint = f"{spec.label} is installed, but its login has expired.", spec.login_hint
+    elif found.confidence == pb.DETECTION_CONFIDENCE_EXECUTABLE_ONLY:
+        found.message = f"{spec.label} is installed, but has no config directory yet; it may never have been used."
+    else:
+        found.message = f"{spec.label} is installed."

@@ -1,0 +1,203 @@
+"""Looking for programs and asking them short questions. Nothing here raises for what it finds, or takes long."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.sdk._encoding.lines import without_terminal_orders
+
+_VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]*[0-9A-Za-z])?)(?![\w])")
+_ABOUT_OTHERS: Final = re.compile("warn|deprecat", re.IGNORECASE)
+_PIPES: Final = frozenset({1, 2})
+_PIPE_BOUND_S: Final = 0.5  # that an ended program's pipes may stay open: what it left behind may hold them
+_KILL_BOUND_S: Final = 2.0  # that a killed program may take to be gone
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The answer of a program to a short question."""
+
+    exit_code: int | None
+    """None if it could not be started, was ended by a signal, or was killed."""
+
+    stdout: str
+    """Its output, also if it was killed afterwards."""
+
+    stderr: str
+    timed_out: bool = False
+    error: str = ""
+    """Why there is no exit code: "Permission denied", "ended by SIGSEGV". Empty if it was killed for its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a program is, or is not."""
+
+    path: Path | None
+    """Absolute. None if it was not found, or if all that was asked for is stale."""
+
+    stale_override: str | None = None
+    """The first thing asked for that is not there; None if all was, or nothing was asked for."""
+
+    alternative: Path | None = None
+    """What is there instead of what was asked for; for a hint, not to be used unasked."""
+
+
+def locate_executable(
+    names: Sequence[str], path_env: str, overrides: Sequence[str] = (), extra_dirs: Sequence[str | Path] = ()
+) -> Location:
+    """Look for a program.
+
+    Args:
+        names: Names to look for, best first.
+        path_env: The value of PATH. Parts of it that are not absolute are passed over: they would lead
+            to whatever lies in the working directory.
+        overrides: Names or absolute paths that a user set, best first. Nothing else is
+            taken in their place.
+        extra_dirs: Directories to look in after PATH.
+    """
+    directories = [Path(part) for part in (*path_env.split(os.pathsep), *extra_dirs) if os.fspath(part)]
+    searched = [directory for directory in directories if directory.is_absolute()]
+    found = next((path for name in names for path in _candidates(name, searched)), None)
+    if not overrides:
+        return Location(found)
+    stale = None
+    for name in overrides:
+        path = next(_named(name, searched), None)
+        if path is not None:
+            return Location(path, stale_override=stale)
+        stale = stale or name
+    return Location(None, stale_override=stale, alternative=found)
+
+
+def find_executable(
+    names: Sequence[str], path_env: str, overrides: Sequence[str] = (), extra_dirs: Sequence[str | Path] = ()
+) -> Path | None:
+    """Return the absolute path of a program; None if there is none. See ``locate_executable``."""
+    return locate_executable(names, path_env, overrides, extra_dirs).path
+
+
+def parse_version(text: str) -> str | None:
+    """Return the first version number in ``text``, e.g. ``2.1.330``; None if there is none.
+
+    Warnings come last: they are about the versions of other things.
+    """
+    lines = without_terminal_orders(text).splitlines()
+    for line in sorted(lines, key=lambda line: _ABOUT_OTHERS.search(line) is not None):
+        match = _VERSION.search(line)
+        if match:
+            return match[1]
+    return None
+
+
+async def probe(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    timeout_s: float,
+    max_output: int = 64 * 1024,
+    *,
+    cwd: str | Path = "/",
+) -> Probe:
+    """Start a program, give it no input, and return its output.
+
+    It runs in a session of its own. At its time, and afterwards in any case, its process group is
+    killed: neither one that ignores SIGTERM nor one that leaves children behind costs more than
+    ``timeout_s``. Cancelled, it kills too.
+
+    Args:
+        argv: The program, absolute or looked up in the PATH of ``env``, and its arguments.
+        env: Its whole environment.
+        timeout_s: Seconds until it is killed.
+        max_output: Bytes of each stream that are kept, from its beginning; the rest is read and dropped.
+        cwd: Where it runs; by default a place where it finds no project to look at.
+    """
+    loop = asyncio.get_running_loop()
+    watch = _Watch(loop, max_output)
+    try:
+        transport, _ = await loop.subprocess_exec(
+            lambda: watch, *argv, stdin=asyncio.subprocess.DEVNULL, env=dict(env), cwd=cwd, start_new_session=True
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        return Probe(None, "", "", error=reason or "it cannot be started")
+    try:
+        await asyncio.wait({watch.exited}, timeout=timeout_s)
+        timed_out = not watch.exited.done()
+        if not timed_out:
+            await asyncio.wait({watch.closed}, timeout=_PIPE_BOUND_S)
+    finally:
+        _kill_group(transport.get_pid())
+        await asyncio.wait({watch.exited}, timeout=_KILL_BOUND_S)
+        transport.close()
+    return watch.answer(transport.get_returncode(), timed_out=timed_out)
+
+
+class _Watch(asyncio.SubprocessProtocol):
+    """Collects what a process says, and notes its end and that of its pipes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_output: int) -> None:
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._most = max_output
+        self._open = set(_PIPES)
+        self._output = {pipe: bytearray() for pipe in _PIPES}
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        kept = self._output[fd]
+        kept += data[: max(0, self._most - len(kept))]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del exc  # however a pipe ends, nothing more comes
+        self._open.discard(fd)
+        if not self._open and not self.closed.done():
+            self.closed.set_result(None)
+
+    def process_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)
+
+    def answer(self, returncode: int | None, *, timed_out: bool) -> Probe:
+        stdout, stderr = (self._output[pipe].decode("utf-8", "replace") for pipe in sorted(_PIPES))
+        if timed_out:
+            return Probe(None, stdout, stderr, timed_out=True)
+        if returncode is None or returncode < 0:
+            return Probe(None, stdout, stderr, error=f"ended by {_signal_name(returncode)}")
+        return Probe(returncode, stdout, stderr)
+
+
+def _signal_name(returncode: int | None) -> str:
+    try:
+        return signal.Signals(-(returncode or 0)).name
+    except ValueError:  # a real-time signal, or an unknown one
+        return "an unknown signal"
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _candidates(name: str, directories: Sequence[Path]) -> Iterator[Path]:
+    if name and "/" not in name:
+        yield from (directory / name for directory in directories if _is_executable(directory / name))
+
+
+def _named(name: str, directories: Sequence[Path]) -> Iterator[Path]:
+    path = Path(name)
+    if path.is_absolute() and _is_executable(path):
+        yield path
+    yield from _candidates(name, directories)
+
+
+def _is_executable(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode) and os.access(path, os.X_OK)
+    except (OSError, ValueError):  # not there, not allowed to look, or no path at all
+        return False

@@ -1,0 +1,1 @@
+"""Lines, JSON and protobuf values: how what comes from outside is read."""

@@ -1,0 +1,178 @@
+"""An adapter's ``config``: numbers as they were meant, checked against its schema, read with fall-backs.
+
+Checking is in ``_schema``; here is what a config is made of.
+"""
+
+import copy
+import json
+import math
+import pkgutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from dragoman.sdk._encoding.json_text import JsonObject, JsonValue, whole_number
+from dragoman.sdk._encoding.schema import ConfigSchema, Problem, show_path, validate
+
+__all__ = [
+    "ConfigSchema",
+    "ConfigValueError",
+    "Problem",
+    "as_bool",
+    "as_int",
+    "as_number",
+    "as_object",
+    "as_string",
+    "as_string_list",
+    "bundled_schema",
+    "common_properties",
+    "config_schema",
+    "extra_args",
+    "normalise",
+    "packaged_file",
+    "validate",
+]
+
+_DEEPEST: Final = 100  # levels; what protobuf takes
+_COMMON: Final = "dragoman:common#/$defs/"
+T = TypeVar("T")
+
+
+class ConfigValueError(ValueError):
+    """A value that is no JSON value."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.path} {problem.message}")
+        self.problem = problem
+
+
+def normalise(value: object) -> JsonValue:
+    """Return JSON-like data (from protobuf's Struct, say) as JSON data, with whole numbers as integers.
+
+    Raises:
+        ConfigValueError: A number is not finite, or something in it is no JSON at all.
+    """
+    return _normalise(value, ())
+
+
+def _normalise(value: object, path: tuple[str | int, ...]) -> JsonValue:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ConfigValueError(Problem(show_path(path), "must be a finite number"))
+        return whole_number(value)
+    if len(path) >= _DEEPEST:
+        raise ConfigValueError(Problem(show_path(path[:1]), f"is nested more than {_DEEPEST} levels deep"))
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _normalise(item, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normalise(item, (*path, index)) for index, item in enumerate(value)]
+    raise ConfigValueError(Problem(show_path(path), "must be a JSON value"))
+
+
+@cache
+def _common_definitions() -> dict[str, JsonObject]:
+    definitions: dict[str, JsonObject] = json.loads(packaged_file("dragoman.sdk", "common.schema.json"))["$defs"]
+    return definitions
+
+
+def packaged_file(package: str, name: str) -> str:
+    """Return the text of a file beside a package's modules; ``importlib.resources`` is slow to import.
+
+    Raises:
+        OSError: There is none.
+    """
+    data = pkgutil.get_data(package, name)
+    assert data is not None, "every loader of packages gives their files"
+    return data.decode()
+
+
+def common_properties(*names: str) -> dict[str, JsonObject]:
+    """Return JSON Schema properties that many adapters share; all of ``common.schema.json`` if none is named.
+
+    Each says in its description what it does, its unit and what absence means. ``x-common`` is true for what
+    every command line can honour, ``x-dangerous`` for what runs a program or takes a safeguard away, ``x-login`` for
+    what decides which login, or whose quota, a run uses.
+
+    Raises:
+        KeyError: One of ``names`` is no common property.
+    """
+    common = _common_definitions()
+    return copy.deepcopy({name: common[name] for name in names or common})
+
+
+def bundled_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an adapter's schema with its references to ``common.schema.json`` replaced by what they name.
+
+    A property refers to a common one with ``{"$ref": "dragoman:common#/$defs/model"}``. What else it says wins.
+
+    Raises:
+        ValueError: There is no such common property.
+    """
+    properties = {name: _resolved(about) for name, about in schema.get("properties", {}).items()}
+    return {**schema, "properties": properties}
+
+
+def _resolved(about: Mapping[str, Any]) -> dict[str, Any]:
+    reference = about.get("$ref", "")
+    if not reference.startswith(_COMMON):
+        return dict(about)
+    name = reference.removeprefix(_COMMON)
+    if name not in _common_definitions():
+        known = ", ".join(sorted(_common_definitions()))
+        raise ValueError(f"$ref {reference}: there is no such common property; known are: {known}")
+    return {**common_properties(name)[name], **{key: value for key, value in about.items() if key != "$ref"}}
+
+
+def config_schema(properties: Mapping[str, JsonObject], required: Sequence[str] = ()) -> JsonObject:
+    """Return the schema of a config with these properties and no others."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        **({"required": list(required)} if required else {}),
+        "properties": dict(properties),
+        "additionalProperties": False,
+    }
+
+
+def as_string(value: object, fallback: T) -> str | T:
+    """Return ``value`` if it is text and not empty, else ``fallback``."""
+    return value if isinstance(value, str) and value else fallback
+
+
+def as_int(value: object, fallback: T) -> int | T:
+    """Return ``value`` if it is a whole number, else ``fallback``. Booleans and digits in text are none."""
+    if isinstance(value, float) and math.isfinite(value):
+        value = whole_number(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else fallback
+
+
+def as_number(value: object, fallback: T) -> float | T:
+    """Return ``value`` if it is a finite number, else ``fallback``. Booleans are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return fallback
+    try:
+        return value if math.isfinite(value) else fallback
+    except OverflowError:  # an integer that no float can hold
+        return fallback
+
+
+def as_bool(value: object, fallback: T) -> bool | T:
+    """Return ``value`` if it is true or false, else ``fallback``. Neither 0 nor "false" is."""
+    return value if isinstance(value, bool) else fallback
+
+
+def as_string_list(value: object, fallback: Sequence[str] = ()) -> list[str]:
+    """Return the texts in a list, else those of ``fallback``; what is no text in the list is left out."""
+    return [item for item in (value if isinstance(value, list | tuple) else fallback) if isinstance(item, str)]
+
+
+def as_object(value: object, fallback: T) -> JsonObject | T:
+    """Return ``value`` if it is a JSON object, else ``fallback``."""
+    return value if isinstance(value, dict) else fallback
+
+
+def extra_args(config: Mapping[str, JsonValue]) -> list[str]:
+    """Return the caller's own arguments: ``extraArgs``, or under their other name ``args``."""
+    return as_string_list(config["extraArgs"] if "extraArgs" in config else config.get("args"))

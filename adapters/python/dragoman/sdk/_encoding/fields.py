@@ -1,0 +1,43 @@
+"""Reading JSON from an untrusted source: a value of the wrong type reads as absent. Pure."""
+
+import math
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from dragoman.sdk._encoding.config import as_int, as_object, as_string
+from dragoman.sdk._encoding.json_text import JsonValue
+
+Fields: TypeAlias = Mapping[str, JsonValue]
+"""A JSON object."""
+
+_MOST: Final = 2**63 - 1
+
+
+def text(fields: Fields, key: str) -> str:
+    """Return the text under ``key``; empty if there is none."""
+    return as_string(fields.get(key), "")
+
+
+def inner(fields: Fields, key: str) -> Fields:
+    """Return the object under ``key``; empty if there is none."""
+    return as_object(fields.get(key), {})
+
+
+def objects(fields: Fields, key: str) -> list[Fields]:
+    """Return the objects in the list under ``key``; what else it holds is left out."""
+    value = fields.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def count(fields: Fields, key: str) -> int | None:
+    """Return the number under ``key``, if it is whole and not negative."""
+    value = as_int(fields.get(key), None)
+    return value if value is not None and 0 <= value <= _MOST else None
+
+
+def number(fields: Fields, key: str) -> float | None:
+    """Return the number under ``key``, if it is finite and not negative."""
+    value = fields.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MOST:
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 else None

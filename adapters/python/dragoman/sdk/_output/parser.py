@@ -1,0 +1,237 @@
+"""What an adapter's parser gets and gives. Pure: lines in, events and requests out; no clock, no I/O."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+from dragoman.sdk._encoding.json_text import JsonValue
+from dragoman.sdk._encoding.lines import Line
+from dragoman.sdk._output.billing import Billing
+from dragoman.sdk._process.host_services import HostServices
+from dragoman.v1 import event_pb2 as pb
+
+Stream = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureInfo:
+    """What went wrong, as far as an adapter knows."""
+
+    kind: pb.FailureKind.ValueType
+    message: str
+    """For people: what went wrong, where, and what to do."""
+    code: str = ""
+    """A stable finer code."""
+    errors: tuple[str, ...] = ()
+    """The agent's own error texts."""
+    retry_not_before: datetime | None = None
+    login_url: str = ""
+    http_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """The agent's own word that it is done."""
+
+    succeeded: bool
+    subtype: str = ""
+    failure: FailureInfo | None = None
+    """Why, if it did not succeed and says so."""
+    interrupted: bool = False
+    """It says that it was interrupted."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a parser has learned of an attempt so far. Absent is not zero: None means not said."""
+
+    terminal: Terminal | None = None
+    """The agent's own statement that it is done. An attempt without one fails, unless ``needs_terminal`` is false."""
+    session_id: str = ""
+    """The agent's own ID of the conversation, with which ``plan`` can resume it; empty if there is none."""
+    display_id: str = ""
+    """The session's name for people, where that is another."""
+    model: str = ""
+    """The model that answered, as the agent names it."""
+    provider: str = ""
+    """Whose model it is, as the agent names it."""
+    summary: str = ""
+    """What the attempt came to, for people: mostly the agent's last answer."""
+    usage: pb.Usage | None = None
+    """Totals of this run."""
+    billing: Billing = field(default_factory=Billing)
+    """Who pays how, where the agent itself says so; else the adapter's ``billing`` is asked."""
+    question: pb.Question | None = None
+    raw_json: str = ""
+    structured_output_json: str = ""
+    turns: int | None = None
+    has_output: bool = False
+    """Anything that could be parsed came. An attempt whose output has nothing of the kind fails.
+
+    A parser for which any text is right sets this from the beginning.
+    """
+    session_params: dict[str, str] = field(default_factory=dict)
+    """What else must be kept to resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to the agent's question."""
+
+    allowed: bool
+    """A permission: it was granted. Anything else: there is an answer."""
+    option: pb.InputOption | None = None
+    """The option chosen, the first if several. None: none was."""
+    chosen: tuple[pb.InputOption, ...] = ()
+    """All options chosen."""
+    updated_input_json: str = ""
+    text: str = ""
+    value_json: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """The agent wants something done for it: a file read, a command run. It is cancelled with the attempt."""
+
+    operation: Callable[[HostServices], Awaitable[JsonValue]]
+    """Does it. It may take its time."""
+    encode: Callable[["JsonValue | Exception"], bytes]
+    """Makes the bytes for the agent's standard input: of what came of it, or of what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The agent asks. Policy or the caller answers; ``encode`` makes the bytes for its standard input."""
+
+    request: pb.InputRequest
+    encode: Callable[[Answer], bytes]
+    lineage: pb.Lineage | None = None
+    """The nested agent that asks. None: the main one."""
+    perform: Callable[[Answer], HostCall | None] | None = None
+    """What is done if it is allowed, in place of ``encode``. None, or returning None: nothing."""
+    is_free: bool = False
+    """It is allowed without a question, unless the run's permissions deny it explicitly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The agent no longer wants an answer to its request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Bytes for the agent's standard input."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseInput:
+    """Close the agent's standard input: it has all it needs."""
+
+
+Output: TypeAlias = pb.AgentEvent | Ask | HostCall | Withdraw | Write | CloseInput
+"""What comes out of a parser."""
+
+
+class Parser(Protocol):
+    """Understands one attempt's output, line by line. Untrusted input: nothing in it may raise."""
+
+    report: Report
+
+    def line(self, stream: Stream, line: Line) -> Iterable[Output]:
+        """Take a line."""
+
+    def finish(self) -> Iterable[Output]:
+        """Take the end of all output."""
+
+
+@runtime_checkable
+class Interrupts(Protocol):
+    """A parser that knows how to stop its agent, where that needs what only the agent's output contains."""
+
+    def interrupt(self) -> Iterable[Output]:
+        """Ask the agent to stop what it does. Called once, when a ``CancelStep`` says so."""
+
+
+def log_event(stream: Stream, line: Line) -> pb.AgentEvent:
+    """Return the event for a line that has no better kind."""
+    # Field by field, and in place: a third of the time of keywords and a copy, and agents print lines by the million.
+    event = pb.AgentEvent()
+    log = event.log
+    log.stream = pb.OUTPUT_STREAM_STDOUT if stream == "stdout" else pb.OUTPUT_STREAM_STDERR
+    data, cut_bytes, is_complete = line
+    if data:
+        log.text = text = data.decode("utf-8", "replace")
+        if "\ufffd" in text and text.encode() != data:
+            log.raw = data
+    if cut_bytes:
+        log.truncated_bytes = cut_bytes
+    if not is_complete:
+        log.unterminated = True
+    return event
+
+
+def text_event(kind: str, item_id: str, *, delta: str | None = None, whole: str | None = None) -> pb.AgentEvent:
+    """Return the event for an agent's text: a delta, the whole, or, with neither, the end of the item.
+
+    Args:
+        kind: ``thinking``; any other is text.
+        item_id: the item that the text belongs to.
+        delta: what follows the text emitted so far.
+        whole: what stands in place of it; empty takes it back.
+    """
+    event = pb.AgentEvent()
+    piece = event.thinking if kind == "thinking" else event.text
+    piece.item_id = item_id
+    if delta is not None:
+        piece.delta = delta
+    elif whole is not None:
+        piece.whole = whole
+    return event
+
+
+def notice_event(code: str, message: str, severity: pb.Severity.ValueType = pb.SEVERITY_WARNING) -> pb.AgentEvent:
+    """Return the event for a remark that people should see."""
+    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=code, message=message))
+
+
+def compaction_event(
+    trigger: str = "", summary: str = "", *, finished: bool = False, tokens_before: int | None = None
+) -> pb.AgentEvent:
+    """Return the event that the agent shortens its conversation, or has done so."""
+    compaction = pb.Compaction(trigger=trigger, summary=summary, finished=finished, tokens_before=tokens_before)
+    return pb.AgentEvent(compaction=compaction)
+
+
+def outputs_of(
+    report: Report, stream: Stream, line: Line, read: Callable[[], Iterable[Output] | None] | None, native: str = ""
+) -> list[Output]:
+    """Return what a line comes down to; the line itself, as a log, where it says nothing that is known.
+
+    Args:
+        report: the parser's; it notes that the agent produced output.
+        stream: where the line came from.
+        line: as it came.
+        read: reads the line's frame; None, or a reader that returns None, where nothing is known of it. What is
+            nested so deeply that it can be read but not written is not known either.
+        native: the frame's own name, put on the first event; empty where names are not requested.
+    """
+    if read is None:
+        return [log_event(stream, line)]
+    report.has_output = True
+    try:
+        found = read()
+        outputs = None if found is None else list(found)
+    except RecursionError:
+        outputs = None
+    if outputs is None:
+        return [log_event(stream, line)]
+    event = next((output for output in outputs if isinstance(output, pb.AgentEvent)), None)
+    if native and event is not None:
+        event.native.type = native
+    return outputs

@@ -1,0 +1,1 @@
+"""An agent's processes: started under a guard, read, limited in time, and ended."""

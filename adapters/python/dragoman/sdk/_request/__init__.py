@@ -1,0 +1,1 @@
+"""From a request to what one attempt needs: settings, session, prompt, environment."""

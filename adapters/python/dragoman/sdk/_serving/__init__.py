@@ -1,0 +1,1 @@
+"""The gRPC service that an adapter is served by."""

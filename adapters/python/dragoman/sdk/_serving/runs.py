@@ -1,0 +1,92 @@
+"""The runs that an adapter's server knows: live ones, and finished ones for a while."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.identity import RequestDigests
+from dragoman.protocol.limits import MAX_RETAINED_RUNS, RETAIN_FINISHED_S
+from dragoman.sdk._run.run import Run
+from dragoman.v1 import adapter_pb2 as pb
+
+_RETAINED_BYTES = 256 * 1024 * 1024
+"""What the events of finished runs may take of the memory, all together."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    run: Run
+    digest: bytes
+    forget: asyncio.TimerHandle | None = None
+    """Set when the run has ended."""
+
+
+class RunTable:
+    """Runs by their ids."""
+
+    def __init__(self) -> None:
+        self._digests = RequestDigests()
+        self._runs: dict[str, _Entry] = {}
+
+    def __iter__(self) -> Iterator[Run]:
+        return (entry.run for entry in self._runs.values())
+
+    def find(self, run_id: str) -> Run:
+        """Return a run.
+
+        Raises:
+            DragomanError: RUN_NOT_FOUND.
+        """
+        entry = self._runs.get(run_id)
+        if entry is None:
+            raise DragomanError(
+                Reason.RUN_NOT_FOUND, f"run {run_id!r} not found; it may have expired, or another adapter has it"
+            )
+        return entry.run
+
+    def known(self, request: pb.ExecuteRequest) -> Run | None:
+        """Return the run that a request would start again; None if there is none.
+
+        Raises:
+            DragomanError: RUN_ID_REUSED, if it had another request.
+        """
+        entry = self._runs.get(request.run_id) if request.run_id else None
+        if entry is None:
+            return None
+        if entry.forget is not None and request.relay.first_sequence > entry.run.result_sequence:
+            # It is over, and a router begins the next attempt; it holds what came before.
+            self._forget(request.run_id)
+            return None
+        if entry.digest != self._digests.digest(request):
+            raise DragomanError(
+                Reason.RUN_ID_REUSED,
+                f"run {request.run_id!r} exists with another request; choose another id",
+                {"run_id": request.run_id},
+            )
+        return entry.run
+
+    def add(self, run: Run) -> None:
+        """Know a run from now on."""
+        self._runs[run.run_id] = _Entry(run, self._digests.digest(run.request))
+
+    def retire(self, run: Run) -> None:
+        """Keep a finished run for its time, and no more of them than there is room for."""
+        loop = asyncio.get_running_loop()
+        self._runs[run.run_id].forget = loop.call_later(RETAIN_FINISHED_S, self._forget, run.run_id)
+        self._forget_oldest()
+
+    def _forget(self, run_id: str) -> None:
+        entry = self._runs.pop(run_id)
+        if entry.forget is not None:
+            entry.forget.cancel()  # it would keep the run's events alive
+
+    def _forget_oldest(self) -> None:
+        """Forget the runs that were accepted first among those that have ended, while there are too many."""
+        finished = [entry.run for entry in self._runs.values() if entry.forget is not None]
+        kept_bytes = sum(run.event_buffer.kept_bytes for run in finished)
+        for number, run in enumerate(finished[:-1]):
+            if len(finished) - number <= MAX_RETAINED_RUNS and kept_bytes <= _RETAINED_BYTES:
+                break
+            kept_bytes -= run.event_buffer.kept_bytes
+            self._forget(run.run_id)

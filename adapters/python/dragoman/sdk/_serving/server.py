@@ -1,0 +1,117 @@
+"""Serving an adapter as a process of its own."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+
+import structlog
+from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.limits import DEFAULT_GRACE_S
+from dragoman.protocol.logs import LogFormat, configure_logs
+from dragoman.protocol.server import DragomanServer, service_handler
+from dragoman.sdk._process.prepared_guard import SpareGuards
+from dragoman.sdk._serving.service import AdapterServicer
+from dragoman.sdk.adapter import Adapter
+from dragoman.v1 import adapter_pb2
+
+LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
+"""The environment variable in which a launcher says where to listen."""
+
+_SERVICE = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
+_log = structlog.get_logger("dragoman.sdk")
+
+
+class AdapterServer:
+    """Serves an adapter inside a running event loop; ``serve`` does so for a whole process.
+
+    Args:
+        adapter: the adapter.
+        listen: addresses: ``unix:/path``, or ``host:port`` on loopback (port 0: any) for callers with the token.
+        insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
+    """
+
+    def __init__(self, adapter: Adapter, listen: Sequence[str], *, insecure_tcp_without_token: bool = False) -> None:
+        self._adapter = adapter
+        self._guards = SpareGuards(is_keeping=True)
+        self.servicer = AdapterServicer(adapter, self._guards)
+        handler = service_handler(_SERVICE, self.servicer)
+        self._server = DragomanServer(
+            {_SERVICE: handler}, listen, insecure_tcp_without_token=insecure_tcp_without_token
+        )
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, once started."""
+        return self._server.addresses
+
+    async def start(self) -> None:
+        """Listen, and say SERVING.
+
+        Raises:
+            AddressError: an address is taken, or is not on this machine.
+        """
+        await self._server.start()
+        await self._server.set_serving()
+
+    async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
+        """Refuse new runs, stop those that live within ``grace_s`` seconds, and close."""
+        try:
+            await self._server.stop([self.servicer], grace_s)
+        finally:
+            self._guards.close()
+            await self._adapter.close()
+
+
+def serve(
+    adapter: Adapter,
+    listen: Sequence[str] | None = None,
+    *,
+    log_format: LogFormat = "auto",
+    log_level: str = "info",
+    insecure_tcp_without_token: bool = False,
+) -> None:
+    """Serve ``adapter`` until SIGTERM or SIGINT; then drain. A second signal stops at once.
+
+    Args:
+        adapter: the adapter.
+        listen: addresses; absent, what ``DRAGOMAN_LISTEN`` says.
+        log_format: how to log to standard error.
+        log_level: the least level that is logged.
+        insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
+
+    Raises:
+        AddressError: nowhere to listen, or an address cannot be used.
+    """
+    # One address: a socket's path may hold spaces.
+    variable = os.environ.get(LISTEN_VARIABLE, "")
+    addresses = list(listen or ([variable] if variable else []))
+    if not addresses:
+        raise AddressError(f"nowhere to listen: give an address or set {LISTEN_VARIABLE}, e.g. unix:$HOME/agent.sock")
+    configure_logs(log_format, level=log_level)
+    asyncio.run(_serve(adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token))
+
+
+async def _serve(adapter: Adapter, addresses: Sequence[str], *, insecure_tcp_without_token: bool) -> None:
+    server = AdapterServer(adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await server.start()
+    info = server.servicer.info
+    _log.info("adapter ready", adapter=info.type, listen=server.addresses, instance_id=server.servicer.instance_id)
+    await stop.wait()
+    _log.info("adapter draining", adapter=info.type)
+    drain = asyncio.create_task(server.stop())
+    hasty = asyncio.create_task(hurry.wait())
+    await asyncio.wait([drain, hasty], return_when=asyncio.FIRST_COMPLETED)
+    if not drain.done():
+        await server.servicer.drain(0.0)
+    await drain
+    hasty.cancel()
+    _log.info("adapter stopped", adapter=info.type)

@@ -1,0 +1,336 @@
+"""AdapterService for any adapter: the run registry, streams, cancel, respond, idempotency, drain."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import structlog
+from dragoman.protocol import REVISION
+from dragoman.protocol.access import caller_name
+from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
+from dragoman.protocol.event_buffer import Reader, SequenceAheadError
+from dragoman.protocol.identity import (
+    RUN_ID_METADATA_KEY,
+    is_run_id,
+    new_instance_id,
+    new_run_id,
+)
+from dragoman.protocol.keepalive import KeepaliveStreams
+from dragoman.protocol.limits import (
+    DEFAULT_GRACE_S,
+    MAX_ORPHAN_AFTER_S,
+)
+from dragoman.protocol.logs import failure_fields
+from dragoman.protocol.server import Context, draining, stream_events
+from dragoman.sdk._process.prepared_guard import SpareGuards
+from dragoman.sdk._run.faults import place_of
+from dragoman.sdk._run.run import Run
+from dragoman.sdk._serving.described import described_schema
+from dragoman.sdk._serving.runs import RunTable
+from dragoman.sdk.adapter import Adapter
+from dragoman.sdk.spec import AdapterInfo
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+
+_DRAIN_MARGIN_S = 15.0
+"""How long after its grace an adapter may take to end a run when the server stops."""
+_FLUSH_S = 1.0
+"""How long streams may still write once the runs have ended."""
+
+_log = structlog.get_logger("dragoman.sdk")
+
+
+class AdapterServicer:
+    """Serves one adapter.
+
+    Args:
+        adapter: the adapter.
+        guards: where runs get the guards of their processes from; if absent, each starts its own.
+    """
+
+    def __init__(self, adapter: Adapter, guards: SpareGuards | None = None) -> None:
+        self._adapter = adapter
+        self._guards = guards or SpareGuards()
+        self.info = adapter.describe()
+        self.instance_id = new_instance_id()
+        self._runs = RunTable()
+        self._driving: set[asyncio.Task[None]] = set()
+        self._streams: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._streams_end = asyncio.Event()
+
+    # Describe, Detect, TestEnvironment, models, skills.
+
+    async def Describe(self, request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:  # noqa: N802
+        """Say what the adapter is."""
+        _check_name(self.info, request.adapter)
+        info = self.info
+        response = pb.DescribeResponse(
+            adapter=info.type,
+            aliases=info.aliases,
+            label=info.label,
+            version=info.version,
+            revision=REVISION,
+            instance_id=self.instance_id,
+            capabilities=info.capabilities,
+            config_schema_json=json.dumps(described_schema(info)),
+            configuration_doc=info.configuration_doc,
+            pid=os.getpid(),
+        )
+        for model in info.models:
+            response.models.add(id=model.id, label=model.label, is_default=model.is_default)
+        return response
+
+    async def Detect(self, request: pb.DetectRequest, _context: Context) -> pb.DetectResponse:  # noqa: N802
+        """Look for the agent."""
+        _check_name(self.info, request.adapter)
+        found = await self._adapter.detect(request)
+        found.adapter, found.label = self.info.type, self.info.label
+        found.detected_at.GetCurrentTime()
+        return pb.DetectResponse(detections=[found])
+
+    async def TestEnvironment(  # noqa: N802
+        self, request: pb.TestEnvironmentRequest, _context: Context
+    ) -> pb.TestEnvironmentResponse:
+        """Check a set-up."""
+        _check_name(self.info, request.adapter)
+        if request.mode == pb.TEST_MODE_UNSPECIFIED:
+            request.mode = pb.TEST_MODE_QUICK
+        checks = await self._adapter.test_environment(request)
+        response = pb.TestEnvironmentResponse(adapter=self.info.type, mode=request.mode, checks=checks)
+        response.status = status_of(checks)
+        response.tested_at.GetCurrentTime()
+        return response
+
+    async def ListModels(self, request: pb.ListModelsRequest, _context: Context) -> pb.ListModelsResponse:  # noqa: N802
+        """List models."""
+        _check_name(self.info, request.adapter)
+        return await self._adapter.list_models(request)
+
+    async def ListSkills(self, request: pb.ListSkillsRequest, _context: Context) -> pb.ListSkillsResponse:  # noqa: N802
+        """List skills."""
+        _check_name(self.info, request.adapter)
+        return await self._adapter.list_skills(request)
+
+    async def SyncSkills(self, request: pb.SyncSkillsRequest, _context: Context) -> pb.SyncSkillsResponse:  # noqa: N802
+        """Place skills."""
+        _check_name(self.info, request.adapter)
+        return await self._adapter.sync_skills(request)
+
+    # Runs.
+
+    async def Execute(self, request: pb.ExecuteRequest, context: Context) -> None:  # noqa: N802
+        """Start a run, or join the one that has this id and this request; then stream it."""
+        _check_name(self.info, request.adapter)
+        if request.run_id and not is_run_id(request.run_id):
+            raise invalid("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+        run = self._runs.known(request) or self._accept(request)
+        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        with _keeping_alive(run):
+            await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
+            await self._stream(run, context, run.event_buffer.reader(run.first_sequence - 1, holds=True))
+
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> None:  # noqa: N802
+        """Follow a run."""
+        _check_name(self.info, request.adapter)
+        if request.HasField("batching"):
+            raise not_supported("batching", "batches are not made here")
+        run = self._runs.find(request.run_id)
+        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        try:
+            copies = run.inputs.pending_copies()
+            reader = run.event_buffer.reader(
+                request.after_sequence, replay_done=True, copies=copies, holds=request.hold
+            )
+        except SequenceAheadError as error:
+            raise DragomanError(
+                Reason.SEQUENCE_AHEAD,
+                f"after_sequence {request.after_sequence} is past the end; the last is {error.last_sequence}",
+                {"last_sequence": str(error.last_sequence)},
+            ) from error
+        with _keeping_alive(run) if request.hold else contextlib.nullcontext():
+            await self._stream(run, context, reader)
+
+    async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:  # noqa: N802
+        """Stop a run and say how it ended."""
+        _check_name(self.info, request.adapter)
+        run = self._runs.find(request.run_id)
+        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        run.cancel(_cancel_grace(request, run), request.reason)
+        await run.finished.wait()
+        response = pb.CancelResponse(result_sequence=run.result_sequence)
+        if run.result is not None:
+            response.outcome = run.result.outcome
+            if run.result.HasField("tree_confirmed_dead"):
+                response.tree_confirmed_dead = run.result.tree_confirmed_dead
+        return response
+
+    async def Respond(self, request: pb.RespondRequest, context: Context) -> pb.RespondResponse:  # noqa: N802
+        """Answer a question of a run."""
+        _check_name(self.info, request.adapter)
+        run = self._runs.find(request.run_id)
+        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        sequence = run.inputs.answer(request.request_id, request.answer, request.responder or caller_name(context))
+        return pb.RespondResponse(sequence=sequence)
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new runs, stop those that live within ``grace_s``, then end the streams. May be called again."""
+        self._draining = True
+        for run in self._runs:
+            run.cancel(grace_s, "the adapter is shutting down")
+        if self._driving:
+            await asyncio.wait(self._driving, timeout=grace_s + _DRAIN_MARGIN_S)
+        for task in self._driving:
+            task.cancel()  # its adapter does not listen
+        if self._driving:
+            await asyncio.wait(self._driving, timeout=_DRAIN_MARGIN_S)
+        # Readers that keep up get the result; the others have had their time.
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=_FLUSH_S)
+        self._streams_end.set()
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=_FLUSH_S)
+
+    # Parts.
+
+    def _accept(self, request: pb.ExecuteRequest) -> Run:
+        if self._draining:
+            raise draining()
+        _refuse_unsupported(self.info, request)
+        accepted = self._adapter.accept(request)
+        _refuse_busy_session(self._adapter, self._runs, accepted)
+        request.run_id = request.run_id or new_run_id()
+        run = Run(request, accepted, adapter=self.info.type, instance_id=self.instance_id)
+        run.keepalive = KeepaliveStreams(_orphan_after(request), lambda: _cancel_orphan(run))
+        run.guards = self._guards
+        self._runs.add(run)
+        task = asyncio.get_running_loop().create_task(self._drive(run), name=f"run {run.run_id}")
+        self._driving.add(task)
+        task.add_done_callback(self._driving.discard)
+        return run
+
+    async def _drive(self, run: Run) -> None:
+        run.begin()
+        log = _log.bind(run_id=run.run_id, adapter=self.info.type)
+        log.info("run accepted")
+        try:
+            run.finish(await self._adapter.execute(run))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever an adapter does, its run ends
+            log.error("adapter failed", **failure_fields(error))
+            run.finish(_internal_failure(place_of(error, self._adapter)))
+        outcome = event_pb2.Outcome.Name(run.result.outcome) if run.result else ""
+        log.info("run ended", outcome=outcome, sequence=run.result_sequence)
+        self._runs.retire(run)
+
+    async def _stream(self, run: Run, context: Context, reader: Reader) -> None:
+        work = stream_events(context, reader, ended_early=self._streams_end)
+        stream = asyncio.get_running_loop().create_task(work, name=f"stream {run.run_id}")
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+        try:
+            await stream
+        finally:
+            stream.cancel()
+
+
+def _check_name(info: AdapterInfo, name: str) -> None:
+    known = (info.type, *info.aliases)
+    if name and name not in known:
+        raise DragomanError(
+            Reason.ADAPTER_NOT_FOUND,
+            f"this sidecar serves {info.type}, not {name!r}",
+            {"adapter": name, "did_you_mean": info.type},
+        )
+
+
+def _refuse_busy_session(adapter: Adapter, runs: Iterable[Run], accepted: Any) -> None:
+    """Two runs in one session would mix up what was said in it."""
+    session = adapter.session_in_use(accepted)
+    live = (run for run in runs if not run.finished.is_set())
+    other = next((run for run in live if session and adapter.session_in_use(run.accepted) == session), None)
+    if other is not None:
+        raise DragomanError(
+            Reason.SESSION_BUSY,
+            f"run {other.run_id!r} uses this session; wait for it, or fork the session",
+            {"run_id": other.run_id},
+        )
+
+
+def _refuse_unsupported(info: AdapterInfo, request: pb.ExecuteRequest) -> None:
+    if request.HasField("fallback"):
+        raise not_supported("fallback", "adapters do not fall back; ask a router that does")
+    if request.HasField("admission"):
+        raise not_supported("admission", "adapters have no places to wait for; ask a router")
+    if request.HasField("batching"):
+        raise not_supported("batching", "batches are not made here")
+    selector = request.session.WhichOneof("selector") if request.HasField("session") else None
+    if selector in {"key", "resume_run_id"}:
+        raise not_supported(f"session.{selector}", "sessions are stored by routers; give session.handle")
+    missing = [feature for feature in request.required_capabilities if not info.has(feature)]
+    if missing:
+        names = ", ".join(_feature_name(feature) for feature in missing)
+        raise DragomanError(Reason.CAPABILITY_MISSING, f"{info.type} cannot: {names}", {"missing": names})
+
+
+def _cancel_orphan(run: Run) -> None:
+    _log.info("run orphaned", run_id=run.run_id)
+    run.cancel(_grace(run), "no client is attached")
+
+
+def _cancel_grace(request: pb.CancelRequest, run: Run) -> float:
+    if request.HasField("grace"):
+        return request.grace.ToNanoseconds() / 1e9
+    return _grace(run)
+
+
+@contextlib.contextmanager
+def _keeping_alive(run: Run) -> Iterator[None]:
+    """Keep a run alive while its stream is open; the stream alone may end it, not what goes wrong before."""
+    assert run.keepalive is not None
+    run.keepalive.acquire()
+    by_server = False
+    try:
+        yield
+    except DragomanError as error:
+        by_server = error.reason in {Reason.SLOW_CONSUMER, Reason.DRAINING}
+        raise
+    finally:
+        run.keepalive.release(by_server=by_server)
+
+
+def status_of(checks: Sequence[pb.EnvironmentCheck]) -> pb.TestStatus.ValueType:
+    """Sum up checks: FAIL if any is an error, else WARN if any is a warning, else PASS."""
+    levels = {check.level for check in checks}
+    if event_pb2.SEVERITY_ERROR in levels:
+        return pb.TEST_STATUS_FAIL
+    return pb.TEST_STATUS_WARN if event_pb2.SEVERITY_WARNING in levels else pb.TEST_STATUS_PASS
+
+
+def _internal_failure(fault: str) -> event_pb2.Result:
+    """Return the result of a run whose adapter raised: the type and place of what it raised, never its text."""
+    message = f"The adapter failed ({fault}). Its log has more under this run's id."
+    failure = event_pb2.Failure(kind=event_pb2.FAILURE_KIND_INTERNAL, code="adapter_failed", message=message)
+    return event_pb2.Result(outcome=event_pb2.OUTCOME_FAILED, failure=failure)
+
+
+def _feature_name(number: int) -> str:
+    try:
+        return event_pb2.Feature.Name(number)  # type: ignore[arg-type]  # any number may come
+    except ValueError:
+        return str(number)
+
+
+def _grace(run: Run) -> float:
+    limits = run.request.limits
+    if limits.HasField("grace"):
+        return limits.grace.ToNanoseconds() / 1e9
+    grace = getattr(run.accepted, "grace_s", None)
+    return DEFAULT_GRACE_S if grace is None else float(grace)
+
+
+def _orphan_after(request: pb.ExecuteRequest) -> float:
+    orphan_after_s = request.orphan_after.ToNanoseconds() / 1e9 if request.HasField("orphan_after") else 0.0
+    return min(max(0.0, orphan_after_s), MAX_ORPHAN_AFTER_S)

@@ -1,0 +1,19 @@
+"""Failure kinds from error texts and HTTP responses."""
+
+from dragoman.sdk._output.failures import (
+    classify_http,
+    classify_text,
+    failure_of_evidence,
+    failure_of_text,
+    unknown_session,
+)
+from dragoman.sdk._output.outcome import failure_from_hint
+
+__all__ = [
+    "classify_http",
+    "classify_text",
+    "failure_from_hint",
+    "failure_of_evidence",
+    "failure_of_text",
+    "unknown_session",
+]

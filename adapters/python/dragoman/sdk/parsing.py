@@ -1,0 +1,48 @@
+"""What parsers are made of besides the types that they return.
+
+A parser for an agent that prints JSON objects, one a line::
+
+    class AcmeParser(JsonLinesParser):
+        def __init__(self) -> None:
+            super().__init__({"word": self._word, "done": self._done}, silent=("ping",))
+
+        def _word(self, frame: Fields) -> Iterable[Output]:
+            return self.texts.piece(text(frame, "word"))
+
+        def _done(self, frame: Fields) -> Iterable[Output]:
+            self.report.summary = self.texts.last_text
+            self.report.terminal = Terminal(succeeded=frame.get("ok") is True)
+            return self.texts.pause()
+"""
+
+from dragoman.sdk._encoding.lines import LineSplitter
+from dragoman.sdk._output.json_lines import Handler, JsonLinesParser
+from dragoman.sdk._output.mcp_names import mcp_server_of
+from dragoman.sdk._output.parser import compaction_event, notice_event, text_event
+from dragoman.sdk._output.retries import Retries
+from dragoman.sdk._output.text_items import TextItems
+from dragoman.sdk._output.tool_calls import FileTool, Kinds, ToolCalls, host_of, one_line
+from dragoman.sdk._output.usage import UsageTotals, add_call, call_usage, cost_in_dollars, run_usage, token_counts
+
+__all__ = [
+    "FileTool",
+    "Handler",
+    "JsonLinesParser",
+    "Kinds",
+    "LineSplitter",
+    "Retries",
+    "TextItems",
+    "ToolCalls",
+    "UsageTotals",
+    "add_call",
+    "call_usage",
+    "compaction_event",
+    "cost_in_dollars",
+    "host_of",
+    "mcp_server_of",
+    "notice_event",
+    "one_line",
+    "run_usage",
+    "text_event",
+    "token_counts",
+]

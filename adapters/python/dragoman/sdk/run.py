@@ -1,0 +1,22 @@
+"""What an adapter uses of a run besides the run itself and its job."""
+
+from dragoman.sdk._process.shared_program import SharedProgram
+from dragoman.sdk._request.job import TERMINATE, options
+from dragoman.sdk._request.sessions import is_uuid
+from dragoman.sdk._request.settings import Instructions
+from dragoman.sdk._request.template import render
+from dragoman.sdk._run.inputs import Resolution
+from dragoman.sdk._run.permissions import decide, may_offer, offered_tools
+
+__all__ = [
+    "TERMINATE",
+    "Instructions",
+    "Resolution",
+    "SharedProgram",
+    "decide",
+    "is_uuid",
+    "may_offer",
+    "offered_tools",
+    "options",
+    "render",
+]

@@ -1,0 +1,325 @@
+"""What an adapter declares: its name, its settings, its capabilities, and whatever of its agent is data."""
+
+import dataclasses
+import enum
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, Final, TypedDict
+
+from dragoman.sdk._encoding.config import bundled_schema, common_properties, packaged_file
+from dragoman.sdk._output.tool_calls import FileTool, Kinds
+from dragoman.sdk._skills.strategy import SkillStrategy
+from dragoman.v1 import event_pb2
+
+__all__ = [
+    "AdapterInfo",
+    "AgentSpec",
+    "Documents",
+    "Model",
+    "SessionIds",
+    "SpecError",
+    "agent_spec",
+    "capabilities",
+    "common_properties",
+    "shipped_documents",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can be asked for."""
+
+    id: str
+    label: str = ""
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """What an adapter is. Known without looking at the machine."""
+
+    type: str
+    """``[a-z][a-z0-9_]*``, unique across a router."""
+    label: str
+    """A name for people."""
+    version: str
+    """The adapter's own version."""
+    configuration_doc: str
+    """Markdown: use when, don't use when, fields; dangerous ones named as dangerous."""
+    config_schema: Mapping[str, Any]
+    """JSON Schema of ``config``."""
+    capabilities: event_pb2.Capabilities = field(default_factory=event_pb2.Capabilities)
+    aliases: Sequence[str] = ()
+    """Its names in other systems."""
+    models: Sequence[Model] = ()
+    """Models known without a query."""
+    login_variables: Sequence[str] = ()
+    """Variables that its agent logs in with: names, or patterns (``ACME_*``), which mean what looks like a login.
+    Empty: what the agent inherits; if nothing, it is not declared. In the schema: ``x-login-variables``."""
+
+    def has(self, feature: event_pb2.Feature.ValueType) -> bool:
+        """Return whether a capability is declared."""
+        return any(item.feature == feature for item in self.capabilities.items)
+
+
+class SessionIds(enum.Enum):
+    """What an agent's session ids look like. Anything else is refused before it gets to the agent."""
+
+    PRINTABLE = "printable"
+    """At most 256 printable characters that begin with no hyphen."""
+    UUID = "uuid"
+    LOWER_CASE_UUID = "lower-case uuid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec(AdapterInfo):
+    """What the adapter of an agent declares; ``agent_spec`` reads it from the adapter's folder."""
+
+    executables: tuple[str, ...] = ()
+    """Names to look for on PATH, best first. Empty: ``config.command`` is required."""
+    tested_version: str = ""
+    """The version, as ``--version`` says it, of the real program that this adapter's tests last passed with. Detect
+    reports the capabilities of exactly this version as probed. Empty: no real program was tested."""
+    asks_version: bool = True
+    """Whether ``--version`` may be asked. Not of an arbitrary command."""
+    tidy_variables: tuple[str, ...] = ()
+    """Variables that lead elsewhere while it is asked, as the agent makes directories wherever they lead."""
+    session_ids: SessionIds = SessionIds.PRINTABLE
+    """What its session ids look like."""
+    takes_blank_prompt: bool = True
+    """Whether it makes anything of a prompt of blanks. If not, such a request is refused."""
+    native_modes: tuple[str, ...] | None = None
+    """Its modes for a run, which ``permissions.native_mode`` names. None: the adapter checks it itself."""
+    tools: Kinds = field(default_factory=dict)
+    """What its own tools do, by name."""
+    file_tools: Mapping[str, FileTool] = field(default_factory=dict)
+    """How the arguments of those that change a file say what they do."""
+    native_protocol: str = ""
+    """The name of the agent's wire format, for NativeFrame.protocol."""
+    needs_terminal: bool = True
+    """Whether the agent always says in its output how it ended. If not, exit code 0 is success."""
+    linger_s: float = 5.0
+    """Seconds that the agent may live on after it has reported its end."""
+    unread_s: float = 120.0
+    """Seconds of silence after a line that the parser failed on, after which the run fails: the agent may have asked
+    something in that line. Not where the agent's standard input is closed."""
+    retries_silently: bool = False
+    """Whether the agent tries a call of its model again that failed, and does not always report it."""
+    inherit: tuple[str, ...] = ()
+    """Variables, beyond the usual ones, that are passed on from the adapter's own environment."""
+    strip: tuple[str, ...] = ()
+    """Variables that are never passed on, e.g. those by which an agent knows that it runs inside itself."""
+    api_key_variables: tuple[str, ...] = ()
+    """Variables with an API key: found in the environment they are a warning, as they are billed. Those of the
+    adapter's own environment are not passed on where ``auth`` finds a subscription in use."""
+    config_dir_name: str = ""
+    """The agent's config directory below the home directory, e.g. ``.claude``. Empty: it has none."""
+    config_dir_variable: str = ""
+    """The variable that moves it. Empty: there is none."""
+    login_files: tuple[str, ...] = ()
+    """The files below it that hold its logins, if none is elsewhere. While they stay as they are, runs do not ask
+    ``auth`` again. Empty: each run asks, if a key is inherited."""
+    skills_dir_name: str = ""
+    """Where the agent keeps skills, below its config directory. Empty: nowhere."""
+    skill_strategy: SkillStrategy | None = None
+    """The way a run's skills go. None: a private directory if there is a ``skill_layout``, else the plan's way."""
+    skill_layout: str = ""
+    """Where a skill goes below its private directory, e.g. ``.claude/skills/{name}``."""
+    login_hint: str = ""
+    """How to log in, e.g. "run `claude auth login`"."""
+    install_hint: str = ""
+    """How to install the agent."""
+    live_prompt: str = "Reply with exactly: {nonce}"
+    """What a LIVE test asks. The answer must hold the nonce."""
+
+
+class Documents(TypedDict):
+    """What an adapter's folder holds for those who configure it, as ``AdapterInfo`` takes it."""
+
+    configuration_doc: str
+    config_schema: Mapping[str, Any]
+
+
+def shipped_documents(package: str) -> Documents:
+    """Return ``configuration.md`` and ``config.schema.json`` of a package; pass ``__package__``.
+
+    The schema may refer to the properties that many adapters share, see ``common.schema.json`` of this package.
+
+    Raises:
+        SpecError: the schema is not JSON, or refers to a property that does not exist.
+    """
+    text = packaged_file(package, "config.schema.json")
+    try:
+        schema = bundled_schema(json.loads(text))
+    except ValueError as error:
+        raise SpecError(f"{package}: config.schema.json: {error}") from error
+    return Documents(configuration_doc=packaged_file(package, "configuration.md"), config_schema=schema)
+
+
+def capabilities(
+    *features: event_pb2.Feature.ValueType,
+    resume: event_pb2.ResumeStyle.ValueType = event_pb2.RESUME_STYLE_UNSPECIFIED,
+    cancel: event_pb2.CancelStyle.ValueType = event_pb2.CANCEL_STYLE_SIGNAL,
+    permission_mode: event_pb2.PermissionMode.ValueType = event_pb2.PERMISSION_MODE_UNSPECIFIED,
+    max_concurrent_runs: int | None = None,
+    notes: Mapping[event_pb2.Feature.ValueType, str] | None = None,
+) -> event_pb2.Capabilities:
+    """Return declared capabilities. ``max_concurrent_runs`` is what routers keep to; None: no limit known."""
+    declared = event_pb2.Capabilities(
+        resume_style=resume,
+        cancel_style=cancel,
+        permission_mode=permission_mode,
+        max_concurrent_runs=max_concurrent_runs,
+    )
+    for feature in features:
+        note = (notes or {}).get(feature, "")
+        declared.items.add(feature=feature, origin=event_pb2.CAPABILITY_ORIGIN_DECLARED, note=note)
+    return declared
+
+
+class SpecError(ValueError):
+    """An ``adapter.toml`` or the schema beside it says something that no adapter can."""
+
+
+@cache
+def agent_spec(package: str) -> AgentSpec:
+    """Return what a package's ``adapter.toml`` declares, with its documents; pass ``__package__``. It is read once.
+
+    Its keys are the fields of ``AgentSpec``; ``models`` are tables, and the table ``capabilities`` has ``features``,
+    ``notes`` by feature, ``resume_style``, ``cancel_style``, ``permission_mode``, ``context_window`` and
+    ``max_concurrent_runs``. Features, styles, strategies and kinds are named in lower case, without a prefix.
+
+    Raises:
+        SpecError: a file cannot be read as what it is, a key is not known, or its value is of another type.
+    """
+    text = packaged_file(package, "adapter.toml")
+    try:
+        return read_spec(tomllib.loads(text), shipped_documents(package))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{package}: adapter.toml: {error}") from error
+
+
+def read_spec(declared: Mapping[str, Any], documents: Documents) -> AgentSpec:
+    """Return what an ``adapter.toml`` declares. See ``agent_spec``."""
+    known = {item.name: item for item in dataclasses.fields(AgentSpec)}
+    values: dict[str, Any] = dict(documents)
+    for key, value in {"capabilities": {}, **declared}.items():
+        if key not in known or key in values:
+            raise SpecError(f"adapter.toml: {key} is not known")
+        reader = _READERS.get(key)
+        if reader is not None:
+            values[key] = reader(value)
+        else:
+            kind = str if known[key].default is dataclasses.MISSING else type(known[key].default)
+            values[key] = _checked(key, value, kind)
+    missing = [key for key in ("type", "label", "version") if key not in values]
+    if missing:
+        raise SpecError(f"adapter.toml: {' and '.join(missing)} must be given")
+    return AgentSpec(**values)
+
+
+def _checked(key: str, value: Any, kind: type) -> Any:
+    if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is tuple or type(value) is not kind:
+        raise SpecError(f"adapter.toml: {key} must be {_TYPES[kind]}")
+    return value
+
+
+def _table(key: str, value: Any, types: Mapping[str, type]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SpecError(f"adapter.toml: {key} must be a table")
+    unknown = sorted(value.keys() - types.keys())
+    if unknown:
+        raise SpecError(f"adapter.toml: {key}.{unknown[0]} is not known")
+    return {name: _checked(f"{key}.{name}", item, types[name]) for name, item in value.items()}
+
+
+def _models(value: Any) -> tuple[Model, ...]:
+    if not isinstance(value, list):
+        raise SpecError("adapter.toml: models must be tables")
+    models = [_table("models", item, _MODEL_TYPES) for item in value]
+    if not all(item.get("id") for item in models):
+        raise SpecError("adapter.toml: models.id must be given")
+    return tuple(Model(**item) for item in models)
+
+
+def _member(kind: type[enum.Enum], key: str, value: Any) -> Any:
+    named = {member.name.lower(): member for member in kind}
+    if not isinstance(value, str) or value not in named:
+        raise SpecError(f"adapter.toml: {key} must be one of {', '.join(named)}")
+    return named[value]
+
+
+def _tools(value: Any) -> Kinds:
+    kinds = _table("tools", value, dict.fromkeys(value, str))
+    return {name: _named(event_pb2.ToolKind, "TOOL_KIND", kind) for name, kind in kinds.items()}
+
+
+def _file_tools(value: Any) -> dict[str, FileTool]:
+    tools = _table("file_tools", value, dict.fromkeys(value, dict))
+    return {name: FileTool(**_table(f"file_tools.{name}", tool, _FILE_TOOL_TYPES)) for name, tool in tools.items()}
+
+
+def _capabilities(value: Any) -> event_pb2.Capabilities:
+    table = _table("capabilities", value, _CAPABILITY_TYPES)
+    features = table.get("features", ())
+    notes = _table("capabilities.notes", table.get("notes", {}), dict.fromkeys(table.get("notes", {}), str))
+    undeclared = sorted(notes.keys() - set(features))
+    if undeclared:
+        raise SpecError(f"adapter.toml: capabilities.notes.{undeclared[0]} is about no feature")
+    declared = capabilities(
+        *(_named(event_pb2.Feature, "FEATURE", name) for name in features),
+        resume=_named(event_pb2.ResumeStyle, "RESUME_STYLE", table.get("resume_style", "unspecified")),
+        cancel=_named(event_pb2.CancelStyle, "CANCEL_STYLE", table.get("cancel_style", "signal")),
+        permission_mode=_named(
+            event_pb2.PermissionMode, "PERMISSION_MODE", table.get("permission_mode", "unspecified")
+        ),
+        max_concurrent_runs=table.get("max_concurrent_runs"),
+        notes={_named(event_pb2.Feature, "FEATURE", name): note for name, note in notes.items()},
+    )
+    if "context_window" in table:
+        declared.context_window_hint = table["context_window"]
+    return declared
+
+
+def _named(kind: Any, prefix: str, name: Any) -> Any:
+    try:
+        return kind.Value(f"{prefix}_{str(name).upper()}")
+    except ValueError as error:
+        raise SpecError(f"adapter.toml: {name!r} is no {prefix.lower().replace('_', ' ')}") from error
+
+
+_TYPES: Final = {
+    tuple: "a list of strings",
+    str: "a string",
+    bool: "a boolean",
+    float: "a number",
+    int: "a whole number",
+    dict: "a table",
+}
+_MODEL_TYPES: Final = {"id": str, "label": str, "is_default": bool}
+_CAPABILITY_TYPES: Final = {
+    "features": tuple,
+    "notes": dict,
+    "context_window": int,
+    "max_concurrent_runs": int,
+    **dict.fromkeys(("resume_style", "cancel_style", "permission_mode"), str),
+}
+_FILE_TOOL_TYPES: Final = {"path": str, "content": str, "replaces": tuple, "deletes": bool}
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "aliases": lambda value: _checked("aliases", value, tuple),
+    "login_variables": lambda value: _checked("login_variables", value, tuple),
+    "native_modes": lambda value: _checked("native_modes", value, tuple),
+    "models": _models,
+    "session_ids": partial(_member, SessionIds, "session_ids"),
+    "tools": _tools,
+    "file_tools": _file_tools,
+    "skill_strategy": partial(_member, SkillStrategy, "skill_strategy"),
+    "capabilities": _capabilities,
+}

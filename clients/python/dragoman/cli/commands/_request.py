@@ -1,0 +1,182 @@
+"""The options of ``dragoman run``, and the request that is made of them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import click
+from dragoman.cli import values
+from dragoman.cli.commands._fallback import FallbackOptions
+from dragoman.cli.commands._options import Seconds, SetupOptions, option, text
+from dragoman.client import execute_request
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+
+_INTERACTIVE = frozenset({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATURE_INPUT_REQUESTS})
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """How long a run may take."""
+
+    timeout: Annotated[float | None, option("--timeout", "Time limit of the whole run.", "SECONDS", type=Seconds())]
+    idle_timeout: Annotated[
+        float | None,
+        option(
+            "--idle-timeout",
+            "How long the agent may be silent; time in tool calls and time waiting for an answer do not count.",
+            "SECONDS",
+            type=Seconds(),
+        ),
+    ]
+    tool_timeout: Annotated[
+        float | None, option("--tool-timeout", "Time limit of one tool call.", "SECONDS", type=Seconds())
+    ]
+
+    def put(self, request: pb.ExecuteRequest) -> None:
+        """Write the limits that were given into a request."""
+        limits = {"wall": self.timeout, "idle": self.idle_timeout, "tool_call": self.tool_timeout}
+        for name, seconds in limits.items():
+            if seconds is not None:
+                getattr(request.limits, name).FromNanoseconds(round(seconds * 1e9))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """Which conversation a run continues."""
+
+    task: Annotated[str, text("--task", "KEY", "Task key; the session stored for it is resumed, and stored again.")]
+    agent: Annotated[str, text("--agent", "ID", "Your ID of the agent; sessions are stored per agent.")]
+    resume: Annotated[str, text("--resume", "RUN", "Resume the session of an earlier run.")]
+    fresh: Annotated[bool, option("--fresh", "Start a new session for the task.")]
+    fork: Annotated[bool, option("--fork", "Continue in a copy of the session; the original is unchanged.")]
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            click.UsageError: they do.
+        """
+        if self.resume and self.fresh:
+            raise click.UsageError("--resume and --fresh exclude each other")
+        if self.fork and (self.fresh or not (self.resume or self.task)):
+            raise click.UsageError("--fork needs a session to copy: give --task or --resume, without --fresh")
+
+    def put(self, request: pb.ExecuteRequest) -> None:
+        """Write the session that is to be resumed into a request."""
+        request.task_key = self.task
+        if self.agent:
+            request.agent.id = self.agent
+        if self.resume:
+            request.session.resume_run_id = self.resume
+        if self.fresh:
+            request.session.fresh = True
+        if self.fork:
+            request.session.fork = True
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionOptions:
+    """What the agent may do."""
+
+    allow: Annotated[tuple[str, ...], option("--allow", "Allow this tool.", "TOOL")]
+    deny: Annotated[tuple[str, ...], option("--deny", "Deny this tool; takes precedence over --allow.", "TOOL")]
+    permission_mode: Annotated[
+        str, text("--permission-mode", "MODE", "The agent's own permission mode, e.g. acceptEdits.")
+    ]
+    dangerously_allow_all: Annotated[
+        bool, option("--dangerously-allow-all", "Allow everything without asking. Dangerous.")
+    ]
+
+    def put(self, request: pb.ExecuteRequest, *, interactive: bool) -> None:
+        """Write the permissions into a request, unless there are none."""
+        # The first rule that matches decides, so that what is denied stays denied.
+        rules = [
+            event_pb2.PermissionRule(decision=decision, tool_name=tool)
+            for decision, tools in (
+                (event_pb2.PERMISSION_DECISION_DENY, self.deny),
+                (event_pb2.PERMISSION_DECISION_ALLOW, self.allow),
+            )
+            for tool in tools
+        ]
+        permissions = event_pb2.Permissions(
+            rules=rules,
+            native_mode=self.permission_mode,
+            auto_approve=self.dangerously_allow_all,
+            interactive=interactive,
+        )
+        if permissions.ListFields():
+            request.permissions.CopyFrom(permissions)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of ``dragoman run`` that describe the run."""
+
+    setup: SetupOptions
+    template: Annotated[bool, option("--template", "PROMPT is a template with {{path.to.value}}.")]
+    limits: LimitOptions
+    session: SessionOptions
+    permissions: PermissionOptions
+    label_pairs: Annotated[tuple[str, ...], option("--label", "Label of the run, for your own use.", "KEY=VALUE")]
+    fallback: FallbackOptions
+    run_id: Annotated[str, text("--run-id", "ID", "Your ID for the run. Default: a new one.")]
+
+    def check(self, prompt: str | None) -> None:
+        """Refuse a wrong call before anything is started.
+
+        Args:
+            prompt: the prompt, if there is one. Only ``config.promptTemplate`` stands for it, or an agent
+                that is named by ``--agent``, whose work is known where it looks for it.
+
+        Raises:
+            click.UsageError: an option is malformed or missing, or two contradict each other.
+        """
+        self.session.check()
+        config = self.setup.config()
+        if prompt is None and not (self.session.agent or config.get("promptTemplate")):
+            raise click.UsageError("Missing PROMPT; '-' reads standard input.")
+        self.setup.env()
+        values.labels(self.label_pairs)
+
+    def request(
+        self, adapter: str, prompt: str | None, described: pb.DescribeResponse, *, interactive: bool
+    ) -> pb.ExecuteRequest:
+        """Return the request for one run.
+
+        What was not given is left out, except for a working directory and for interactive permissions where the
+        adapter supports them: it rejects fields that it does not support.
+
+        Args:
+            adapter: the adapter's name, or an alias.
+            prompt: the prompt, if there is one.
+            described: what the adapter is.
+            interactive: whether the agent's questions can be answered.
+
+        Raises:
+            DragomanError: a setting has no JSON form.
+            click.UsageError: the current directory does not exist any more, or an option is malformed.
+        """
+        features = {item.feature for item in described.capabilities.items}
+        config = self.setup.config(described.config_schema_json)
+        cwd = self.setup.cwd and values.directory(self.setup.cwd)
+        # A fallback adapter may use the directory although the first adapter does not.
+        uses_cwd = event_pb2.FEATURE_WORKSPACE in features or self.fallback.fallback
+        if cwd is None and uses_cwd and "cwd" not in config:
+            cwd = values.directory(None)
+        request = execute_request(
+            adapter,
+            None if self.template else prompt,
+            cwd=cwd,
+            model=self.setup.model,
+            config=config,
+            env=self.setup.env(),
+        )
+        if self.template and prompt is not None:
+            request.prompt_template = prompt
+        request.run_id = self.run_id
+        request.labels.update(values.labels(self.label_pairs))
+        self.limits.put(request)
+        self.session.put(request)
+        self.permissions.put(request, interactive=interactive and bool(features & _INTERACTIVE))
+        self.fallback.put(request)
+        return request

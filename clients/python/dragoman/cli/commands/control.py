@@ -1,0 +1,106 @@
+"""``dragoman cancel`` and ``respond``: control of a run by its ID."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import click
+from dragoman.cli.commands._options import Seconds, adapter_option, json_option, option, router_option, with_options
+from dragoman.cli.connection.connect import run_connected
+from dragoman.cli.display.printing import print_json, print_lines
+from dragoman.cli.display.style import Segment
+from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK, is_confirmed_dead, processes
+from dragoman.cli.display.text import enum_label, one_line
+from dragoman.client import Client
+from dragoman.v1 import event_pb2 as pb
+
+
+@click.command("cancel")
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--grace", type=Seconds(), metavar="SECONDS", help="How long the agent gets to stop by itself; 0 kills it now."
+)
+@click.option("--reason", default="", metavar="TEXT", help="Why the run is cancelled; recorded with the run.")
+@json_option("Print the CancelResponse as JSON.")
+@adapter_option()
+@router_option(finds_runs=True)
+def cancel_command(
+    run_id: str, grace: float | None, reason: str, as_json: bool, adapter: str, router: str | None
+) -> int:
+    """Cancel RUN, and report its outcome and whether all of its processes are confirmed dead.
+
+    Exit code 1 if they are not.
+    """
+
+    async def work(client: Client) -> int:
+        response = await client.cancel(run_id, grace_s=grace, reason=reason, adapter=adapter)
+        result = pb.Result(outcome=response.outcome)
+        if response.HasField("tree_confirmed_dead"):
+            result.tree_confirmed_dead = response.tree_confirmed_dead
+        if as_json:
+            print_json(response)
+        else:
+            outcome = enum_label(pb.Outcome.DESCRIPTOR, response.outcome, "OUTCOME_")
+            print_lines([[Segment(f"{one_line(run_id)}: {outcome}; {processes(result)}")]])
+        return EXIT_OK if is_confirmed_dead(result) else EXIT_FAILED
+
+    return run_connected(router, work)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """An answer to an input request."""
+
+    options: Annotated[
+        tuple[str, ...], option("--option", "ID of the option to choose; several for multiple choice.", "ID")
+    ]
+    text: Annotated[str | None, option("--text", "Answer as text.", "TEXT")]
+    value: Annotated[str | None, option("--value", "Answer as JSON that matches the request's schema.", "JSON")]
+    updated_input: Annotated[str | None, option("--input", "Changed input for the tool call.", "JSON")]
+    message: Annotated[str, option("--message", "Message to the agent, e.g. a reason.", "TEXT", default="")]
+
+    def answer(self) -> pb.InputAnswer:
+        """Return the answer.
+
+        Raises:
+            click.UsageError: there is none.
+            click.BadParameter: what must be JSON is not.
+        """
+        if not self.options and self.text is None and self.value is None:
+            raise click.UsageError("no answer; give --option, --text or --value")
+        return pb.InputAnswer(
+            option_ids=self.options,
+            text=self.text or "",
+            value_json=_json(self.value, "--value"),
+            updated_input_json=_json(self.updated_input, "--input"),
+            message=self.message,
+        )
+
+
+@click.command("respond")
+@click.argument("run_id", metavar="RUN")
+@click.argument("request_id", metavar="REQUEST")
+@with_options("options", AnswerOptions)
+@adapter_option()
+@router_option(finds_runs=True)
+def respond_command(run_id: str, request_id: str, options: AnswerOptions, adapter: str, router: str | None) -> int:
+    """Answer the input request REQUEST of RUN. The first valid answer wins."""
+    answer = options.answer()
+
+    async def work(client: Client) -> None:
+        response = await client.respond(
+            run_id, request_id, answer, responder="dragoman command line", adapter=adapter
+        )
+        print_lines([[Segment(f"answered; recorded as event {response.sequence}")]])
+
+    return run_connected(router, work)
+
+
+def _json(text: str | None, name: str) -> str:
+    if text is None:
+        return ""
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"not valid JSON: {error}", param_hint=name) from error
+    return text

@@ -1,0 +1,201 @@
+"""``dragoman detect``, ``adapters``, ``describe`` and ``test``: information without a run."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+import click
+from dragoman.cli import values
+from dragoman.cli.commands._options import SetupOptions, json_option, router_option, with_options
+from dragoman.cli.connection.connect import run_connected
+from dragoman.cli.display import detections
+from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
+from dragoman.cli.display.slow_notice import slow_notice
+from dragoman.cli.display.style import Segment, Style
+from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK
+from dragoman.cli.display.text import enum_label, one_line, sanitize, seconds
+from dragoman.client import Client
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
+
+_LEVELS = {event_pb2.SEVERITY_WARNING: ("!", Style.TOOL), event_pb2.SEVERITY_ERROR: ("✗", Style.ERROR)}
+_DETECTION_S = 2.0
+"""How long detection may take before a notice says so."""
+_STATUS_STYLES = {pb.TEST_STATUS_PASS: Style.ASSISTANT, pb.TEST_STATUS_FAIL: Style.ERROR}
+
+
+@click.command("detect")
+@click.argument("adapter", required=False, default="")
+@click.option("--refresh", is_flag=True, help="Detect now, without the cache.")
+@json_option("Print one line of JSON per agent, a Detection.")
+@router_option()
+def detect_command(adapter: str, refresh: bool, as_json: bool, router: str | None) -> int:
+    """Detect installed agents and their logins. No agent is run.
+
+    With ADAPTER the exit code is 0 only if that agent is ready.
+    """
+
+    async def work(client: Client) -> int:
+        async with slow_notice("still detecting agents…", after_s=_DETECTION_S):
+            agents = await client.detect(adapter, refresh=refresh)
+        if as_json:
+            print_json_lines(agents)
+        else:
+            print_lines([*detections.lines(agents), [Segment(detections.counted(agents))]])
+        return EXIT_FAILED if adapter and not all(map(detections.is_ready, agents)) else EXIT_OK
+
+    return run_connected(router, work)
+
+
+@click.command("adapters")
+@click.option("--describe", is_flag=True, help="Start adapters that were never started, to describe them.")
+@json_option("Print one line of JSON per adapter, an AdapterEntry.")
+@router_option()
+def adapters_command(describe: bool, as_json: bool, router: str | None) -> int:
+    """List a router's adapters, including rejected ones with the reason."""
+
+    async def work(client: Client) -> None:
+        response = await client.list_adapters(describe=describe)
+        if as_json:
+            print_json_lines(response.adapters)
+        else:
+            print_lines([line for entry in response.adapters for line in _entry_lines(entry)])
+
+    return run_connected(router, work)
+
+
+def _entry_lines(entry: router_pb2.AdapterEntry) -> list[list[Segment]]:
+    state = enum_label(router_pb2.AdapterState.DESCRIPTOR, entry.state, "ADAPTER_STATE_")
+    source = enum_label(router_pb2.AdapterSource.DESCRIPTOR, entry.source, "ADAPTER_SOURCE_")
+    described = entry.description
+    facts = [state, source]
+    if described.version:
+        facts.insert(0, f"{one_line(described.label)} {one_line(described.version, 40)}")
+    facts.extend(f"also {one_line(alias, 60)}" for alias in described.aliases)
+    if entry.HasField("pid"):
+        facts.append(f"pid {entry.pid}")
+    if entry.live_runs:
+        facts.append(f"{entry.live_runs} live run{'s' if entry.live_runs > 1 else ''}")
+    rejected = entry.state in {router_pb2.ADAPTER_STATE_REFUSED, router_pb2.ADAPTER_STATE_UNAVAILABLE}
+    style = Style.ERROR if rejected else Style.PLAIN
+    lines = [[Segment(one_line(entry.adapter, 60), Style.STRONG), Segment(f"  {', '.join(facts)}", style)]]
+    if entry.reason:
+        lines.append([Segment(f"    {one_line(entry.reason, 600)}", Style.ERROR)])
+    lines.extend([Segment(f"    {one_line(remark, 600)}", Style.ERROR)] for remark in entry.remarks)
+    lines.extend([Segment(f"    {line}", Style.FAINT)] for line in _abilities(described.capabilities))
+    return lines
+
+
+def _abilities(capabilities: event_pb2.Capabilities) -> list[str]:
+    """Return an adapter's capabilities, by the origin of that knowledge."""
+    by_origin: dict[str, list[str]] = {}
+    for item in capabilities.items:
+        origin = enum_label(event_pb2.CapabilityOrigin.DESCRIPTOR, item.origin, "CAPABILITY_ORIGIN_")
+        name = enum_label(event_pb2.Feature.DESCRIPTOR, item.feature, "FEATURE_")
+        by_origin.setdefault(origin, []).append(f"{name} ({one_line(item.note, 120)})" if item.note else name)
+    return [f"capabilities ({origin}): {', '.join(names)}" for origin, names in by_origin.items()]
+
+
+@click.command("describe")
+@click.argument("adapter")
+@json_option("Print the DescribeResponse as JSON, with the configuration schema.")
+@router_option()
+def describe_command(adapter: str, as_json: bool, router: str | None) -> int:
+    """Show ADAPTER's version, capabilities and configuration."""
+
+    async def work(client: Client) -> None:
+        response = await client.describe(adapter)
+        if as_json:
+            print_json(response)
+        else:
+            print_lines(_description(response))
+
+    return run_connected(router, work)
+
+
+def _description(described: pb.DescribeResponse) -> list[list[Segment]]:
+    names = ", ".join([described.adapter, *described.aliases])
+    features = ", ".join(
+        enum_label(event_pb2.Feature.DESCRIPTOR, item.feature, "FEATURE_") for item in described.capabilities.items
+    )
+    models = ", ".join(f"{model.id}{' (default)' if model.is_default else ''}" for model in described.models)
+    facts = {
+        "names": names,
+        "version": f"{described.version} (protocol revision {described.revision})",
+        "features": features,
+        "models": models,
+    }
+    lines = [[Segment(one_line(described.label or described.adapter), Style.STRONG)]]
+    lines.extend([Segment(f"{key:9} {one_line(value, 2000)}")] for key, value in facts.items() if value)
+    lines.extend([Segment(f"setting   {one_line(row, 300)}")] for row in _settings(described.config_schema_json))
+    lines.append([])
+    lines.extend([Segment(row)] for row in sanitize(described.configuration_doc.rstrip()).split("\n"))
+    return lines
+
+
+def _settings(schema_json: str) -> Iterator[str]:
+    """Yield each setting with its type, its default and what it is: the title, else the description's begin."""
+    try:
+        schema = json.loads(schema_json)
+    except ValueError:
+        return
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    for name, about in properties.items() if isinstance(properties, dict) else ():
+        rule = about if isinstance(about, dict) else {}
+        kind = rule.get("type") or (
+            "one of " + ", ".join(map(str, rule["enum"])) if _is_list(rule, "enum") else "any"
+        )
+        facts = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+        if "default" in rule:
+            facts += f", default {json.dumps(rule['default'], ensure_ascii=False)}"
+        if _is_list(schema, "required") and name in schema["required"]:
+            facts += ", required"
+        title = rule.get("title") or str(rule.get("description", "")).partition(". ")[0].removesuffix(".")
+        yield f"{name} ({facts}){f': {title}' if title else ''}"
+
+
+def _is_list(rule: Mapping[str, object], key: str) -> bool:
+    return isinstance(rule.get(key), list)
+
+
+@click.command("test")
+@click.argument("adapter")
+@click.option("--live", is_flag=True, help="Make one short request to the model. Spends a few tokens.")
+@with_options("setup", SetupOptions)
+@json_option("Print the TestEnvironmentResponse as JSON.")
+@router_option()
+def test_command(adapter: str, live: bool, setup: SetupOptions, as_json: bool, router: str | None) -> int:
+    """Check whether a run of ADAPTER with these options can work. Exit code 1 if not."""
+    setup.config()  # reports a wrong call before anything is started
+    env = setup.env()
+
+    async def work(client: Client) -> int:
+        schema = (await client.describe(adapter)).config_schema_json
+        cwd, config = values.directory(setup.cwd), setup.config(schema)
+        request = pb.TestEnvironmentRequest(model=setup.model)
+        response = await client.test_environment(adapter, live=live, cwd=cwd, config=config, env=env, request=request)
+        if as_json:
+            print_json(response)
+        else:
+            print_lines(_checks(response))
+        return EXIT_FAILED if response.status == pb.TEST_STATUS_FAIL else EXIT_OK
+
+    return run_connected(router, work)
+
+
+def _checks(response: pb.TestEnvironmentResponse) -> list[list[Segment]]:
+    lines: list[list[Segment]] = []
+    for check in response.checks:
+        mark, style = _LEVELS.get(check.level, ("✓", Style.ASSISTANT))
+        duration_s = check.duration.ToNanoseconds() / 1e9
+        time = f" ({seconds(duration_s)})" if duration_s >= 0.1 else ""
+        lines.append(
+            [Segment(f"{mark} ", style), Segment(f"{one_line(check.message, 400)} [{one_line(check.code)}]{time}")]
+        )
+        lines.extend([Segment(f"    {row}", Style.FAINT)] for row in sanitize(check.detail).split("\n") if row)
+        if check.hint:
+            lines.append([Segment(f"    {one_line(check.hint, 400)}", style)])
+    status = enum_label(pb.TestStatus.DESCRIPTOR, response.status, "TEST_STATUS_")
+    lines.append(
+        [Segment(f"{one_line(response.adapter)}: {status}", _STATUS_STYLES.get(response.status, Style.TOOL))]
+    )
+    return lines

@@ -1,0 +1,67 @@
+"""A client of the router that the user names, of the user's router, or of one in this process."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import click
+from dragoman.cli.command_error import CommandError
+from dragoman.cli.errors import error_report
+from dragoman.client import Client, DragomanError
+from dragoman.protocol.addresses import AddressError, parse_address
+from dragoman.protocol.dialing import is_served
+from dragoman.protocol.private import default_address
+
+
+@contextlib.asynccontextmanager
+async def connected(router: str | None, *, debug: bool = False) -> AsyncIterator[Client]:
+    """Yield a client.
+
+    Args:
+        router: an address; ``None`` for this user's router, or if none is running, for one in this process, which
+            stops when the block ends.
+        debug: show the log of the router in this process.
+
+    Raises:
+        CommandError: a call failed inside the block.
+        click.BadParameter: the address is invalid.
+    """
+    # The kernel may deliver SIGINT to one of gRPC's threads, which would not wake the loop. Any handler that the loop
+    # installs sets the wake-up descriptor: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, lambda: None)
+    async with contextlib.AsyncExitStack() as stack:
+        if router is None and is_served(default_address()):
+            address = default_address()
+        elif router is None:
+            # Imported late: the router loads the server half of everything, which a client does not need.
+            from dragoman.cli.connection.embedded_router import embedded_router  # noqa: PLC0415
+
+            address = await stack.enter_async_context(embedded_router(debug=debug))
+        else:
+            address = _checked(router)
+        try:
+            yield await stack.enter_async_context(Client(address))
+        except DragomanError as error:
+            raise CommandError(error_report(error, address=address)) from error
+
+
+def _checked(address: str) -> str:
+    try:
+        return str(parse_address(address))
+    except AddressError as error:
+        raise click.BadParameter(str(error), param_hint="--router") from error
+
+
+def run_connected(router: str | None, work: Callable[[Client], Awaitable[int | None]], *, debug: bool = False) -> int:
+    """Run ``work`` with a client, in a new event loop; return its exit code, or 0 if it returns none.
+
+    Raises:
+        CommandError: a call failed.
+    """
+
+    async def main() -> int:
+        async with connected(router, debug=debug) as client:
+            return await work(client) or 0
+
+    return asyncio.run(main())

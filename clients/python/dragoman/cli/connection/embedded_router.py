@@ -1,0 +1,151 @@
+"""The routers of this program: the embedded one of ``dragoman run``, and that of ``dragoman serve``.
+
+No other module of the command line imports `dragoman.router`.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from dragoman.cli.command_error import CommandError
+from dragoman.cli.display import detections
+from dragoman.cli.display.printing import print_lines
+from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
+from dragoman.cli.errors import ErrorReport
+from dragoman.protocol.addresses import AddressError, parse_address
+from dragoman.protocol.logs import configure_logs
+from dragoman.router.app import Router, RouterConfig, StoreError, run_router
+from dragoman.v1 import adapter_pb2
+
+__all__ = ["RouterConfig", "embedded_router", "serve"]
+
+_PREFIX: Final = "dragoman-"
+_SOCKET: Final = "router.sock"
+_NEW_S: Final = 60.0
+"""In a folder that is not older, a router may be starting."""
+
+
+@contextlib.asynccontextmanager
+async def embedded_router(*, debug: bool = False) -> AsyncIterator[str]:
+    """Run a router in this process, on a private socket; yields its address.
+
+    The processes that it started have ended when the block ends.
+
+    Args:
+        debug: show its log.
+
+    Raises:
+        CommandError: its directories cannot be created, or the run log cannot be used.
+    """
+    configure_logs("console", level="info" if debug else "critical")
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            parent = Path(_short_directory() or tempfile.gettempdir())
+            _tidy(parent)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent))
+            # It runs for one command only: recovery of other routers' runs is left to a router that keeps running.
+            config = RouterConfig(listen=(f"unix:{Path(folder) / _SOCKET}",), takes_over=False)
+            router = await stack.enter_async_context(Router(config))
+        except AddressError as error:
+            raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+        except OSError as error:
+            raise CommandError(_no_directory(error)) from error
+        except StoreError as error:
+            raise CommandError(_no_log(error)) from error
+        yield router.addresses[0]
+
+
+def _tidy(parent: Path) -> None:
+    """Remove the folders of embedded routers that were killed: no process holds the lock of the socket."""
+    for lock in parent.glob(f"{_PREFIX}*/{_SOCKET}.lock"):
+        with contextlib.suppress(OSError):
+            folder = lock.parent.lstat()
+            if (
+                stat.S_ISDIR(folder.st_mode)
+                and folder.st_uid == os.getuid()
+                and time.time() - folder.st_mtime > _NEW_S
+            ):
+                _remove_unless_locked(lock)
+
+
+def _remove_unless_locked(lock: Path) -> None:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock.parent)
+    finally:
+        os.close(descriptor)
+
+
+def _no_directory(error: OSError) -> ErrorReport:
+    return ErrorReport(
+        f"cannot create the directory {error.filename}: {error.strerror}" if error.filename else str(error),
+        hint="set XDG_STATE_HOME to a writable directory, or give 'dragoman serve' a --state-dir",
+        exit_code=EXIT_USAGE,
+    )
+
+
+def _no_log(error: StoreError, run_log: str = "") -> ErrorReport:
+    hint = "set XDG_STATE_HOME to another directory, or give 'dragoman serve' another --run-log or --state-dir"
+    if "full" in str(error):
+        hint = f"free disk space, or {hint}"
+    if "://" in run_log:
+        hint = "" if error.is_lasting else "check that the server of --run-log is running and accepts this user"
+    return ErrorReport(str(error), hint=hint, exit_code=EXIT_FAILED)
+
+
+def _short_directory() -> str | None:
+    """Return the parent of temporary directories: the default, unless its path is too long for a socket."""
+    try:
+        parse_address(f"unix:{tempfile.gettempdir()}/dragoman-XXXXXXXX/router.sock")
+    except AddressError:
+        return "/tmp"  # noqa: S108 - a new directory of mode 0700 is created in it
+    return None
+
+
+def serve(config: RouterConfig) -> None:
+    """Run a router until SIGTERM or SIGINT, and print its addresses to standard output.
+
+    Raises:
+        AddressError: an address is in use, or would need TLS.
+        CommandError: its directories cannot be created, or the run log cannot be used.
+        OSError: standard output cannot be written.
+    """
+    is_ready = False
+
+    def announce(addresses: Sequence[str]) -> None:
+        nonlocal is_ready
+        is_ready = True
+        _announce(addresses)
+
+    try:
+        run_router(config, on_ready=announce, on_detected=_report if _is_for_people(config) else None)
+    except OSError as error:
+        if is_ready:
+            raise
+        raise CommandError(_no_directory(error)) from error
+    except StoreError as error:
+        raise CommandError(_no_log(error, config.run_log)) from error
+
+
+def _is_for_people(config: RouterConfig) -> bool:
+    """Return whether the log on standard error is for people."""
+    return config.log_format == "console" or (config.log_format == "auto" and sys.stderr.isatty())
+
+
+def _report(found: Sequence[adapter_pb2.Detection]) -> None:
+    with contextlib.suppress(OSError):  # standard error is closed
+        print_lines(detections.report(found), stream=sys.stderr)
+
+
+def _announce(addresses: Sequence[str]) -> None:
+    sys.stdout.write("".join(f"listening on {address}\n" for address in addresses))
+    sys.stdout.flush()

@@ -1,0 +1,1 @@
+"""What is shown: events as styled text, tables, the last line of a run."""

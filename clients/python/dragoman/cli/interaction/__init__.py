@@ -1,0 +1,1 @@
+"""One run at a terminal: its events, its questions, Ctrl-C."""

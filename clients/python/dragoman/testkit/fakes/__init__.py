@@ -1,0 +1,1 @@
+"""Stand-ins: a scripted server of the contract, and an agent program that records what it emits."""

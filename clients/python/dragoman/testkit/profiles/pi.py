@@ -1,0 +1,27 @@
+"""pi, the coding agent."""
+
+from typing import Final
+
+from dragoman.testkit.profiles.agent_profile import AgentProfile, NativeTool
+
+PI: Final = AgentProfile(
+    executable="pi",
+    config=".pi/agent",
+    environment={"PI_CODING_AGENT_DIR": "{config}", "PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+    model={"SCRIPTED_API_KEY": "{key}"},
+    model_files={
+        ".pi/agent/models.json": '{{"providers": {{"scripted": {{"baseUrl": "{url}/v1", "apiKey": "SCRIPTED_API_KEY",'
+        ' "api": "openai-completions", "models": ['
+        '{{"id": "scripted-1", "name": "Scripted 1", "reasoning": true, "input": ["text"],'
+        ' "cost": {{"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1}},'
+        ' "contextWindow": 200000, "maxTokens": 32000}}]}}}}}}',
+        ".pi/agent/settings.json": '{{"defaultProvider": "scripted", "defaultModel": "scripted-1"}}',
+    },
+    tools={
+        "write": NativeTool("write", {"path": "path", "content": "content"}),
+        "read": NativeTool("read", {"path": "path"}),
+        "edit": NativeTool("edit", {"path": "path", "oldText": "old", "newText": "new"}),
+        "shell": NativeTool("bash", {"command": "command"}),
+        "background": NativeTool("bash", {"command": "command"}),
+    },
+)

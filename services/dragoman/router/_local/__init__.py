@@ -1,1 +1,0 @@
-"""The ports on this machine: processes under guards, entry points and manifests, files."""

@@ -1,1 +1,0 @@
-"""gRPC on both sides: the services, the connections to adapters, and the pump between them."""

@@ -1,0 +1,1 @@
+"""Adapters: discovery, processes under guards, configured addresses, and the channels to them."""

@@ -1,0 +1,108 @@
+"""What serves the calls for an adapter: a living process, started or reached when a call needs it."""
+
+import abc
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.adapters.channel import unavailable
+from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.adapters.registry import AdapterRecord
+from dragoman.router.model.tasks import first_of
+from dragoman.v1 import router_pb2
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class AdapterBackend(abc.ABC):
+    """Gives calls a living process of one adapter.
+
+    Args:
+        record: the registry's entry, which is kept up to date here.
+        scene: what the parts of the router share.
+    """
+
+    def __init__(self, record: AdapterRecord, scene: RouterContext) -> None:
+        self.record = record
+        self._scene = scene
+        self.uses = 0
+        """How many calls and runs have a process, or wait for one."""
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[AdapterInstance]:
+        """Use a living process of this adapter while the block runs; it is started if need be.
+
+        Raises:
+            DragomanError: ADAPTER_UNAVAILABLE or ADAPTER_REFUSED.
+        """
+        self.uses += 1
+        try:
+            instance = await self._serving()
+            with instance.used():
+                yield instance
+        finally:
+            self.uses -= 1
+
+    @property
+    @abc.abstractmethod
+    def is_up(self) -> bool:
+        """Whether there is a process that could know a run."""
+
+    def lose(self, instance: AdapterInstance) -> None:  # noqa: B027 - only launched processes have an owner
+        """Note that another router has taken over a process of this adapter, with its runs."""
+
+    async def end_if_deaf(self, instance: AdapterInstance) -> None:  # noqa: B027 - as above
+        """End a launched process, with all its agents, if it no longer answers.
+
+        Its guard keeps it because it lives, and it would receive no Cancel.
+        """
+
+    @abc.abstractmethod
+    async def stop(self, grace_s: float) -> None:
+        """Stop it: a process that was launched here ends within ``grace_s`` seconds or is killed."""
+
+    @abc.abstractmethod
+    async def _acquire(self) -> AdapterInstance:
+        """Return the present process, starting or reaching it if need be."""
+
+    async def _serving(self) -> AdapterInstance:
+        if self.record.is_rejected:
+            raise self.refusal()
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + self._scene.timing.patience_s
+        while True:
+            instance = await self._acquire()
+            if instance.serving.is_set():
+                return instance
+            if loop.time() >= patient_until:
+                raise self.unavailable(self.record.reason or instance.gone_because)
+            # Either it is back, or another process replaces it.
+            await first_of(
+                asyncio.ensure_future(instance.serving.wait()),
+                asyncio.ensure_future(instance.gone.wait()),
+                timeout_s=patient_until - loop.time(),
+            )
+
+    def refusal(self) -> DragomanError:
+        """Return the error for a call to a rejected adapter."""
+        return DragomanError(
+            Reason.ADAPTER_REFUSED,
+            f"Adapter {self.record.type!r} is rejected: {self.record.reason.rstrip('.')}.",
+            {"adapter": self.record.type},
+        )
+
+    def unavailable(self, why: str, retry_after_s: float = 1.0) -> DragomanError:
+        """Return the error for a call that gets no process."""
+        error = unavailable(f"Adapter {self.record.type!r} {why}.", max(retry_after_s, 0.1))
+        error.metadata = {"adapter": self.record.type}
+        return error
+
+    def set_state(self, state: router_pb2.AdapterState.ValueType, reason: str = "") -> None:
+        """Set the state of the adapter, and notify those that watch the list."""
+        # Only a later description that is valid ends a rejection.
+        if not self.record.is_rejected or state == router_pb2.ADAPTER_STATE_READY:
+            self.record.state, self.record.reason = state, reason
+        self._scene.changes.notify()

@@ -1,0 +1,46 @@
+"""What all parts of the running router share."""
+
+from dataclasses import dataclass, field
+
+import structlog
+from dragoman.protocol.limits import DEFAULT_GRACE_S, REATTACH_S
+from dragoman.router.adapters.ports import DescriptionStore, Launcher
+from dragoman.router.adapters.registry import AdapterRegistry
+from dragoman.router.model.ports import Clock, Processes
+from dragoman.router.model.tasks import Changes, Tasks
+
+_log = structlog.get_logger("dragoman.router")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things may take, in seconds."""
+
+    start_s: float = 30.0
+    """From launch to ready."""
+    idle_s: float = 300.0
+    """How long a launched adapter is kept without a run and without a call."""
+    stop_s: float = DEFAULT_GRACE_S + 5.0
+    """How long a launched adapter may take to drain when it is let go."""
+    patience_s: float = 2.0
+    """How long a call waits for an adapter that is about to come back."""
+    learn_s: float = 10.0
+    """How long a call with an unknown name may wait for configured addresses that were not reached yet."""
+    reattach_s: float = REATTACH_S
+    """How long a run whose stream broke is tried to be followed, before it is LOST."""
+    detect_s: float = 30.0
+    """How long one adapter's Detect may take when several are asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterContext:
+    """What all parts of the running router share."""
+
+    directory: AdapterRegistry
+    launcher: Launcher
+    descriptions: DescriptionStore
+    clock: Clock
+    processes: Processes
+    timing: Timing
+    tasks: Tasks = field(default_factory=Tasks)
+    changes: Changes = field(default_factory=Changes)

@@ -1,0 +1,129 @@
+"""When a detection may be cached, and when a cached one is valid.
+
+A cached detection is valid while the router's version and the executable's time and size are the same and it is not
+too old. A missing or expired login is what people fix before they detect again, so a detection that is not good is
+valid for one minute only, and only while its environment is the same.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.v1 import adapter_pb2 as pb
+from google.protobuf.message import DecodeError
+
+_USABLE_AUTH = frozenset({pb.AUTH_STATE_OK, pb.AUTH_STATE_NOT_NEEDED, pb.AUTH_STATE_UNKNOWN})
+
+
+BAD_TTL_S = 60.0
+"""How long a detection is cached that reports something to fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """Distinguishes versions of a file."""
+
+    mtime_ns: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDetection:
+    """One detection, with what its validity depends on."""
+
+    stored_at: float
+    """Seconds since the epoch."""
+    router_version: str
+    file_mark: FileMark | None
+    """Of the executable; ``None`` if the adapter needs none."""
+    detection: bytes
+    """A serialized ``Detection``."""
+    environment: str = ""
+    """A digest of the environment, for a detection that is not good; empty for a good one."""
+    requires_settings: bool = False
+    """Whether the adapter's schema requires settings."""
+
+    def is_fresh(
+        self, now: float, ttl_s: float, router_version: str, mark: FileMark | None, environment: str
+    ) -> bool:
+        """Return whether it is valid.
+
+        Args:
+            now: the time.
+            ttl_s: the maximum age.
+            router_version: the version of this router.
+            mark: the present mark of the executable; ``None`` if there is none.
+            environment: the present digest of the environment.
+        """
+        if self.environment:
+            ttl_s = min(ttl_s, BAD_TTL_S)
+        # After the clock was set back an entry must not be valid for ever.
+        is_young = 0 <= now - self.stored_at < ttl_s
+        is_same = self.environment in {"", environment}
+        return is_young and is_same and router_version == self.router_version and mark == self.file_mark
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "stored_at": self.stored_at,
+            "router_version": self.router_version,
+            "mark": None if self.file_mark is None else [self.file_mark.mtime_ns, self.file_mark.size],
+            "detection": base64.b64encode(self.detection).decode(),
+            "environment": self.environment,
+            "requires_settings": self.requires_settings,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "CachedDetection":
+        """Create it from the JSON object that ``to_json`` returned.
+
+        Raises:
+            ValueError: the value is invalid.
+        """
+        try:
+            mark = value["mark"]
+            data = base64.b64decode(value["detection"], validate=True)
+            pb.Detection.FromString(data)
+            return cls(
+                stored_at=float(value["stored_at"]),
+                router_version=str(value["router_version"]),
+                file_mark=None if mark is None else FileMark(int(mark[0]), int(mark[1])),
+                detection=data,
+                environment=str(value.get("environment", "")),
+                requires_settings=value.get("requires_settings") is True,
+            )
+        except (KeyError, TypeError, IndexError, binascii.Error, DecodeError) as error:
+            raise ValueError("not a cached detection") from error
+
+
+def may_use_cache(request: pb.DetectRequest) -> bool:
+    """Return whether the cache may answer: not for a request with an environment or settings of its own."""
+    return not request.refresh and may_cache_response(request)
+
+
+def may_cache_response(request: pb.DetectRequest) -> bool:
+    """Return whether the response is valid for other requests."""
+    return not request.env and not request.HasField("config")
+
+
+def is_conclusive(detection: pb.Detection) -> bool:
+    """Return whether a detection, good or not, is complete: nothing timed out, failed or was unreachable."""
+    return not detection.problems
+
+
+def is_cacheable(detection: pb.Detection, mark: FileMark | None) -> bool:
+    """Return whether a detection is good and may be cached for long.
+
+    Args:
+        detection: the detection.
+        mark: the mark of its executable; ``None`` if that is not readable.
+    """
+    needs_file = detection.confidence != pb.DETECTION_CONFIDENCE_NOT_APPLICABLE or bool(detection.executable)
+    return (
+        detection.available
+        and not detection.problems
+        and detection.auth in _USABLE_AUTH
+        and (mark is not None or not needs_file)
+    )

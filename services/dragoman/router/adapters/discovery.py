@@ -1,0 +1,173 @@
+"""Discovery of adapters: entry points, manifests, configured addresses.
+
+An **entry point** of group ``dragoman.adapters`` is launched as ``dragoman adapter serve``, never imported by the
+router. Entry points of group ``dragoman.adapter_aliases`` (``alias = "type"``) declare its aliases, so that they are
+known before the adapter is started.
+
+A **manifest** names any command, in any language. TOML or JSON::
+
+    type = "my_agent"                      # [a-z][a-z0-9_]*, the name that callers use
+    command = ["./bin/my-agent", "serve"]  # paths like ./x are relative to the manifest's folder
+    aliases = ["my-agent"]                 # optional; further aliases in Describe take effect once it has started
+    env = { MY_AGENT_MODE = "quiet" }      # optional; overrides the router's own variables
+
+The command reads its address (``unix:/path``) from ``DRAGOMAN_LISTEN``, serves ``AdapterService`` and health there,
+and ends on SIGTERM. ``ListAdapters`` reports what is wrong with a manifest; other adapters are not affected.
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from dragoman.protocol.addresses import AddressError, check_local
+from dragoman.protocol.identity import is_adapter_type
+from dragoman.router.adapters.descriptions import installed_identity, manifest_identity
+from dragoman.router.adapters.registry import AdapterSpec, LaunchSpec
+from dragoman.v1 import router_pb2
+
+GROUP = "dragoman.adapters"
+"""The group of entry points that name adapters."""
+ALIASES = "dragoman.adapter_aliases"
+"""The group of entry points whose names are aliases and whose values are types."""
+
+ADAPTER_VARIABLE = "DRAGOMAN_ADAPTER"
+"""The environment variable that names the adapter to ``dragoman adapter serve``."""
+
+_KEYS = {"type", "command", "env", "aliases"}
+_SUFFIXES = {".toml", ".json"}
+
+
+class _ManifestError(ValueError):
+    """The manifest is invalid; the message says why."""
+
+
+def entry_point_specs(
+    names: Iterable[str] | None = None, aliases: Iterable[EntryPoint] | None = None
+) -> list[AdapterSpec]:
+    """Return the adapters that are installed as entry points.
+
+    Args:
+        names: types to use instead of the installed ones.
+        aliases: entry points to use instead of the installed ones.
+    """
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    declared = entry_points(group=ALIASES) if aliases is None else aliases
+    by_type: dict[str, set[str]] = {}
+    for alias in declared:
+        by_type.setdefault(alias.value, set()).add(alias.name)
+    found = installed if names is None else names
+    return [
+        _entry_point_spec(name, tuple(sorted(by_type.get(name, ()))), installed.get(name)) for name in sorted(found)
+    ]
+
+
+def _entry_point_spec(name: str, aliases: tuple[str, ...], entry: EntryPoint | None) -> AdapterSpec:
+    # -P: a file in the working directory must not shadow one of our modules.
+    # The command line does not contain the type, as it is often the agent's name: an agent that kills processes by
+    # its own name would kill its adapter.
+    serve = (sys.executable, "-P", "-m", "dragoman.cli.main", "adapter", "serve")
+    problem = (
+        "" if is_adapter_type(name) else "the name of its entry point is not a valid adapter type: [a-z][a-z0-9_]*"
+    )
+    return AdapterSpec(
+        name,
+        router_pb2.ADAPTER_SOURCE_ENTRY_POINT,
+        aliases,
+        LaunchSpec(serve, {ADAPTER_VARIABLE: name}),
+        problem=problem,
+        identity=installed_identity(entry) if entry is not None else "",
+    )
+
+
+def manifest_specs(paths: Iterable[Path]) -> list[AdapterSpec]:
+    """Return the adapters that manifests name; an invalid manifest becomes a spec with a problem.
+
+    Args:
+        paths: files, or folders whose ``.toml`` and ``.json`` files are read in order of their names.
+    """
+    return [_manifest_spec(file) for path in paths for file in _files(path)]
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and not file.name.startswith("."))
+
+
+def _manifest_spec(path: Path) -> AdapterSpec:
+    source = router_pb2.ADAPTER_SOURCE_MANIFEST
+    try:
+        content = _read(path)
+        name = _checked_type(content)
+        launch = LaunchSpec(_command(content, path.parent), _env(content))
+        identity = manifest_identity(json.dumps(content), launch.command, launch.env)
+        return AdapterSpec(name, source, _strings(content, "aliases"), launch, origin=path.name, identity=identity)
+    except _ManifestError as error:
+        return AdapterSpec(path.stem, source, origin=path.name, problem=f"manifest {path.name}: {error}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+        content = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
+    except OSError as error:
+        raise _ManifestError(f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise _ManifestError(f"is not valid {kind}") from error
+    if not isinstance(content, dict):
+        raise _ManifestError("must be an object")
+    unknown = sorted(set(content) - _KEYS)
+    if unknown:
+        raise _ManifestError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+    return content
+
+
+def _checked_type(content: dict[str, Any]) -> str:
+    name = content.get("type")
+    if not isinstance(name, str) or not is_adapter_type(name):
+        raise _ManifestError("type must be a string such as my_agent: [a-z][a-z0-9_]*, at most 64 characters")
+    return name
+
+
+def _strings(content: dict[str, Any], key: str) -> tuple[str, ...]:
+    value = content.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise _ManifestError(f"{key} must be a list of strings")
+    return tuple(value)
+
+
+def _command(content: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    command = _strings(content, "command")
+    if not command:
+        raise _ManifestError('command must be a list of strings, e.g. ["my-agent", "serve"]')
+    # PATH resolves a bare program name; joining keeps a path that is already absolute.
+    return tuple(
+        str(folder.absolute() / part) if part.startswith(("./", "../")) or (number == 0 and "/" in part) else part
+        for number, part in enumerate(command)
+    )
+
+
+def _env(content: dict[str, Any]) -> dict[str, str]:
+    env = content.get("env", {})
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise _ManifestError("env must map names to strings")
+    return dict(env)
+
+
+def address_specs(addresses: Iterable[str]) -> list[AdapterSpec]:
+    """Return the adapters at configured addresses."""
+    return [_address_spec(text) for text in addresses]
+
+
+def _address_spec(text: str) -> AdapterSpec:
+    source = router_pb2.ADAPTER_SOURCE_ADDRESS
+    try:
+        address = str(check_local(text))
+    except AddressError as error:
+        return AdapterSpec(text, source, problem=str(error))
+    return AdapterSpec(address, source, address=address)

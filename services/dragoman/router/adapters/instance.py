@@ -1,0 +1,74 @@
+"""One process of an adapter, as calls and runs use it."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+from dragoman.router.adapters.channel import AdapterChannel
+from dragoman.v1 import adapter_pb2
+
+
+class AdapterInstance:
+    """A process that answered Describe. A run is assigned to it; another process gets another instance.
+
+    Args:
+        link: the channel to it.
+        description: its description.
+    """
+
+    def __init__(self, channel: AdapterChannel, description: adapter_pb2.DescribeResponse) -> None:
+        self.channel = channel
+        self.instance_id = description.instance_id
+        self.adapter = description.adapter
+        self.serving = asyncio.Event()
+        """Set while it is connected and says SERVING."""
+        self.serving.set()
+        self.gone = asyncio.Event()
+        """Set once this process is known not to answer ever again."""
+        self.gone_because = ""
+        self._on_gone: set[Callable[[], object]] = set()
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+        self._unused_since = asyncio.get_running_loop().time()
+
+    def leave(self, because: str) -> None:
+        """Note that this process will never answer again; the first reason counts."""
+        if not self.gone.is_set():
+            self.gone_because = because
+            self.serving.clear()
+            self.gone.set()
+            for call in tuple(self._on_gone):
+                call()
+
+    @contextlib.contextmanager
+    def when_gone(self, call: Callable[[], object]) -> Iterator[None]:
+        """Have this called should the process go while the block runs, or be gone already."""
+        if self.gone.is_set():
+            call()
+        self._on_gone.add(call)
+        try:
+            yield
+        finally:
+            self._on_gone.discard(call)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Count a user while the block runs."""
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                self._unused_since = asyncio.get_running_loop().time()
+                self._unused.set()
+
+    def idle_s(self, now: float) -> float:
+        """Return for how many seconds it has been unused, at this time of the event loop; 0 while it is used."""
+        return 0.0 if self._users else max(0.0, now - self._unused_since)
+
+    async def unused(self) -> None:
+        """Wait until no call and no run uses it."""
+        await self._unused.wait()

@@ -1,0 +1,144 @@
+"""All adapters of the router, by name."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.registry import AdapterRecord
+from dragoman.router.adapters.remote import RemoteAdapter
+from dragoman.router.adapters.supervisor import ProcessSupervisor
+from dragoman.router.model.tasks import first_of
+from dragoman.v1 import router_pb2
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class AdapterPool:
+    """The backends of all adapters.
+
+    Args:
+        scene: what the parts of the router share.
+    """
+
+    def __init__(self, scene: RouterContext) -> None:
+        self._registry = scene.directory
+        self._timing = scene.timing
+        for record in self._registry.records:
+            if (kept := scene.descriptions.load(record.spec.identity)) is not None:
+                self._registry.restore(record, kept)
+        self._backends: dict[AdapterRecord, AdapterBackend] = {
+            record: ProcessSupervisor(record, scene)
+            if record.spec.launch is not None
+            else RemoteAdapter(record, scene)
+            for record in self._registry.records
+        }
+
+    def begin(self) -> None:
+        """Connect to the configured addresses, and log which adapters are rejected."""
+        for record, backend in self._backends.items():
+            if isinstance(backend, RemoteAdapter) and not record.is_rejected:
+                backend.begin()
+        for record in self._backends:
+            if record.is_rejected:
+                _log.warning("adapter refused", adapter=record.type, reason=record.reason)
+
+    @property
+    def backends(self) -> list[AdapterBackend]:
+        """The backends of all adapters that are not rejected, by type."""
+        usable = [backend for record, backend in self._backends.items() if not record.is_rejected]
+        return sorted(usable, key=lambda backend: backend.record.type)
+
+    def entries(self) -> list[router_pb2.AdapterEntry]:
+        """Return all adapters as ``ListAdapters`` shows them, without what the router says of their runs."""
+        return self._registry.entries()
+
+    def similar_names(self, name: str) -> list[str]:
+        """Return known names that a wrong one may have meant."""
+        return self._registry.similar_names(name)
+
+    def present(self, name: str) -> AdapterBackend | None:
+        """Return the adapter with this name, if the name is known by now."""
+        record = self._registry.find(name)
+        return self._backends[record] if record is not None else None
+
+    def at_address(self, address: str) -> AdapterBackend | None:
+        """Return the adapter at a configured address, whatever it turns out to be."""
+        return next((one for record, one in self._backends.items() if record.spec.address == address), None)
+
+    async def get(self, name: str) -> AdapterBackend:
+        """Return the adapter with this type or alias. A rejected one is returned too.
+
+        Raises:
+            DragomanError: ADAPTER_REQUIRED or ADAPTER_NOT_FOUND.
+        """
+        self.require(name)
+        backend = await self.find(name)
+        if backend is None:
+            near = self.similar_names(name)
+            hint = f"did you mean {' or '.join(near)}?" if near else "ListAdapters lists the available ones."
+            metadata = {"adapter": name[:200], "did_you_mean": ",".join(near)}
+            raise DragomanError(Reason.ADAPTER_NOT_FOUND, f"Adapter {name[:200]!r} not found; {hint}", metadata)
+        return backend
+
+    def require(self, name: str) -> None:
+        """Raise ADAPTER_REQUIRED if no adapter is named."""
+        if not name:
+            known = ", ".join(self._registry.types())
+            raise DragomanError(
+                Reason.ADAPTER_REQUIRED, f"The request names no adapter; available: {known or 'none'}."
+            )
+
+    async def find(self, name: str) -> AdapterBackend | None:
+        """Return the adapter with this type or alias; ``None`` if there is none."""
+        if self.present(name) is None:
+            # No adapter is started for it: a typo must cost nothing. The name of a remote one is known once it was
+            # reached.
+            await self.tried()
+        return self.present(name)
+
+    async def learn(self) -> None:
+        """Ask all adapters for their descriptions that are unknown, starting them if need be."""
+        asking = [asyncio.ensure_future(self._learn(backend)) for backend in self.backends]
+        if asking:
+            # A slow one goes on being asked; this call does not wait for it.
+            await asyncio.wait(asking, timeout=self._timing.learn_s)
+
+    async def tried(self) -> None:
+        """Wait until each configured address was reached, or was tried for long enough."""
+        trying = [asyncio.ensure_future(one.tried.wait()) for one in self.backends if isinstance(one, RemoteAdapter)]
+        if trying:
+            await asyncio.wait(trying, timeout=self._timing.learn_s)
+            for wait in trying:
+                wait.cancel()
+
+    async def _learn(self, backend: AdapterBackend) -> None:
+        if isinstance(backend, RemoteAdapter):
+            await backend.tried.wait()
+        elif backend.record.description is None:
+            try:
+                async with backend.use():
+                    pass
+            except DragomanError:
+                return  # its state says why
+
+    async def stop_launched(self, hurry: asyncio.Event) -> None:
+        """Stop all launched processes: gracefully, until ``hurry`` is set."""
+        launched = [backend for backend in self._backends.values() if isinstance(backend, ProcessSupervisor)]
+        stop_s = 0.0 if hurry.is_set() else self._timing.stop_s
+        stopping = asyncio.ensure_future(_all(backend.stop(stop_s) for backend in launched))
+        await first_of(asyncio.shield(stopping), asyncio.ensure_future(hurry.wait()))
+        if not stopping.done():
+            await _all(backend.stop(0.0) for backend in launched)
+        await stopping
+
+    async def stop(self) -> None:
+        """Stop all processes at once, and close all connections."""
+        await _all(backend.stop(0.0) for backend in self._backends.values())
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
+    await asyncio.gather(*work)

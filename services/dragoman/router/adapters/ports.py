@@ -1,0 +1,96 @@
+"""The interfaces through which adapters are launched, and what is known of them is cached."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from dragoman.router.adapters.detection import CachedDetection, FileMark
+from dragoman.router.adapters.registry import LaunchSpec
+
+
+class LaunchError(Exception):
+    """An adapter could not be started; the message is for people and contains no environment."""
+
+
+class Launched(Protocol):
+    """An adapter process that a router launched."""
+
+    @property
+    def address(self) -> str:
+        """The address that it listens on."""
+
+    @property
+    def pid(self) -> int:
+        """The adapter's process id."""
+
+    @property
+    def guard_pid(self) -> int:
+        """The process id of its guard."""
+
+    @property
+    def log_path(self) -> str:
+        """The file with its output."""
+
+    async def ended(self) -> str:
+        """Wait until the process has ended, and return how, e.g. ``exited with code 3``."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Terminate it, kill its process tree after ``grace_s`` seconds, and wait until the tree is gone."""
+
+    def leave(self) -> None:
+        """Disconnect without stopping it, as another router uses it."""
+
+
+class Launcher(Protocol):
+    """Starts adapters."""
+
+    async def launch(self, name: str, spec: LaunchSpec) -> Launched:
+        """Start an adapter under a guard that outlives this process.
+
+        Args:
+            name: the adapter's type, for paths and logs.
+            spec: the command to start.
+
+        Raises:
+            LaunchError: it did not start.
+        """
+
+    async def adopt(self, address: str) -> Launched | None:
+        """Adopt an adapter of a router that is gone; ``None`` if the adapter is gone, too.
+
+        Args:
+            address: the address that it listens on.
+        """
+
+
+class DescriptionStore(Protocol):
+    """Caches the descriptions of adapters for the time when none of their processes runs."""
+
+    def load(self, identity: str) -> bytes | None:
+        """Return the last description, a serialized ``DescribeResponse``, that was saved under this identity.
+
+        Args:
+            identity: ``AdapterSpec.identity``; empty for an adapter whose description is not cached.
+        """
+
+    def save(self, identity: str, description: bytes) -> None:
+        """Save a description. A failure is logged, not raised, as this is only a cache."""
+
+
+class DetectionStore(Protocol):
+    """Caches detections across restarts."""
+
+    def load(self) -> Mapping[str, CachedDetection]:
+        """Return the cached detections by adapter type, without unreadable ones."""
+
+    def save(self, entries: Mapping[str, CachedDetection]) -> None:
+        """Replace the cache. A failure is logged, not raised, as this is only a cache."""
+
+    def mark(self, path: str) -> FileMark | None:
+        """Return the mark of a file; ``None`` if it does not exist."""
+
+    def environment(self, config_dir: str) -> str:
+        """Return a digest that changes when an agent is installed or logged in, or a variable is set.
+
+        Args:
+            config_dir: the agent's config directory; empty if it has none.
+        """

@@ -1,0 +1,252 @@
+"""The registry of adapters and their names.
+
+A name, whether a type or an alias, belongs to the first adapter that claims it. A later adapter with the same name
+is rejected and listed with the reason; the first one is not affected. An adapter that is rejected for another reason
+keeps its names, so that callers get that reason.
+
+A launched adapter claims its configured name and declared aliases before it is started, and further aliases once its
+description is known, from this or an earlier start. An adapter at a configured address has no name before that.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dragoman.protocol.identity import is_adapter_type, near_names
+from dragoman.router.adapters.logins import NO_TRAITS, SchemaTraits, read_schema_traits
+from dragoman.v1 import adapter_pb2, router_pb2
+from google.protobuf.message import DecodeError
+
+MIN_REVISION = 1
+"""The oldest revision of the protocol that this router can use."""
+
+_LONGEST_ALIAS = 128
+_SOURCES = {
+    router_pb2.ADAPTER_SOURCE_ENTRY_POINT: "entry point",
+    router_pb2.ADAPTER_SOURCE_MANIFEST: "manifest",
+    router_pb2.ADAPTER_SOURCE_ADDRESS: "address",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """How an adapter is started."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that override those of the router."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """One adapter, as it was configured."""
+
+    name: str
+    """The type; for an address the address."""
+    source: router_pb2.AdapterSource.ValueType
+    aliases: tuple[str, ...] = ()
+    launch: LaunchSpec | None = None
+    address: str = ""
+    """Its address; empty for a launched adapter."""
+    origin: str = ""
+    """The source of this specification, for people."""
+    problem: str = ""
+    """Why it is unusable; empty if it is usable."""
+    identity: str = ""
+    """The key of its cached description, which changes with each upgrade. Empty: its description is not cached."""
+
+
+@dataclass(eq=False, slots=True)
+class AdapterRecord:
+    """The present state of one adapter."""
+
+    spec: AdapterSpec
+    number: int
+    """Its position in the configuration."""
+    state: router_pb2.AdapterState.ValueType = router_pb2.ADAPTER_STATE_IDLE
+    reason: str = ""
+    description: adapter_pb2.DescribeResponse | None = None
+    traits: SchemaTraits = NO_TRAITS
+    """The traits of the schema in ``description``; none without a description."""
+    names: frozenset[str] = frozenset()
+    address: str = ""
+    pid: int | None = None
+    guard_pid: int | None = None
+    live_runs: int = 0
+    restarts: int = 0
+
+    @property
+    def type(self) -> str:
+        """Its type, or its configured name while the type is unknown."""
+        return self.description.adapter if self.description is not None else self.spec.name
+
+    @property
+    def label(self) -> str:
+        """Its name, for people."""
+        return (self.description.label if self.description is not None else "") or self.type
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether it is rejected; ``reason`` says why."""
+        return self.state == router_pb2.ADAPTER_STATE_REFUSED
+
+    def reject(self, reason: str) -> None:
+        """Reject it."""
+        self.state, self.reason = router_pb2.ADAPTER_STATE_REFUSED, reason
+
+    def entry(self) -> router_pb2.AdapterEntry:
+        """Return its entry for ``ListAdapters``."""
+        return router_pb2.AdapterEntry(
+            adapter=self.type,
+            state=self.state,
+            source=self.spec.source,
+            address=self.address,
+            reason=self.reason,
+            description=self.description,
+            pid=self.pid,
+            guard_pid=self.guard_pid,
+            live_runs=self.live_runs,
+            restarts=self.restarts,
+        )
+
+
+class AdapterRegistry:
+    """All adapters and their names.
+
+    Args:
+        specs: the configured adapters; the first one gets a name that several claim.
+    """
+
+    def __init__(self, specs: Iterable[AdapterSpec] = ()) -> None:
+        self._records: list[AdapterRecord] = []
+        self._owners: dict[str, AdapterRecord] = {}
+        for spec in specs:
+            self.add(spec)
+
+    @property
+    def records(self) -> Sequence[AdapterRecord]:
+        """All adapters in the order of the configuration, including rejected ones."""
+        return tuple(self._records)
+
+    def add(self, spec: AdapterSpec) -> AdapterRecord:
+        """Add a configured adapter; its state says whether it was rejected."""
+        record = AdapterRecord(spec, len(self._records), address=spec.address)
+        self._records.append(record)
+        if spec.problem:
+            record.reject(spec.problem)
+        elif spec.launch is not None:
+            refusal = self._claim(record, {spec.name, *spec.aliases})
+            if refusal:
+                record.reject(refusal)
+        return record
+
+    def describe(self, record: AdapterRecord, description: adapter_pb2.DescribeResponse) -> str:
+        """Store an adapter's description, or reject the adapter because of it.
+
+        Returns:
+            Why the adapter is rejected; empty if it is not.
+        """
+        refusal = _rejection(record.spec, description)
+        refusal = refusal or self._claim(record, {description.adapter, *description.aliases, *record.spec.aliases})
+        if refusal:
+            record.reject(refusal)
+        else:
+            record.description = description
+            record.traits = read_schema_traits(description.config_schema_json)
+        return refusal
+
+    def restore(self, record: AdapterRecord, data: bytes) -> None:
+        """Store the cached description of an adapter that has not been started yet, if it is usable."""
+        try:
+            description = adapter_pb2.DescribeResponse.FromString(data)
+        except DecodeError:
+            return
+        names = {description.adapter, *description.aliases, *record.spec.aliases}
+        if record.is_rejected or _mismatch(record.spec, description) or self._claim(record, names):
+            return
+        record.description = without_process(description)
+        record.traits = read_schema_traits(description.config_schema_json)
+
+    def find(self, name: str) -> AdapterRecord | None:
+        """Return the adapter with this type or alias, even if it is rejected."""
+        return self._owners.get(name)
+
+    def similar_names(self, name: str) -> list[str]:
+        """Return similar names, one for each adapter."""
+        best: dict[AdapterRecord, str] = {}
+        for near in near_names(name, sorted(self._owners)):
+            best.setdefault(self._owners[near], near)
+        return list(best.values())
+
+    def types(self) -> list[str]:
+        """Return the types of all adapters that are not rejected."""
+        return sorted(record.type for record in self._records if record.names and not record.is_rejected)
+
+    def entries(self) -> list[router_pb2.AdapterEntry]:
+        """Return the entries of all adapters, by type and then in the order of configuration."""
+        return [record.entry() for record in sorted(self._records, key=lambda one: (one.type, one.number))]
+
+    def _claim(self, record: AdapterRecord, names: set[str]) -> str:
+        for name in sorted(names):
+            owner = self._owners.get(name)
+            if owner is not None and owner is not record:
+                return f"the name {name!r} is already used by adapter {owner.type!r} ({_where(owner.spec)})"
+        for name in record.names - names:
+            del self._owners[name]
+        record.names = frozenset(names)
+        self._owners.update(dict.fromkeys(names, record))
+        return ""
+
+
+def without_process(description: adapter_pb2.DescribeResponse) -> adapter_pb2.DescribeResponse:
+    """Return the part of a description that does not depend on a process."""
+    lasting = adapter_pb2.DescribeResponse()
+    lasting.CopyFrom(description)
+    lasting.ClearField("instance_id")
+    lasting.ClearField("pid")
+    return lasting
+
+
+def _rejection(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> str:
+    """Return why an adapter with this description is rejected; empty if it is not."""
+    if not description.instance_id and description.adapter and description.revision:
+        return "its DescribeResponse has no `instance_id`; set it to an ID that is new for each process"
+    return _mismatch(spec, description)
+
+
+def _mismatch(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> str:
+    """Return why a description is invalid or does not match its specification; empty if it does."""
+    name = description.adapter
+    if not name:
+        return "its DescribeResponse has no `adapter`; set it to the adapter's type"
+    if not is_adapter_type(name):
+        return f"its type {name[:80]!r} is invalid; a type matches [a-z][a-z0-9_]*, at most 64 characters"
+    if spec.launch is not None and name != spec.name:
+        return f"it is configured as {spec.name!r}, but its DescribeResponse says {name!r}"
+    if not description.revision:
+        return f"its DescribeResponse has no `revision`; set it to the protocol revision, now {MIN_REVISION}"
+    if description.revision < MIN_REVISION:
+        return (
+            f"it implements protocol revision {description.revision}, but this router requires {MIN_REVISION}"
+            " or later; update the adapter"
+        )
+    odd = [alias for alias in description.aliases if not alias or len(alias) > _LONGEST_ALIAS]
+    if odd:
+        return f"its alias {odd[0][:80]!r} is empty or longer than {_LONGEST_ALIAS} characters"
+    return _schema_problem(description.config_schema_json)
+
+
+def _schema_problem(text: str) -> str:
+    """Return why a text is not a schema of ``config``; empty if it is, or there is none."""
+    if not text:
+        return ""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        return "its `config_schema_json` is not JSON; set it to the JSON Schema of `config`, or leave it empty"
+    return "" if isinstance(schema, dict) else "its `config_schema_json` is not a JSON object"
+
+
+def _where(spec: AdapterSpec) -> str:
+    kind = _SOURCES.get(spec.source, "other source")
+    return f"{kind} {spec.origin}" if spec.origin else kind

@@ -1,0 +1,183 @@
+"""Adapters at configured addresses, which the router does not start; it keeps a connection to each."""
+
+import asyncio
+import contextlib
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.channel import AdapterChannel, unavailable
+from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.health import HealthWatch, handshake
+from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.adapters.registry import AdapterRecord
+from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, RestartDelay
+from dragoman.v1 import adapter_pb2, router_pb2
+
+_FIRST_TRY_S = 1.0
+"""After this long without a connection it is said to be unavailable."""
+_SECOND_ASK_S = 5.0
+_LOOK_S = 0.25
+"""How often a process that cannot be reached is looked for."""
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class RemoteAdapter(AdapterBackend):
+    """An adapter at a configured address."""
+
+    def __init__(self, record: AdapterRecord, scene: RouterContext) -> None:
+        super().__init__(record, scene)
+        self._instance: AdapterInstance | None = None
+        self._channel: AdapterChannel | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._process: tuple[int, int] | None = None
+        """Pid and start mark of what answers; ``None`` if it cannot be seen from here."""
+        self._reached = asyncio.Event()
+        self.tried = asyncio.Event()
+        """Set once it is known, or was tried long enough, what is there."""
+
+    @property
+    def is_up(self) -> bool:
+        """Always: what is behind an address may know runs that this router does not."""
+        return True
+
+    def begin(self) -> None:
+        """Connect, and reconnect from now on."""
+        self.set_state(router_pb2.ADAPTER_STATE_STARTING)
+        try:
+            self._channel = AdapterChannel(self.record.spec.address)
+        except DragomanError as error:
+            self.record.reject(error.message)
+            self.tried.set()
+            return
+        self._task = self._scene.tasks.start(self._keep(self._channel), f"address {self.record.spec.address}")
+
+    async def stop(self, grace_s: float) -> None:  # noqa: ARG002 - it is not ours to end
+        """Close the connection; the adapter lives on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _acquire(self) -> AdapterInstance:
+        if self._instance is None or self._instance.gone.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._scene.timing.patience_s):
+                    await self._reached.wait()
+        if self.record.is_rejected:
+            raise self.refusal()
+        if self._instance is None or self._instance.gone.is_set():
+            raise self.unavailable(self.record.reason or "is not responding")
+        return self._instance
+
+    async def _keep(self, channel: AdapterChannel) -> None:
+        backoff = RestartDelay()
+        while True:
+            if await self._meet(channel):
+                backoff = RestartDelay()
+                assert self._instance is not None
+                await HealthWatch(self._instance, self.set_state, self._reconnect).run()
+                self._part()
+            else:
+                now = self._scene.clock.monotonic()
+                backoff = backoff.failed(now, self._scene.clock.chance())
+                await asyncio.sleep(LONGEST_DELAY_S if self.record.is_rejected else backoff.wait_s(now))
+
+    async def _meet(self, channel: AdapterChannel) -> bool:
+        """Connect, however long it takes, and check the adapter; False if it cannot be used."""
+        try:
+            await self._connect(channel)
+            async with asyncio.timeout(self._scene.timing.start_s):
+                description = await handshake(channel)
+            is_one = await self._is_one(channel, description.instance_id)
+        except TimeoutError:
+            self.set_state(
+                router_pb2.ADAPTER_STATE_UNAVAILABLE,
+                f"did not become ready within {self._scene.timing.start_s:g} s of the connection",
+            )
+            return False
+        except DragomanError as error:
+            if error.reason is Reason.ADAPTER_REFUSED:
+                self.record.reject(error.message)
+                self._log_rejection()
+            else:
+                self.set_state(router_pb2.ADAPTER_STATE_UNAVAILABLE, f"failed to answer Describe: {error.message}")
+            return False
+        finally:
+            self.tried.set()
+        return self._welcome(channel, description, is_one=is_one)
+
+    async def _connect(self, channel: AdapterChannel) -> None:
+        try:
+            async with asyncio.timeout(_FIRST_TRY_S):
+                await channel.connected()
+        except TimeoutError:
+            self.set_state(router_pb2.ADAPTER_STATE_UNAVAILABLE, f"is unreachable at {channel.address}")
+            self.tried.set()
+            await channel.connected()
+
+    async def _is_one(self, channel: AdapterChannel, instance_id: str) -> bool:
+        """Ask over another connection who is there: behind one name may be several processes."""
+        if channel.address.startswith("unix:"):
+            return True
+        second = AdapterChannel(channel.address)
+        try:
+            other = (await second.describe(_SECOND_ASK_S)).instance_id
+            if instance_id != other and (await channel.describe(_SECOND_ASK_S)).instance_id == other:
+                raise unavailable("The adapter is restarting; try again.")
+            return instance_id == other
+        finally:
+            await second.close()
+
+    def _welcome(self, channel: AdapterChannel, description: adapter_pb2.DescribeResponse, *, is_one: bool) -> bool:
+        if not is_one:
+            self.record.reject(
+                f"Two processes answer at {channel.address}; runs stay with one process,"
+                " so configure one address each."
+            )
+        elif not self._scene.directory.describe(self.record, description):
+            self._instance = AdapterInstance(channel, description)
+            started = self._scene.processes.started(description.pid) if description.pid > 0 else None
+            self._process = None if started is None else (description.pid, started)
+            self._reached.set()
+            self.set_state(router_pb2.ADAPTER_STATE_READY)
+            _log.info("adapter ready", adapter=description.adapter, instance=description.instance_id)
+            return True
+        self._log_rejection()
+        return False
+
+    def _log_rejection(self) -> None:
+        _log.warning("adapter refused", adapter=self.record.type, reason=self.record.reason)
+        self._scene.changes.notify()
+
+    async def _reconnect(self) -> None:
+        """Wait until there is a connection again, or the process is known to be gone."""
+        instance = self._instance
+        assert instance is not None
+        connected = asyncio.ensure_future(instance.channel.connected())
+        try:
+            while not connected.done():
+                if self._has_ended():
+                    instance.leave("is unreachable and its process has exited")
+                    return
+                await asyncio.wait([connected], timeout=_LOOK_S)
+        finally:
+            connected.cancel()
+            await asyncio.gather(connected, return_exceptions=True)
+
+    def _has_ended(self) -> bool:
+        """Return whether the process is known to be gone; one that was never visible is not."""
+        if self._process is None:
+            return False
+        pid, started = self._process
+        return self._scene.processes.started(pid) != started
+
+    def _part(self) -> None:
+        """The process is another one now."""
+        assert self._instance is not None
+        _log.warning(
+            "adapter process replaced or gone", adapter=self._instance.adapter, instance=self._instance.instance_id
+        )
+        self._reached.clear()

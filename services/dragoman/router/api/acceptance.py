@@ -1,0 +1,72 @@
+"""The acceptance of a run: its adapter, its session, and what must be right before it starts."""
+
+from collections.abc import Sequence
+
+from dragoman.protocol.errors import invalid_fields
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.api.drain import Drain
+from dragoman.router.policy.fallback_settings import unknown_settings
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.runs.state import is_unassigned
+from dragoman.v1 import adapter_pb2 as pb
+
+
+class Acceptance:
+    """Accepts runs.
+
+    Args:
+        adapters: the adapters.
+        runs: the runs of this router.
+        drain: the end of the router.
+    """
+
+    def __init__(self, adapters: AdapterPool, runs: RunRegistry, drain: Drain) -> None:
+        self._adapters = adapters
+        self._runs = runs
+        self._drain = drain
+
+    def adopt(self, run_id: str, backend: AdapterBackend, *, hold: bool) -> Run:
+        """Return a run that only its adapter may know."""
+        return self._runs.adopt(run_id, backend, hold=hold)
+
+    async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
+        """Return the run that a request starts, and whether it is new to its readers.
+
+        Raises:
+            DragomanError: the run is refused.
+        """
+        backend = await self._adapters.get(request.adapter)
+        if backend.record.is_rejected:
+            raise backend.refusal()
+        session = await self._runs.sessions.find(request, backend)
+        self._drain.refuse_new()
+        known = self._runs.same(request)
+        if known is None:
+            self._runs.refuse_switch(request, backend)
+            self._refuse_unknown_settings(request)
+            chain = tuple(request.fallback.adapters)  # its adapter does not get it
+            run = self._runs.execute(request, backend, session)
+            self._note_unknown_fallbacks(run, chain)
+            return run, True
+        # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.
+        if is_unassigned(known.state):
+            self._runs.begin_again(known, request, backend, session)
+        return known, False
+
+    def _note_unknown_fallbacks(self, run: Run, chain: Sequence[str]) -> None:
+        """Emit a notice for each unknown fallback adapter: no error, as adapters report aliases at their start."""
+        for name in chain:
+            if self._adapters.present(name) is None:
+                near = self._adapters.similar_names(name)
+                hint = f"did you mean {' or '.join(near)}?" if near else "it may be an alias of one not yet started."
+                run.notices.warn("fallback_unknown", f"Fallback adapter {name[:200]!r} not found; {hint}")
+
+    def _refuse_unknown_settings(self, request: pb.ExecuteRequest) -> None:
+        """Refuse a run whose fallback would refuse its settings: when it is needed, that would be too late."""
+        backends = {name: self._adapters.present(name) for name in request.fallback.adapters}
+        descriptions = {name: one.record.description for name, one in backends.items() if one is not None}
+        wrong = unknown_settings(request, {name: one for name, one in descriptions.items() if one is not None})
+        if wrong:
+            raise invalid_fields(wrong)

@@ -1,0 +1,264 @@
+"""``AdapterService`` at the router: forwarded to the adapter that is named.
+
+Requests and responses stay bytes; only what the router decides by is parsed, and only ``Execute`` is serialized anew.
+So what a later revision of the contract adds passes through.
+"""
+
+import contextlib
+from typing import TypeAlias, assert_never
+
+from dragoman.protocol.access import caller_name
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.event_buffer import EventReader
+from dragoman.protocol.server import Context
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.channel import addressed, is_cut, unavailable
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.adapters.registry import without_process
+from dragoman.router.api.acceptance import Acceptance
+from dragoman.router.api.calls import bind, read, refuse, remaining_s
+from dragoman.router.api.detection import AgentDetector
+from dragoman.router.api.drain import Drain
+from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator, Unknown
+from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError, send_id
+from dragoman.router.api.validation import attach_objection, execute_objection
+from dragoman.router.cluster.forwarding import came_from_a_router
+from dragoman.router.model.errors import elsewhere
+from dragoman.router.runs.answers import find_answer, finished, repeat_answer
+from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
+from dragoman.router.runs.state import Superseded, is_recorded, is_settled, is_unassigned
+from dragoman.v1 import adapter_pb2 as pb
+
+_Named: TypeAlias = (
+    pb.DescribeRequest
+    | pb.TestEnvironmentRequest
+    | pb.ListModelsRequest
+    | pb.ListSkillsRequest
+    | pb.SyncSkillsRequest
+)
+"""Requests that are forwarded to the adapter that they name."""
+
+
+class AdapterServicer:
+    """Serves ``AdapterService`` for all adapters. Made for ``service_handler(..., raw_requests=True)``.
+
+    Args:
+        adapters: the adapters.
+        acceptance: accepts runs.
+        locator: finds runs.
+        streams: streams runs to callers.
+        detector: answers ``Detect``.
+        drain: the end of the router.
+    """
+
+    def __init__(
+        self,
+        adapters: AdapterPool,
+        acceptance: Acceptance,
+        locator: RunLocator,
+        streams: RunStreams,
+        detector: AgentDetector,
+        drain: Drain,
+    ) -> None:
+        self._adapters = adapters
+        self._acceptance = acceptance
+        self._locator = locator
+        self._streams = streams
+        self._detector = detector
+        self._drain = drain
+
+    async def Describe(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Return the description of an adapter."""
+        self._drain.refuse_new()
+        backend = await self._adapters.get(read(pb.DescribeRequest, data).adapter)
+        known = backend.record.description
+        if known is not None and not backend.is_up and not backend.record.is_rejected:
+            # Callers ask before each run what the adapter can do, which does not change while no process runs.
+            bind(adapter=backend.record.type)
+            return without_process(known).SerializeToString()
+        return await self._forward("Describe", pb.DescribeRequest, data, context)
+
+    async def Detect(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Detect the agent of one adapter, or of all."""
+        self._drain.refuse_new()
+        request = read(pb.DetectRequest, data)
+        if not request.adapter:
+            return (await self._detector.all(request)).SerializeToString()
+        backend = await self._adapters.get(request.adapter)
+        bind(adapter=backend.record.type)
+        return await self._detector.one(backend, request, data, remaining_s(context))
+
+    async def TestEnvironment(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Check the environment of an agent."""
+        return await self._forward("TestEnvironment", pb.TestEnvironmentRequest, data, context)
+
+    async def ListModels(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """List models."""
+        return await self._forward("ListModels", pb.ListModelsRequest, data, context)
+
+    async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """List skills."""
+        return await self._forward("ListSkills", pb.ListSkillsRequest, data, context)
+
+    async def SyncSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Install skills."""
+        return await self._forward("SyncSkills", pb.SyncSkillsRequest, data, context)
+
+    async def Execute(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Accept a run, or join the one that this request started before; then stream it."""
+        self._drain.refuse_new()
+        request = read(pb.ExecuteRequest, data)
+        refuse(execute_objection(request))
+        while not await self._executed(request, context):
+            # Another router accepted this very request first, so the run is found there. What was accepted here was
+            # rewritten for its adapter.
+            request = read(pb.ExecuteRequest, data)
+
+    async def _executed(self, request: pb.ExecuteRequest, context: Context) -> bool:
+        """Accept a run, or find it, and stream it; False if another router had accepted it meanwhile."""
+        located = await self._locator.of_request(request)
+        if isinstance(located, Remote | Finished):
+            # Forwarded as the request itself: a run that no adapter ever had is started by its request alone.
+            await self._elsewhere(located, request, context)
+            return True
+        run = located.run if located is not None else None
+        is_new, is_relayed = run is None, came_from_a_router(context)
+        if run is None and is_relayed:
+            raise elsewhere(request.run_id)  # the other router has found the run accepted, so it is not accepted here
+        if run is not None:
+            await run.until(is_settled)
+        if run is None or is_unassigned(run.state):
+            run, is_new = await self._acceptance.accept(request)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
+        # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
+        with KeepAlive(run, is_relayed=is_relayed):
+            await run.until(is_recorded)
+            if isinstance(run.state, Superseded):
+                return False
+            if run.refusal is not None:
+                raise run.refusal
+            if is_relayed:
+                # It only shows that this router was reached; the caller gets the id with the first event.
+                await send_id(run.run_id, context)
+            try:
+                await self._streams.live(run, context, joined=not is_new, sends_id=not is_relayed)
+            except SupersededError:
+                return False
+        return True
+
+    async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Stream a run that this router, another one, the log, or its adapter knows."""
+        self._drain.refuse_new()
+        request = read(pb.AttachRequest, data)
+        refuse(attach_objection(request))
+        located = await self._settled(request)
+        if isinstance(located, Remote | Finished):
+            await self._elsewhere(located, request, context)
+            return
+        run = (
+            located.run
+            if isinstance(located, Local)
+            else self._acceptance.adopt(request.run_id, located.backend, hold=request.hold)
+        )
+        bind(adapter=run.record.adapter, run_id=run.run_id)
+        keep_alive = KeepAlive(run, is_relayed=came_from_a_router(context))
+        with keep_alive if request.hold else contextlib.nullcontext():
+            await self._streams.live(run, context, after_sequence=request.after_sequence, joined=True)
+
+    async def _settled(self, request: pb.AttachRequest) -> Located:
+        """Return where a run is, once it is known which of two routers has accepted it."""
+        located = await self._locator.resolve(request.run_id, request.adapter)
+        if isinstance(located, Local):
+            await located.run.until(is_recorded)
+            if isinstance(
+                located.run.state, Superseded
+            ):  # the other one has accepted it, and may have sent events already
+                return await self._locator.resolve(request.run_id, request.adapter)
+        return located
+
+    async def _elsewhere(
+        self, located: Remote | Finished, request: pb.AttachRequest | pb.ExecuteRequest, context: Context
+    ) -> None:
+        """Stream a run of another router, or from the log."""
+        stored = located.stored
+        bind(adapter=stored.adapter, run_id=stored.run_id)
+        if isinstance(located, Remote):
+            await self._streams.forwarded(located, request, context)
+        else:
+            after_sequence = request.after_sequence if isinstance(request, pb.AttachRequest) else 0
+            await self._streams.stored(stored, context, after_sequence=after_sequence)
+
+    async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
+        """Cancel a run, and return how it ended."""
+        request = read(pb.CancelRequest, data)
+        match await self._locator.resolve(request.run_id, request.adapter):
+            case Local(run):
+                bind(adapter=run.record.adapter, run_id=run.run_id)
+                return await cancel(run, addressed(pb.CancelRequest, data, request.adapter, run.backend.record.type))
+            case Remote() as remote:
+                return await remote.answer("Cancel", data, context)
+            case Finished(stored):
+                return how_it_ended(stored.state.run.result, stored.logged)
+            case Unknown(backend):
+                bind(run_id=request.run_id)
+                data = addressed(pb.CancelRequest, data, request.adapter, backend.record.type)
+                return await _call(backend, "Cancel", data, context)
+            case never:
+                assert_never(never)
+
+    async def Respond(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Answer an input request of a run."""
+        request = read(pb.RespondRequest, data)
+        if not request.responder:
+            # Appended, as the adapter's name is: only this router knows who called it.
+            data += pb.RespondRequest(responder=caller_name(context)).SerializeToString()
+        match await self._locator.resolve(request.run_id, request.adapter):
+            case Local(run):
+                bind(adapter=run.record.adapter, run_id=run.run_id)
+                data = addressed(pb.RespondRequest, data, request.adapter, run.backend.record.type)
+                try:
+                    return await respond(run, data, request.request_id, remaining_s(context))
+                except DragomanError as error:
+                    # The adapter that asked may be gone, or no longer the run's.
+                    if error.reason not in {Reason.RUN_FINISHED, Reason.REQUEST_NOT_FOUND}:
+                        raise
+                    reader = await self._streams.reader(run)
+                    return await _answer_again(request, reader, run.fanout.last_sequence, error)
+            case Remote() as remote:
+                return await remote.answer("Respond", data, context)
+            case Finished(stored):
+                reader = self._streams.stored_reader(stored)
+                return await _answer_again(request, reader, stored.logged, finished(request.run_id))
+            case Unknown(backend):
+                bind(run_id=request.run_id)
+                data = addressed(pb.RespondRequest, data, request.adapter, backend.record.type)
+                return await _call(backend, "Respond", data, context)
+            case never:
+                assert_never(never)
+
+    async def _forward(self, method: str, kind: type[_Named], data: bytes, context: Context) -> bytes:
+        self._drain.refuse_new()
+        request = read(kind, data)
+        backend = await self._adapters.get(request.adapter)
+        return await _call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
+
+
+async def _call(backend: AdapterBackend, method: str, data: bytes, context: Context) -> bytes:
+    bind(adapter=backend.record.type)
+    async with backend.use() as instance:
+        try:
+            return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
+        except DragomanError as error:
+            if is_cut(error):
+                message = f"The connection to adapter {backend.record.type!r} was lost; try again."
+                raise unavailable(message) from error
+            raise
+
+
+async def _answer_again(request: pb.RespondRequest, reader: EventReader, end: int, error: DragomanError) -> bytes:
+    """Answer a Respond to an input request that was answered before; raise ``error`` if it was not."""
+    resolved = await find_answer(reader, request.request_id, end)
+    if resolved is None:
+        raise error
+    is_over = error.reason is Reason.RUN_FINISHED
+    return repeat_answer(request.run_id, resolved, request.answer, is_over=is_over).SerializeToString()

@@ -1,0 +1,107 @@
+"""The end of a router: no new work, then the end of its runs, its adapters, and its clients' streams."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable, Iterator
+
+import structlog
+from dragoman.protocol.server import draining
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.adapters.remote import RemoteAdapter
+from dragoman.router.cluster.forwarding import ReplicaForwarder
+from dragoman.router.model.tasks import Tasks, first_of
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.runs.state import Live, is_over, is_unstarted
+
+_LAST_READS_S = 1.0
+"""How long readers may take to read the end of their runs once the adapters are gone."""
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class Drain:
+    """Counts the streams of clients, and ends them with all that the router runs.
+
+    Args:
+        runs: the runs.
+        adapters: the adapters.
+        forwarder: the connections to other routers.
+        tasks: the router's background tasks.
+    """
+
+    def __init__(self, runs: RunRegistry, adapters: AdapterPool, forwarder: ReplicaForwarder, tasks: Tasks) -> None:
+        self._runs = runs
+        self._adapters = adapters
+        self._forwarder = forwarder
+        self._tasks = tasks
+        self.ending = asyncio.Event()
+        """Set when the streams of clients end because the router does."""
+        self.is_draining = False
+        self._hurry = asyncio.Event()
+        self._streams = 0
+        self._no_streams = asyncio.Event()
+        self._no_streams.set()
+
+    def refuse_new(self) -> None:
+        """Raise DRAINING if nothing new is accepted."""
+        if self.is_draining:
+            raise draining()
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Count a client's stream while the block runs."""
+        self._streams += 1
+        self._no_streams.clear()
+        try:
+            yield
+        finally:
+            self._streams -= 1
+            if not self._streams:
+                self._no_streams.set()
+
+    def hurry(self) -> None:
+        """End a drain that is under way at once."""
+        self._hurry.set()
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new work; give live runs ``grace_s`` seconds; stop launched adapters; end all streams.
+
+        An adapter that stops cancels its runs, and their readers see how they end. Runs at configured addresses
+        continue without this router; their readers are asked to attach again.
+        """
+        self.is_draining = True
+        live = self._runs.live()
+        if live:
+            _log.info("waiting for live runs", live=len(live), grace_s=grace_s)
+            await self._unless_hurried(_all_over(live), grace_s)
+        for run in live:
+            if isinstance(run.backend, RemoteAdapter):
+                run.end_streams()
+            elif isinstance(run.state, Live) and not is_unstarted(run.state):
+                run.notices.warn(
+                    "router_stopped", "The router and its adapters are shutting down; the run is being cancelled."
+                )
+            if is_unstarted(run.state):
+                # The next router starts it when its request comes again; this one must not give it a free slot.
+                run.end_streams(stop=True)
+        await self._adapters.stop_launched(self._hurry)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_READS_S):
+                await self._no_streams.wait()
+        self.ending.set()
+        for run in self._runs:
+            run.end_streams()
+            # Whether a client still holds it is no longer this router's business.
+            run.keepalive.close()
+        await self._tasks.end()
+        await self._adapters.stop()
+        await self._forwarder.close()
+
+    async def _unless_hurried(self, work: Awaitable[None], timeout_s: float) -> None:
+        """Wait for ``work``, unless there is a hurry."""
+        await first_of(asyncio.ensure_future(work), asyncio.ensure_future(self._hurry.wait()), timeout_s=timeout_s)
+
+
+async def _all_over(runs: Iterable[Run]) -> None:
+    await asyncio.gather(*(run.until(is_over) for run in runs))

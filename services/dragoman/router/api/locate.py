@@ -1,0 +1,148 @@
+"""Where a run is: in this router, in another one, or only in the log."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.server import Context
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.cluster.failover import Failover
+from dragoman.router.cluster.forwarding import ReplicaForwarder
+from dragoman.router.model.errors import unknown_run
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.storage.run_log import RunLog
+from dragoman.v1 import adapter_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A run of this router."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that is over, and is no longer in memory."""
+
+    stored: StoredRun
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A run that another router owns."""
+
+    stored: StoredRun
+    forwarder: ReplicaForwarder
+
+    async def answer(self, method: str, request: bytes, context: Context) -> bytes:
+        """Forward a call to that router.
+
+        Raises:
+            DragomanError: its status, or ADAPTER_UNAVAILABLE.
+        """
+        return await self.forwarder.answer(self.stored, method, request, context)
+
+    async def stream(
+        self,
+        request: adapter_pb2.AttachRequest | adapter_pb2.ExecuteRequest,
+        context: Context,
+        *,
+        ended_early: asyncio.Event,
+    ) -> None:
+        """Forward a streaming call to that router.
+
+        Raises:
+            DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
+        """
+        await self.forwarder.stream(self.stored, request, context, ended_early=ended_early)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A run that neither this router nor the log knows, and its adapter may know."""
+
+    backend: AdapterBackend
+
+
+Located: TypeAlias = Local | Remote | Finished | Unknown
+
+
+class RunLocator:
+    """Finds runs, and recovers those whose router is gone.
+
+    Args:
+        runs: the runs of this router.
+        run_log: the log of all routers.
+        failover: takes over runs that no router owns.
+        adapters: the adapters.
+        forwarder: the connections to other routers.
+    """
+
+    def __init__(
+        self,
+        runs: RunRegistry,
+        run_log: RunLog,
+        failover: Failover,
+        adapters: AdapterPool,
+        forwarder: ReplicaForwarder,
+    ) -> None:
+        self._runs = runs
+        self._run_log = run_log
+        self._failover = failover
+        self._adapters = adapters
+        self._forwarder = forwarder
+
+    async def resolve(self, run_id: str, adapter: str) -> Located:
+        """Return where a run is.
+
+        Args:
+            run_id: the run.
+            adapter: its adapter, which need not be named.
+
+        Raises:
+            DragomanError: RUN_NOT_FOUND, RUN_LOG_UNAVAILABLE, or ADAPTER_NOT_FOUND.
+        """
+        if (run := self._runs.find(run_id)) is not None:
+            await self._check_adapter(run, adapter)
+            return Local(run)
+        if (stored := await self._run_log.find(run_id)) is not None:
+            return await self._of_stored(stored)
+        backend = await self._adapters.get(adapter) if adapter else None
+        if (run := self._runs.find(run_id)) is not None:  # it came meanwhile
+            return Local(run)
+        if backend is None or not backend.is_up:
+            raise unknown_run(run_id)
+        return Unknown(backend)
+
+    async def of_request(self, request: adapter_pb2.ExecuteRequest) -> Local | Remote | Finished | None:
+        """Return where the run is that this very request started; ``None`` if its id is new.
+
+        Raises:
+            DragomanError: RUN_ID_REUSED, or RUN_LOG_UNAVAILABLE.
+        """
+        if (run := self._runs.same(request)) is not None:
+            return Local(run)
+        stored = await self._runs.recall(request)
+        return None if stored is None else await self._of_stored(stored)
+
+    async def _of_stored(self, stored: StoredRun) -> Local | Remote | Finished:
+        if (run := await self._failover.take(stored)) is not None:
+            return Local(run)
+        return Remote(stored, self._forwarder) if stored.finished_at is None else Finished(stored)
+
+    async def _check_adapter(self, run: Run, adapter: str) -> None:
+        """Raise RUN_NOT_FOUND if a run never was at the adapter that is named."""
+        if not adapter:
+            return
+        backend = await self._adapters.get(adapter)
+        if backend not in run.backends:
+            raise DragomanError(
+                unknown_run(run.run_id).reason,
+                f"Run {run.run_id!r} belongs to adapter {run.record.adapter!r}, not to {backend.record.type!r}.",
+                {"run_id": run.run_id, "adapter": run.record.adapter},
+            )

@@ -1,0 +1,260 @@
+"""``RouterService``: adapters, runs and sessions, as only the router knows them."""
+
+import asyncio
+import os
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.server import Context, draining, write_event
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.api.calls import bind, refuse
+from dragoman.router.api.drain import Drain
+from dragoman.router.api.validation import list_objection
+from dragoman.router.cluster.failover import is_unowned
+from dragoman.router.cluster.forwarding import ReplicaForwarder
+from dragoman.router.model.errors import unknown_run
+from dragoman.router.model.paging import (
+    PageTokenError,
+    decode_token,
+    encode_token,
+    fitting,
+    page_of_messages,
+    page_size,
+    within_page,
+)
+from dragoman.router.model.ports import Processes
+from dragoman.router.model.stored import RunQuery, StoredRun
+from dragoman.router.model.tasks import Changes, first_of
+from dragoman.router.runs.admission import AdmissionController
+from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.runs.sessions import Sessions
+from dragoman.router.storage.run_log import RunLog
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import router_pb2 as pb
+
+_AFTER_S = 0.05
+"""How long after the end of a period the list is read again."""
+_LOOK_S = 60.0
+"""How often it is read again in any case: the time of day advances while a computer sleeps."""
+_WITHOUT_LOG = "The run log is not responding; this list has only the runs in this router's memory."
+"""A remark of each run that is listed while the log cannot be read."""
+_UNOWNED = "The router that owned this run is gone. Attach recovers it, or reports that its adapter is gone too."
+"""A remark of a run that no router has recovered yet."""
+
+
+class AdapterList:
+    """The adapters as ``ListAdapters`` shows them.
+
+    Args:
+        adapters: the adapters.
+        admission: says what keeps runs from them.
+        changes: wakes a caller that watches the list.
+    """
+
+    def __init__(self, adapters: AdapterPool, admission: AdmissionController, changes: Changes) -> None:
+        self.adapters = adapters
+        self._admission = admission
+        self._changes = changes
+
+    def entries(self) -> list[pb.AdapterEntry]:
+        """Return all adapters."""
+        entries = self.adapters.entries()
+        for entry in entries:
+            entry.remarks.extend(self._admission.remarks(entry.adapter))
+        return entries
+
+    def change(self) -> asyncio.Event:
+        """Return an event that is set with the next change."""
+        return self._changes.next()
+
+    def next_end_s(self) -> float | None:
+        """Return the seconds after which the list changes by time alone; ``None`` if it does not."""
+        end_s = self._admission.next_end_s()
+        return None if end_s is None else min(end_s + _AFTER_S, _LOOK_S)
+
+
+class RunList:
+    """The runs as ``ListRuns`` and ``GetRun`` show them.
+
+    Args:
+        runs: the runs of this router.
+        run_log: the log of all routers.
+        processes: the processes of this machine.
+        forwarder: the connections to other routers.
+    """
+
+    def __init__(self, runs: RunRegistry, run_log: RunLog, processes: Processes, forwarder: ReplicaForwarder) -> None:
+        self._runs = runs
+        self._run_log = run_log
+        self._processes = processes
+        self._forwarder = forwarder
+
+    async def page(self, query: RunQuery, before: tuple[float, str] | None, size: int) -> pb.ListRunsResponse:
+        """Return a page of runs, newest first.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE, if this router has no run in memory either.
+        """
+        try:
+            found = await self._run_log.list_runs(query, before=before, size=size + 1)
+        except DragomanError as error:
+            here = [] if before is not None else self._in_memory(query)
+            if error.reason is not Reason.RUN_LOG_UNAVAILABLE or not here:
+                raise
+            return pb.ListRunsResponse(runs=fitting(here[:size]))
+        shown = fitting(self._summary(run) for run in found[:size])
+        response = pb.ListRunsResponse(runs=shown)
+        if len(found) > len(shown):
+            last = found[len(shown) - 1]
+            response.next_page_token = encode_token([last.accepted_at, last.run_id])
+        return response
+
+    async def get(self, run_id: str, context: Context) -> pb.GetRunResponse:
+        """Return one run.
+
+        Raises:
+            DragomanError: RUN_NOT_FOUND, or RUN_LOG_UNAVAILABLE.
+        """
+        run = self._runs.find(run_id)
+        if run is None:
+            stored = await self._run_log.find(run_id)
+            if stored is None:
+                raise unknown_run(run_id)
+            if stored.finished_at is not None or self._is_unowned(stored):
+                return self._stored(stored)
+            return await self._forwarder.get_run(stored, context)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
+        return pb.GetRunResponse(
+            run=run.record.summary(run.fanout.readers),
+            pending_requests=[event.input_request for event in run.record.pending.values()],
+        )
+
+    def _in_memory(self, query: RunQuery) -> list[pb.RunSummary]:
+        """Return the runs that are known without the log, newest first; each notes that others may be missing."""
+        runs = sorted(self._runs, key=lambda run: (run.record.accepted_at, run.run_id), reverse=True)
+        found = [summary for run in runs if query.matches(summary := run.record.summary(run.fanout.readers))]
+        for summary in found:
+            summary.remarks.append(_WITHOUT_LOG)
+        return found
+
+    def _summary(self, stored: StoredRun) -> pb.RunSummary:
+        run = self._runs.find(stored.run_id)
+        return self._stored(stored).run if run is None else run.record.summary(run.fanout.readers)
+
+    def _is_unowned(self, stored: StoredRun) -> bool:
+        return is_unowned(stored, self._run_log.owner, self._processes)
+
+    def _stored(self, stored: StoredRun) -> pb.GetRunResponse:
+        """Return the stored state of a run, with a remark if no router owns it."""
+        if self._is_unowned(stored):
+            stored.state.run.remarks.append(_UNOWNED)
+        return stored.state
+
+
+class RouterServicer:
+    """Serves ``RouterService``. Registration is not served yet.
+
+    Args:
+        adapter_list: the adapters.
+        run_list: the runs.
+        sessions: the stored sessions.
+        drain: the end of the router.
+        version: the router's version.
+    """
+
+    def __init__(
+        self, adapter_list: AdapterList, run_list: RunList, sessions: Sessions, drain: Drain, *, version: str
+    ) -> None:
+        self._adapter_list = adapter_list
+        self._adapters = adapter_list.adapters
+        self._runs = run_list
+        self._sessions = sessions
+        self._drain = drain
+        self._version = version
+
+    async def ListAdapters(self, request: pb.ListAdaptersRequest, _context: Context) -> pb.ListAdaptersResponse:  # noqa: N802 - the contract's name
+        """List all adapters; start none of them unless asked to describe them."""
+        if request.describe:
+            self._drain.refuse_new()
+            await self._adapters.learn()
+        # The index makes the key unique: rejected adapters share their names with others.
+        entries = list(enumerate(self._adapter_list.entries()))
+        try:
+            shown, token = page_of_messages(
+                entries,
+                lambda item: [item[1].adapter, item[0]],
+                lambda item: item[1],
+                size=request.page_size,
+                token=request.page_token,
+            )
+        except PageTokenError as error:
+            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        return pb.ListAdaptersResponse(
+            adapters=shown,
+            next_page_token=token,
+            router_pid=os.getpid(),
+            router_version=self._version,
+        )
+
+    async def WatchAdapters(self, _request: pb.WatchAdaptersRequest, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Stream the list of adapters whenever it changes."""
+        self._drain.refuse_new()
+        with self._drain.stream():
+            while not self._drain.ending.is_set():
+                change = self._adapter_list.change()
+                entries = within_page(self._adapter_list.entries(), lambda entry: entry.ClearField("description"))
+                response = pb.WatchAdaptersResponse(adapters=entries)
+                await write_event(context, response.SerializeToString())
+                ending = self._drain.ending.wait()
+                limit_s = self._adapter_list.next_end_s()
+                await first_of(asyncio.ensure_future(change.wait()), asyncio.ensure_future(ending), timeout_s=limit_s)
+        raise draining()
+
+    async def ListRuns(self, request: pb.ListRunsRequest, _context: Context) -> pb.ListRunsResponse:  # noqa: N802 - the contract's name
+        """List runs, newest first."""
+        try:
+            before = decode_token(request.page_token, float, str) if request.page_token else None
+        except PageTokenError as error:
+            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        asked = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
+        refuse(list_objection(asked))
+        query = RunQuery(
+            adapter=await self._type(request.adapter),
+            agent_id=request.agent_id,
+            task_key=request.task_key,
+            outcome=request.outcome,
+            live_only=request.live_only,
+            labels=dict(request.labels),
+        )
+        return await self._runs.page(query, before, page_size(request.page_size))
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:  # noqa: N802 - the contract's name
+        """Return one run."""
+        return await self._runs.get(request.run_id, context)
+
+    async def ListSessions(self, request: pb.ListSessionsRequest, _context: Context) -> pb.ListSessionsResponse:  # noqa: N802 - the contract's name
+        """List stored sessions, last used first."""
+        refuse(list_objection({**_names(request), "adapter": request.adapter}))
+        return await self._sessions.page(request, await self._type(request.adapter))
+
+    async def GetSession(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:  # noqa: N802 - the contract's name
+        """Return one stored session."""
+        refuse(list_objection({**_names(request.key), "adapter": request.adapter}))
+        self._adapters.require(request.adapter)
+        session = await self._sessions.get(request.key, await self._type(request.adapter))
+        return pb.GetSessionResponse(session=session)
+
+    async def DeleteSession(self, request: pb.DeleteSessionRequest, _context: Context) -> pb.DeleteSessionResponse:  # noqa: N802 - the contract's name
+        """Delete one stored session."""
+        refuse(list_objection({**_names(request.key), "adapter": request.adapter}))
+        self._adapters.require(request.adapter)
+        deleted = await self._sessions.delete(request.key, await self._type(request.adapter))
+        return pb.DeleteSessionResponse(deleted=deleted)
+
+    async def _type(self, adapter: str) -> str:
+        """Return the type of the adapter with this name; what is kept outlives adapters, which then are as named."""
+        backend = await self._adapters.find(adapter) if adapter else None
+        return adapter if backend is None else backend.record.type
+
+
+def _names(asked: pb.ListSessionsRequest | adapter_pb2.SessionKey) -> dict[str, str]:
+    return {"company_id": asked.company_id, "agent_id": asked.agent_id, "task_key": asked.task_key}

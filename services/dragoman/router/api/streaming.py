@@ -1,0 +1,178 @@
+"""Streaming a run to a caller: from memory, from the log, or from both."""
+
+import asyncio
+import contextlib
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.event_buffer import EventReader
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.server import Context, draining, stream_events
+from dragoman.router.api.drain import Drain
+from dragoman.router.api.locate import Remote
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.tasks import first_of
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.state import Superseded, is_known, is_replayed
+from dragoman.router.storage.reader import StoredEventReader
+from dragoman.router.storage.store import Store
+from dragoman.v1 import adapter_pb2 as pb
+
+_WRITTEN_S = 1.0
+"""How long a reader of events that are no longer in memory waits for them to be in the log."""
+_BY_SERVER = frozenset({Reason.SLOW_CONSUMER, Reason.DRAINING})
+
+
+class SupersededError(Exception):
+    """Another router has accepted the run."""
+
+
+class RunStreams:
+    """Streams runs to callers.
+
+    Args:
+        store: the run log.
+        drain: counts the streams, and ends them with the router.
+    """
+
+    def __init__(self, store: Store, drain: Drain) -> None:
+        self._store = store
+        self._drain = drain
+
+    async def live(
+        self, run: Run, context: Context, *, after_sequence: int = 0, joined: bool, sends_id: bool = False
+    ) -> None:
+        """Write a run's events until it is over.
+
+        Args:
+            run: the run.
+            context: the RPC.
+            after_sequence: the last sequence the reader has.
+            joined: whether to send what is pending and to mark where the replay ends.
+            sends_id: whether to send nothing before the caller may rely on the run, and then its id first.
+
+        Raises:
+            DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or what the run was rejected with.
+            SupersededError: another router has accepted it, and nothing was sent.
+        """
+        # The adapter's replay of an inherited run comes first; only then the run's last sequence is known.
+        await run.until(is_replayed)
+        if run.refusal is not None:
+            raise run.refusal
+        if after_sequence > run.fanout.last_sequence:
+            raise _ahead(after_sequence, run.fanout.last_sequence)
+        reader = await self.reader(run, after_sequence, joined=joined)
+        run.notices.send_early()
+        with self._drain.stream(), contextlib.closing(reader):
+            if sends_id:
+                # The reader is there already, so that it misses nothing meanwhile.
+                await _accepted(run)
+                await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
+            await stream_events(context, reader, ended_early=run.streams_end)
+        if run.refusal is not None:
+            raise run.refusal
+
+    async def reader(self, run: Run, after_sequence: int = 0, *, joined: bool = False) -> EventReader:
+        """Return a reader of a run's events: from memory if they are there still, else from the log."""
+        if run.fanout.first_kept <= after_sequence + 1:
+            return run.fanout.reader(after_sequence, replay_done=joined, copies=_pending(run) if joined else [])
+        await run.ledger.flushed(_WRITTEN_S)
+        return StoredEventReader(
+            self._store,
+            run.run_id,
+            after_sequence,
+            fanout=run.fanout,
+            copies=(lambda: _pending(run)) if joined else None,
+        )
+
+    def stored_reader(self, stored: StoredRun, after_sequence: int = 0) -> EventReader:
+        """Return a reader of the events of a run that is over, from the log."""
+        return StoredEventReader(self._store, stored.run_id, after_sequence, end=stored.logged)
+
+    async def stored(self, stored: StoredRun, context: Context, *, after_sequence: int = 0) -> None:
+        """Write the events of a run that is over, from the log.
+
+        Args:
+            stored: the run.
+            context: the RPC.
+            after_sequence: the last sequence the reader has.
+
+        Raises:
+            DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or RUN_NOT_FOUND if it is deleted meanwhile.
+        """
+        await send_id(stored.run_id, context)
+        if after_sequence > stored.logged:
+            raise _ahead(after_sequence, stored.logged)
+        # The last event is the result, which a reader that joins at the end gets again.
+        after_sequence = min(after_sequence, max(stored.logged - 1, 0))
+        with self._drain.stream():
+            reader = self.stored_reader(stored, after_sequence)
+            await stream_events(context, reader, ended_early=self._drain.ending)
+
+    async def forwarded(
+        self, remote: Remote, request: pb.AttachRequest | pb.ExecuteRequest, context: Context
+    ) -> None:
+        """Write the events that another router, which owns the run, sends.
+
+        Raises:
+            DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
+        """
+        with self._drain.stream():
+            await remote.stream(request, context, ended_early=self._drain.ending)
+
+
+async def send_id(run_id: str, context: Context) -> None:
+    """Send a run's id to the caller, before its first event."""
+    await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run_id),))
+
+
+async def _accepted(run: Run) -> None:
+    """Wait until the caller of ``Execute`` may rely on a run.
+
+    Raises:
+        DragomanError: what it was rejected with, or DRAINING.
+        SupersededError: another router has it.
+    """
+    if not is_known(run.state):
+        known, ending = asyncio.ensure_future(run.until(is_known)), asyncio.ensure_future(run.streams_end.wait())
+        await first_of(known, ending)
+    if isinstance(run.state, Superseded):
+        raise SupersededError
+    if run.refusal is not None:
+        raise run.refusal
+    if not is_known(run.state):
+        raise draining()
+
+
+def _pending(run: Run) -> list[bytes]:
+    """Return the pending input requests, to be sent again, and the status of a run that no adapter has."""
+    pending = [event.SerializeToString() for event in run.record.pending.values()]
+    return [*pending, run.notices.status] if run.notices.status else pending
+
+
+def _ahead(after_sequence: int, last: int) -> DragomanError:
+    return DragomanError(
+        Reason.SEQUENCE_AHEAD,
+        f"after_sequence {after_sequence} is ahead of the run; its last sequence is {last}.",
+        {"last_sequence": str(last)},
+    )
+
+
+class KeepAlive:
+    """Keeps a run alive while the block runs; a stream that a server ended counts for a while longer.
+
+    Args:
+        run: the run.
+        is_relayed: whether another router forwards for a client. Should that router stop, the client will be back.
+    """
+
+    def __init__(self, run: Run, *, is_relayed: bool = False) -> None:
+        self._run = run
+        self._is_relayed = is_relayed
+
+    def __enter__(self) -> None:
+        self._run.keepalive.acquire()
+        self._run.on_held()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        by_server = self._is_relayed or (isinstance(error, DragomanError) and error.reason in _BY_SERVER)
+        self._run.keepalive.release(by_server=by_server)

@@ -1,0 +1,93 @@
+"""Validation of requests by the router, beyond the contract's bounds."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dragoman.protocol.identity import is_run_id
+from dragoman.router.policy.concurrency import admission_problem
+from dragoman.router.policy.fallback import fallback_problem
+from dragoman.router.policy.sessions import compaction_problem
+from dragoman.v1 import adapter_pb2
+
+
+class Objection(NamedTuple):
+    """Why the router rejects a field."""
+
+    path: str
+    description: str
+    is_unsupported: bool
+    """True if the field is valid but not supported; False if it is invalid."""
+
+
+def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
+    """Return the first objection to a request to run; ``None`` if there is none."""
+    if request.run_id and not is_run_id(request.run_id):
+        return Objection("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}", is_unsupported=False)
+    if request.HasField("relay"):
+        return Objection("relay", "is set by routers only; leave it out", is_unsupported=False)
+    if (path := _zero_byte(request)) is not None:
+        return Objection(path, "must not contain a zero byte", is_unsupported=False)
+    if (problem := fallback_problem(request.fallback) or admission_problem(request)) is not None:
+        return Objection(*problem, is_unsupported=False)
+    if request.HasField("batching"):
+        return _batching()
+    return _session(request)
+
+
+def _session(request: adapter_pb2.ExecuteRequest) -> Objection | None:
+    session, agent = request.session, request.agent
+    selector = session.WhichOneof("selector")
+    names = (*_names(session.key), agent.company_id, agent.id, request.task_key)
+    if selector == "key" and not any(names):
+        return Objection(
+            "session.key",
+            "is empty; set task_key, agent_id or company_id, here or in the request",
+            is_unsupported=False,
+        )
+    if selector == "resume_run_id" and not is_run_id(session.resume_run_id):
+        return Objection(
+            "session.resume_run_id", "is not a valid run ID: [A-Za-z0-9][A-Za-z0-9._-]{0,127}", is_unsupported=False
+        )
+    problem = compaction_problem(request)
+    return Objection(*problem, is_unsupported=False) if problem is not None else None
+
+
+def _names(key: adapter_pb2.SessionKey) -> tuple[str, str, str]:
+    return key.company_id, key.agent_id, key.task_key
+
+
+def attach_objection(request: adapter_pb2.AttachRequest) -> Objection | None:
+    """Return the first objection to a request to follow a run; ``None`` if there is none."""
+    return _batching() if request.HasField("batching") else None
+
+
+def _batching() -> Objection:
+    return Objection("batching", "this router does not support batching; leave it out", is_unsupported=True)
+
+
+def _zero_byte(request: adapter_pb2.ExecuteRequest) -> str | None:
+    """Return the path of a string with a zero byte among those that the run log stores, as no database can."""
+    stored = {
+        **_found_by(request),
+        **{f"labels.{name[:40]}": f"{name}{value}" for name, value in request.labels.items()},
+    }
+    return next((path for path, text in stored.items() if "\0" in text), None)
+
+
+def _found_by(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
+    """Return the keys of a run and its session, by the paths of their fields."""
+    key = request.session.key
+    return {
+        "task_key": request.task_key,
+        "agent.id": request.agent.id,
+        "agent.company_id": request.agent.company_id,
+        "session.key.task_key": key.task_key,
+        "session.key.agent_id": key.agent_id,
+        "session.key.company_id": key.company_id,
+    }
+
+
+def list_objection(asked: Mapping[str, str]) -> Objection | None:
+    """Return the first objection to the filters of a list, given by field; ``None`` if there is none."""
+    path = next((path for path, text in asked.items() if "\0" in text), None)
+    return Objection(path, "must not contain a zero byte", is_unsupported=False) if path is not None else None

@@ -1,0 +1,60 @@
+"""Where a run is, as the run log keeps it for the router that may have to recover the run."""
+
+import json
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Unassigned:
+    """No adapter process has had the run."""
+
+    address: str = ""
+    """The configured address of its adapter, whose type another router may not know yet; empty if it is launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """An adapter process has the run, or was about to get it."""
+
+    address: str
+    instance_id: str
+    is_launched: bool = False
+    """Whether a router of this machine launched the process, so that others there can see whether it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class BetweenAttempts:
+    """An attempt has failed, and the next one has not begun."""
+
+
+Assignment: TypeAlias = Unassigned | Dispatched | BetweenAttempts
+
+_BETWEEN: Final = {"between": "attempts"}
+_LAUNCHED: Final = {"launched": "here"}
+
+
+def encode_place(assignment: Assignment, router: str) -> str:
+    """Return the stored form of an assignment.
+
+    Args:
+        assignment: where the run is.
+        router: the address at which other routers reach its owner; empty if there is none.
+    """
+    match assignment:
+        case Unassigned(address):
+            place = {"wants": address} if address else {}
+        case Dispatched(address, instance_id, is_launched):
+            place = {"address": address, "instance_id": instance_id, **(_LAUNCHED if is_launched else {})}
+        case _:
+            place = _BETWEEN
+    return json.dumps({**place, "router": router})
+
+
+def decode_place(place: str) -> tuple[Assignment, str]:
+    """Return the assignment and the owner's address of a stored form, which any release may have written."""
+    stored: dict[str, str] = json.loads(place)
+    router = stored.get("router", "")
+    if "address" in stored:
+        return Dispatched(stored["address"], stored.get("instance_id", ""), "launched" in stored), router
+    return BetweenAttempts() if "between" in stored else Unassigned(stored.get("wants", "")), router

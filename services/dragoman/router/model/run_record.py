@@ -1,0 +1,294 @@
+"""The router's record of a run.
+
+The record accepts an adapter's events as long as its stream is valid by the rules of ``model.stream_validator``.
+The first violation ends the run as LOST with a failure of kind INTERNAL and code ``adapter_protocol_violation``,
+because such a stream does not say reliably how the agent ended. The router then sends the adapter a Cancel. Harmless
+defects, such as missing fields within a body, are no violations.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dragoman.protocol.failures import is_retryable
+from dragoman.protocol.order import Phase
+from dragoman.router.model.stream_validator import READ, ProtocolViolationError, StreamValidator
+from dragoman.v1 import adapter_pb2, router_pb2
+from dragoman.v1 import event_pb2 as pb
+
+VIOLATION_CODE = "adapter_protocol_violation"
+
+_MAX_REMARKS = 50
+
+
+@dataclass(eq=False, slots=True)
+class RunRecord:
+    """The router's record of one run. Times are seconds since the epoch."""
+
+    run_id: str
+    adapter: str
+    number: int
+    """A counter of accepted runs."""
+    accepted_at: float
+    digest: bytes | None = None
+    """A digest of the request; ``None`` for a run that was found by Attach."""
+    agent_id: str = ""
+    company_id: str = ""
+    task_key: str = ""
+    session_key: adapter_pb2.SessionKey | None = None
+    """The key that its session is stored under; ``None`` if it is not stored."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    instance_id: str = ""
+    phase: pb.RunPhase.ValueType = pb.RUN_PHASE_STARTING
+    result: pb.Result | None = None
+    finished_at: float | None = None
+    pending: dict[str, pb.AgentEvent] = field(default_factory=dict)
+    """The pending ``input_request`` events, without their sequences."""
+    reserved: int = 0
+    """A router that is gone may have published sequences up to this one."""
+    _remarks: dict[str, int] = field(default_factory=dict)
+    validator: StreamValidator = field(init=False)
+    """The state of the adapter's stream."""
+
+    def __post_init__(self) -> None:
+        """Create the validator."""
+        self.validator = StreamValidator(self.run_id)
+
+    def leave_queue(self) -> None:
+        """Take note that the run waits for a slot no more."""
+        if self.phase == pb.RUN_PHASE_QUEUED:
+            self.phase = pb.RUN_PHASE_STARTING
+
+    def resume_at(self, last_sequence: int, *, attempt: int, reserved: int) -> None:
+        """Continue after the last event that another router stored.
+
+        Args:
+            last_sequence: the sequence of that event.
+            attempt: its attempt.
+            reserved: the highest sequence that the other router may have published.
+        """
+        self.validator.resume_at(last_sequence, attempt)
+        self.reserved = reserved
+
+    @property
+    def last_sequence(self) -> int:
+        """The last sequence."""
+        return self.validator.last_sequence
+
+    @property
+    def attempt(self) -> int:
+        """The present attempt; 0 before the first."""
+        return self.validator.attempt
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has a result."""
+        return self.result is not None
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the adapter has sent a durable event."""
+        return self.last_sequence > 0
+
+    @property
+    def remarks(self) -> list[str]:
+        """The router's notices about the run, oldest first, with the number of times if more than one."""
+        return [text if times == 1 else f"{text} ({times} times)" for text, times in self._remarks.items()]
+
+    def remark(self, text: str) -> bool:
+        """Add a notice of the router, or count a repeated one; the oldest are dropped. True if it is new."""
+        times = self._remarks.get(text, 0) + 1
+        self._remarks[text] = times
+        if len(self._remarks) > _MAX_REMARKS:
+            del self._remarks[next(iter(self._remarks))]
+        return times == 1
+
+    def accept(self, event: pb.AgentEvent, size: int, now: float) -> bool:
+        """Accept the adapter's next durable event.
+
+        Args:
+            event: the event.
+            size: its size in bytes.
+            now: the time.
+
+        Returns:
+            Whether it is new; False for a known one, to be skipped.
+
+        Raises:
+            ProtocolViolationError: it is not allowed here.
+        """
+        kind = event.WhichOneof("body")
+        is_new = self.validator.accept_durable(event, kind, size)
+        if is_new and kind in READ:
+            self._apply(event, kind, now)
+        return is_new
+
+    def accept_gap(self, gap: pb.Gap) -> None:
+        """Accept that events up to ``gap.to_sequence`` are missing.
+
+        Raises:
+            ProtocolViolationError: events before the gap are missing, too.
+        """
+        if self.validator.accept_gap(gap):
+            self.pending.clear()
+
+    def remember_request(self, event: pb.AgentEvent) -> bool:
+        """Accept a re-sent copy of a pending input request; True if it was unknown."""
+        return self._add_request(event)
+
+    def _apply(self, event: pb.AgentEvent, kind: str, now: float) -> None:
+        if kind == "started":
+            self._start(event)
+        elif kind == "state":
+            self.phase = event.state.phase
+        elif kind == "input_request":
+            self._add_request(event)
+        elif kind == "input_resolved":
+            self.pending.pop(event.input_resolved.id, None)
+        elif kind == "result":
+            self._finish(event.result, now)
+
+    def _start(self, event: pb.AgentEvent) -> None:
+        self.phase = pb.RUN_PHASE_STARTING
+        if not self.labels:
+            self.labels = dict(event.started.labels)
+
+    def _add_request(self, event: pb.AgentEvent) -> bool:
+        is_new = event.input_request.id not in self.pending
+        copy = pb.AgentEvent()
+        copy.CopyFrom(event)
+        copy.ClearField("sequence")
+        self.pending[event.input_request.id] = copy
+        return is_new
+
+    def _finish(self, result: pb.Result, now: float) -> None:
+        self.result = result
+        self.finished_at = now
+        self.phase = pb.RUN_PHASE_UNSPECIFIED
+        self.pending.clear()
+
+    def end_attempt(self, ended: pb.AttemptEnded, now: float) -> tuple[int, bytes]:
+        """End an attempt that another one follows, by an event in place of the adapter's result.
+
+        Returns:
+            The sequence and the event.
+        """
+        sequence = self.validator.end_attempt()
+        self.phase = pb.RUN_PHASE_RETRYING
+        self.pending.clear()
+        return sequence, self.own_event(now, sequence=sequence, attempt_ended=ended)
+
+    def end(self, result: pb.Result, now: float) -> tuple[int, bytes]:
+        """End the run by a result of the router.
+
+        Returns:
+            The sequence and the event.
+        """
+        result.duration.FromNanoseconds(max(0, int((now - self.accepted_at) * 1e9)))
+        self.validator.last_sequence = max(self.validator.last_sequence, self.reserved) + 1
+        self.validator.phase = Phase.DONE
+        self._finish(result, now)
+        return self.last_sequence, self.own_event(now, sequence=self.last_sequence, result=result)
+
+    def own_event(
+        self,
+        now: float,
+        *,
+        sequence: int = 0,
+        **body: pb.Result | pb.Notice | pb.State | pb.AttemptEnded | pb.Heartbeat,
+    ) -> bytes:
+        """Return an event of the router; without a sequence it is ephemeral."""
+        event = pb.AgentEvent(
+            sequence=sequence,
+            run_id=self.run_id,
+            attempt=self.attempt,
+            origin=pb.EVENT_ORIGIN_ROUTER,
+            **body,  # type: ignore[arg-type] # the stubs know the fields one by one
+        )
+        event.time.FromNanoseconds(int(now * 1e9))
+        return event.SerializeToString()
+
+    def summary(self, readers: int) -> router_pb2.RunSummary:
+        """Return its summary for ``ListRuns``."""
+        summary = router_pb2.RunSummary(
+            run_id=self.run_id,
+            adapter=self.adapter,
+            instance_id=self.instance_id,
+            agent_id=self.agent_id,
+            company_id=self.company_id,
+            task_key=self.task_key,
+            labels=self.labels,
+            phase=self.phase,
+            last_sequence=self.last_sequence,
+            result=self.result,
+            readers=readers,
+            remarks=self.remarks,
+            attempt=self.attempt,
+            session_key=self.session_key,
+        )
+        summary.accepted_at.FromNanoseconds(int(self.accepted_at * 1e9))
+        if self.finished_at is not None:
+            summary.finished_at.FromNanoseconds(int(self.finished_at * 1e9))
+        return summary
+
+
+def lost_result(kind: pb.FailureKind.ValueType, code: str, message: str) -> pb.Result:
+    """Return the result of a run whose outcome is unknown."""
+    failure = pb.Failure(kind=kind, code=code, message=message, retryable=is_retryable(kind))
+    return pb.Result(outcome=pb.OUTCOME_LOST, failure=failure)
+
+
+def adapter_lost(adapter: str, why: str) -> pb.Result:
+    """Return the result of a run whose adapter is gone."""
+    message = f"Adapter {adapter!r} {why}. The outcome of the run is unknown."
+    return lost_result(pb.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message)
+
+
+def protocol_violated(adapter: str, error: ProtocolViolationError) -> pb.Result:
+    """Return the result of a run whose adapter sent what the router cannot follow."""
+    message = f"Adapter {adapter!r} violated the protocol: {error}. The router stopped following the run."
+    return lost_result(pb.FAILURE_KIND_INTERNAL, VIOLATION_CODE, message)
+
+
+def router_failed() -> pb.Result:
+    """Return the result of a run that a fault of the router ended."""
+    message = "The router failed internally while it followed the run. Search its log for the run ID."
+    return lost_result(pb.FAILURE_KIND_INTERNAL, "router_failed", message)
+
+
+def cancelled_before_start(reason: str) -> pb.Result:
+    """Return the result of a run that was cancelled before an adapter accepted it."""
+    return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="not_started", summary=reason, tree_confirmed_dead=True)
+
+
+def cancelled_between_attempts(failed: pb.Result, reason: str) -> pb.Result:
+    """Return the result of a run that was cancelled between two attempts."""
+    result = pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="between_attempts", summary=reason)
+    if failed.HasField("tree_confirmed_dead"):
+        result.tree_confirmed_dead = failed.tree_confirmed_dead
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The retention of finished runs in memory: time, number and size."""
+
+    seconds: float
+    most_runs: int
+    most_bytes: int
+
+    def expired(self, finished: Iterable[tuple[RunRecord, int]], now: float) -> Sequence[str]:
+        """Return the ids of finished runs to remove.
+
+        Args:
+            finished: finished runs, each with the size of its events in bytes.
+            now: the time.
+        """
+        newest = sorted(finished, key=lambda pair: pair[0].finished_at or now, reverse=True)
+        expired: list[str] = []
+        retained_bytes = 0
+        for index, (record, size) in enumerate(newest):
+            retained_bytes += size
+            is_old = now - (record.finished_at or now) >= self.seconds
+            if is_old or index >= self.most_runs or retained_bytes > self.most_bytes:
+                expired.append(record.run_id)
+        return expired

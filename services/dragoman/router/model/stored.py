@@ -1,0 +1,81 @@
+"""The records of the run log."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dragoman.router.model.assignment import Assignment, Unassigned
+from dragoman.v1 import router_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as it is stored. Times are seconds since the epoch."""
+
+    run_id: str
+    accepted_at: float
+    adapter: str
+    state: router_pb2.GetRunResponse
+    """The last state that the router published, without the number of readers."""
+    reserved: int
+    """No sequence above this mark was ever published."""
+    owner: str
+    """The name of the router that owns the run."""
+    lease_until: float
+    """The end of the owner's lease; then another router may take the run over."""
+    assignment: Assignment = field(default_factory=Unassigned)
+    """Where the run is."""
+    router: str = ""
+    """The address at which other routers reach its owner; empty if there is none."""
+    orphan_after: float = 0.0
+    """Seconds that the run continues without a holder."""
+    digest: bytes | None = None
+    """A keyed digest of the request; ``None`` for a run that was found by Attach."""
+    logged: int = 0
+    """The last sequence whose event is stored, or known to be missing."""
+    size: int = 0
+    """Bytes of its stored events."""
+    finished_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvents:
+    """A row of consecutive events."""
+
+    run_id: str
+    first: int
+    last: int
+    data: bytes | None
+    """The events, packed by ``storage.batches``. ``None``: they were not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Filters of a list of runs; an empty field matches all runs."""
+
+    adapter: str = ""
+    agent_id: str = ""
+    task_key: str = ""
+    outcome: int = 0
+    live_only: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def matches(self, run: router_pb2.RunSummary) -> bool:
+        """Return whether a run matches all filters."""
+        return (
+            self.adapter in {"", run.adapter}
+            and self.agent_id in {"", run.agent_id}
+            and self.task_key in {"", run.task_key}
+            and self.outcome in {0, run.result.outcome}
+            and not (self.live_only and run.HasField("finished_at"))
+            and all(run.labels.get(key) == value for key, value in self.labels.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionId:
+    """The key of a stored session."""
+
+    company_id: str
+    agent_id: str
+    adapter: str
+    task_key: str

@@ -1,0 +1,66 @@
+"""Waiting for several things, background tasks, and notices of changes."""
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+_log = structlog.get_logger("dragoman.router")
+
+
+async def first_of(*waits: "asyncio.Future[Any]", timeout_s: float | None = None) -> None:
+    """Wait until one of these is done, or for ``timeout_s`` seconds; end those that are not."""
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waits:
+            future.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
+class Tasks:
+    """Background tasks that are not forgotten."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task; what it raises is logged."""
+        # In a context of its own: it outlives the call that starts it, and so should not log as part of that.
+        task = asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.error("background task failed", task=task.get_name(), failure=failure)
+
+    async def end(self) -> None:
+        """Cancel those that still run, and wait for them."""
+        while self._tasks:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Their callbacks run in the loop's next turn.
+            await asyncio.sleep(0)
+
+
+class Changes:
+    """Wakes the tasks that wait for the list of adapters to change."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake the tasks that wait."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Return an event that is set with the next change."""
+        return self._next

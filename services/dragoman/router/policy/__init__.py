@@ -1,0 +1,1 @@
+"""Decisions without I/O: fallback, circuit breaker, concurrency limits, sessions."""

@@ -1,0 +1,305 @@
+"""Stored sessions: which one a request selects, when a new one replaces it, and how a run updates it.
+
+A stored session has a key of company, agent, adapter and task. A request with ``session.key`` selects the session
+with that key; the request's own values replace empty fields of it. A request with a ``task_key`` and no selector
+selects the task's session. A run updates the session that it resumed; a new session of a task is stored under the
+task's key. A fork never replaces its original. A caller that passes a handle stores the session itself.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dragoman.protocol.sessions import read_handle
+from dragoman.router.model.stored import SessionId
+from dragoman.v1 import adapter_pb2, router_pb2
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import struct_pb2
+
+CONFIG_KEY: Final = "sessionCompaction"
+"""The setting that only a router evaluates; Paperclip uses the same name."""
+MAX_SUMMARY_CHARS: Final = 2000
+"""Maximum number of characters stored of a run's summary."""
+_SWITCH: Final = "enabled"
+_BOUNDS: Final = {"maxSessionRuns": "runs", "maxRawInputTokens": "input_tokens", "maxSessionAgeHours": "hours"}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """The session that a request selects."""
+
+    stored_key: SessionId | None = None
+    """Its key, if it is selected by key."""
+    of_run: str = ""
+    """The run that left it, if it is selected by run."""
+    store_under: SessionId | None = None
+    """The key to store the run's session under; ``None`` to store none."""
+    fork: bool = False
+
+    @property
+    def is_stored_here(self) -> bool:
+        """Whether the router has to find the session."""
+        return self.stored_key is not None or bool(self.of_run)
+
+
+def session_request(request: adapter_pb2.ExecuteRequest, adapter: str) -> SessionRequest:
+    """Return the session that a request to this adapter selects."""
+    selector = request.session.WhichOneof("selector")
+    own = SessionId(request.agent.company_id, request.agent.id, adapter, request.task_key)
+    of_task = own if request.task_key else None
+    fork = request.session.fork
+    if selector == "handle" or (selector is None and of_task is None):
+        return SessionRequest()
+    if selector == "fresh":
+        return SessionRequest(store_under=of_task)
+    if selector == "resume_run_id":
+        return SessionRequest(of_run=request.session.resume_run_id, store_under=of_task, fork=fork)
+    key = request.session.key
+    found_by = SessionId(
+        key.company_id or own.company_id, key.agent_id or own.agent_id, adapter, key.task_key or own.task_key
+    )
+    beside = of_task if of_task != found_by else None
+    return SessionRequest(stored_key=found_by, store_under=beside if fork else found_by, fork=fork)
+
+
+def key_of(session: SessionId) -> adapter_pb2.SessionKey:
+    """Return the contract's key of a session, which does not contain the adapter."""
+    return adapter_pb2.SessionKey(company_id=session.company_id, agent_id=session.agent_id, task_key=session.task_key)
+
+
+def cwd_of(request: adapter_pb2.ExecuteRequest) -> str | None:
+    """Return the working directory of a request; ``None`` if it has none."""
+    config = _config(request)
+    configured = config.fields["cwd"].string_value if config is not None and "cwd" in config.fields else ""
+    return request.workspace.cwd or configured or None
+
+
+# When a session is replaced by a new one.
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The bounds beyond which a new session replaces a stored one; 0 is none. The defaults are Paperclip's."""
+
+    runs: int = 200
+    input_tokens: int = 2_000_000
+    hours: float = 72.0
+
+    def reason(self, session: router_pb2.StoredSession, now: float) -> str:
+        """Return which bound the session has reached; empty if none."""
+        hours = (now - session.created_at.ToNanoseconds() / 1e9) / 3600
+        if 0 < self.runs <= session.runs:
+            return f"the session reached {session.runs:,} run{'' if session.runs == 1 else 's'}"
+        if 0 < self.input_tokens <= session.input_tokens:
+            return f"the session reached {session.input_tokens:,} input tokens"
+        if 0 < self.hours <= hours:
+            return f"the session is {int(hours):,} hours old"
+        return ""
+
+
+NEVER: Final = Compaction(0, 0, 0.0)
+
+
+def compaction(request: adapter_pb2.ExecuteRequest, *, compacts_itself: bool) -> Compaction:
+    """Return the policy for a request: its configuration, else the default.
+
+    Args:
+        request: a request without a ``compaction_problem``.
+        compacts_itself: whether the agent compacts its own context; then the default is no bound.
+    """
+    configured = _configured_policy(request)
+    if _SWITCH in configured and not configured[_SWITCH].bool_value:
+        return NEVER
+    default = NEVER if compacts_itself else Compaction()
+
+    def bound(name: str, default_value: float) -> float:
+        return configured[name].number_value if name in configured else default_value
+
+    return Compaction(
+        runs=int(bound("maxSessionRuns", default.runs)),
+        input_tokens=int(bound("maxRawInputTokens", default.input_tokens)),
+        hours=bound("maxSessionAgeHours", default.hours),
+    )
+
+
+def compaction_problem(request: adapter_pb2.ExecuteRequest) -> tuple[str, str] | None:
+    """Return the path of an invalid field of a request's policy, and why it is invalid; ``None`` if it is valid.
+
+    Configurations of fallback adapters are checked, too, although these start new sessions.
+    """
+    configs = request.fallback.configs
+    by_path = {"config": _config(request), **{f"fallback.configs.{name}": configs[name] for name in sorted(configs)}}
+    wrong = (
+        _policy_problems(config, f"{path}.{CONFIG_KEY}") for path, config in by_path.items() if config is not None
+    )
+    return next((problem for problems in wrong for problem in problems), None)
+
+
+def _policy_problems(config: struct_pb2.Struct, path: str) -> Iterator[tuple[str, str]]:
+    if CONFIG_KEY not in config.fields:
+        return
+    if config.fields[CONFIG_KEY].WhichOneof("kind") != "struct_value":
+        yield path, "must be an object"
+        return
+    for name, value in config.fields[CONFIG_KEY].struct_value.fields.items():
+        if name == _SWITCH:
+            if value.WhichOneof("kind") != "bool_value":
+                yield f"{path}.{name}", "must be true or false"
+        elif name not in _BOUNDS:
+            yield f"{path}.{name}", f"is not a known field; known are {', '.join([_SWITCH, *_BOUNDS])}"
+        elif not 0 <= value.number_value < float("inf") or value.WhichOneof("kind") != "number_value":
+            yield f"{path}.{name}", "must be a number, 0 or more"
+
+
+def _configured_policy(request: adapter_pb2.ExecuteRequest) -> Mapping[str, struct_pb2.Value]:
+    config = _config(request)
+    if config is None or CONFIG_KEY not in config.fields:
+        return {}
+    return config.fields[CONFIG_KEY].struct_value.fields
+
+
+def _config(request: adapter_pb2.ExecuteRequest) -> struct_pb2.Struct | None:
+    """Return the settings in effect; ``None`` if there are none."""
+    if request.HasField("config"):
+        return request.config
+    return request.agent.adapter_config if request.agent.HasField("adapter_config") else None
+
+
+# What the router passes to the adapter.
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDecision:
+    """Whether to resume the session that a request selects, or to start a new one."""
+
+    handle: pb.SessionHandle | None = None
+    """The session to resume."""
+    reason: str = ""
+    """Why a new session is started although one was selected. Empty if none was."""
+    handover: str = ""
+    """The text about the previous session for the agent."""
+
+    @property
+    def native_id(self) -> str:
+        """The agent's own id of the session to resume; empty for none."""
+        return read_handle(self.handle)[0] if self.handle is not None else ""
+
+
+def remove_router_settings(request: adapter_pb2.ExecuteRequest) -> None:
+    """Remove settings that only a router evaluates from a request."""
+    config = _config(request)
+    if config is not None and CONFIG_KEY in config.fields:
+        del config.fields[CONFIG_KEY]
+
+
+def apply_decision(request: adapter_pb2.ExecuteRequest, selected: SessionRequest, choice: SessionDecision) -> None:
+    """Replace the selector that only a router understands by the decision for the adapter."""
+    remove_router_settings(request)
+    if not selected.is_stored_here:
+        return
+    request.ClearField("session")
+    if choice.handle is not None:
+        request.session.handle.CopyFrom(choice.handle)
+        request.session.fork = selected.fork
+    elif choice.reason:
+        request.session.fresh, request.session.reason = True, choice.reason
+        request.session.handover = choice.handover
+
+
+def handover(session: router_pb2.StoredSession, reason: str) -> str:
+    """Return the text for an agent about its previous session, which is not resumed; its last message is quoted."""
+    lines = [
+        f"You worked on this task in an earlier conversation, which is not being resumed ({reason}).",
+        f"Its last run was {session.last_run_id}.",
+    ]
+    if session.last_summary:
+        lines.append("Your final message of that run, quoted:")
+        lines += [f"> {line}".rstrip() for line in session.last_summary.splitlines()]
+    lines.append("Continue from the current state of the workspace; re-read only what you need.")
+    return "\n".join(lines)
+
+
+# How a run updates the stored session.
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """What a run reports about its session. Times are seconds since the epoch."""
+
+    run_id: str
+    accepted_at: float
+    update: pb.SessionUpdate
+    resumed_id: str = ""
+    """The agent's own id of the session that the run was asked to resume."""
+    resumed: bool | None = None
+    """Whether the adapter resumed that session; ``None`` if it did not report it."""
+    result: pb.Result | None = None
+    """The run's result; ``None`` if only an attempt has ended."""
+    is_fallback: bool = False
+    """Whether the run fell back to this adapter, where it started a new session that no caller requested."""
+    deleted: Collection[str] = ()
+    """The agent's own ids of sessions that callers deleted meanwhile."""
+
+
+def updated_session(
+    key: SessionId, before: router_pb2.StoredSession | None, report: SessionReport, now: float
+) -> router_pb2.StoredSession | None:
+    """Return the session to store: ``before`` itself for no change, ``None`` to delete it.
+
+    Args:
+        key: the session's key.
+        before: the stored session.
+        report: what the run reports.
+        now: seconds since the epoch.
+    """
+    held = read_handle(before.handle)[0] if before is not None else ""
+    is_its_own = bool(report.resumed_id) and held == report.resumed_id
+    change = report.update.change
+    if report.is_fallback and before is not None and before.runs > 1 and held != read_handle(report.update.handle)[0]:
+        return before  # a session of several runs is worth more than one of a single run
+    if change == pb.SESSION_CHANGE_CLEAR:
+        # Another run may have stored another session meanwhile, which is not the one that is lost.
+        return before if report.resumed_id and not is_its_own else None
+    if change == pb.SESSION_CHANGE_SET and report.update.HasField("handle"):
+        native_id = read_handle(report.update.handle)[0]
+        if native_id in report.deleted or (report.resumed and report.resumed_id in report.deleted):
+            return before
+        continues = (bool(report.resumed) and is_its_own) or (before is not None and held == native_id)
+        session = _copy(before) if continues else _new(key, report)
+        session.handle.CopyFrom(report.update.handle)
+    elif before is not None and is_its_own and report.resumed and report.result is not None:
+        session = _copy(before)  # the same session, with one more run
+    else:
+        return before
+    _count(session, report)
+    session.used_at.FromNanoseconds(int(now * 1e9))
+    return session
+
+
+def _copy(before: router_pb2.StoredSession | None) -> router_pb2.StoredSession:
+    copy = router_pb2.StoredSession()
+    if before is not None:
+        copy.CopyFrom(before)
+    return copy
+
+
+def _new(key: SessionId, report: SessionReport) -> router_pb2.StoredSession:
+    session = router_pb2.StoredSession(key=key_of(key), adapter=key.adapter)
+    session.created_at.FromNanoseconds(int(report.accepted_at * 1e9))
+    return session
+
+
+def _count(session: router_pb2.StoredSession, report: SessionReport) -> None:
+    if report.result is None or session.last_run_id == report.run_id:
+        return  # not finished yet, or reported again to a router that recovered the run
+    session.runs += 1
+    session.last_run_id = report.run_id
+    tokens = _input_tokens(report.result.usage)
+    is_total = report.result.usage.scope == pb.USAGE_SCOPE_SESSION
+    session.input_tokens = tokens if is_total and tokens else session.input_tokens + tokens
+    session.last_summary = report.result.summary[:MAX_SUMMARY_CHARS].strip() or session.last_summary
+
+
+def _input_tokens(usage: pb.Usage) -> int:
+    counts = [usage.tokens] if usage.HasField("tokens") else [model.tokens for model in usage.models]
+    return sum(one.input + one.cache_write for one in counts)

@@ -1,0 +1,1 @@
+"""One run, from its acceptance to its result: attempts, admission, cancellation, its session."""

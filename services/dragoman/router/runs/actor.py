@@ -1,0 +1,286 @@
+"""One run in the router: it owns its state, executes what that decides, and is the only one that writes it.
+
+Other modules read a run, give it inputs by ``send``, or await a state by ``until``. Events that change no state go by
+``append``.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.event_buffer import EventBuffer
+from dragoman.protocol.keepalive import KeepaliveStreams
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.model.assignment import Dispatched
+from dragoman.router.model.errors import elsewhere
+from dragoman.router.model.run_record import RunRecord
+from dragoman.router.policy.fallback import attempt_ended
+from dragoman.router.runs import actions as do
+from dragoman.router.runs.course import Course
+from dragoman.router.runs.inputs import (
+    Assigned,
+    AttemptEnded,
+    AttemptEndStored,
+    Durable,
+    Exhausted,
+    Input,
+    LeaseLost,
+    ResultStored,
+)
+from dragoman.router.runs.ledger import RunLedger
+from dragoman.router.runs.machine import RunMachine
+from dragoman.router.runs.notices import RunNotices
+from dragoman.router.runs.sessions import RunSession
+from dragoman.router.runs.state import (
+    Deciding,
+    Live,
+    Queued,
+    Rejected,
+    Superseded,
+    has_adapter,
+)
+from dragoman.v1 import event_pb2 as pb
+
+_STORED_S = 2.0
+"""How long the result waits to be stored before it is published; only a log that is out of order takes longer."""
+
+_log = structlog.get_logger("dragoman.router")
+
+
+def _nothing(*_of: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHooks:
+    """What the runs' registry does when something happens to a run."""
+
+    over: Callable[["Run"], None] = _nothing
+    """Called once the run is over: its result is published, or it is rejected."""
+    superseded: Callable[["Run"], None] = _nothing
+    """Called once another router owns the run."""
+
+
+class Run(RunMachine):
+    """One run.
+
+    Args:
+        record: the router's record of it.
+        backend: its adapter.
+        context: what the router's parts share.
+        hooks: see there.
+        beginning: its first state.
+        first_sequence: of the first event that will come.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        backend: AdapterBackend,
+        context: RouterContext,
+        hooks: RunHooks,
+        beginning: Live | None = None,
+        *,
+        first_sequence: int = 1,
+    ) -> None:
+        super().__init__(beginning or Queued())
+        self.record = record
+        self.backend = backend
+        """The present adapter."""
+        self.backends = [backend]
+        """All adapters that the run was sent to, the present one last."""
+        self.fanout = EventBuffer(record.run_id, first_sequence=first_sequence)
+        self.notices = RunNotices(record, self.fanout, context.clock)
+        self.ledger = RunLedger()
+        self.keepalive = KeepaliveStreams(0.0, _nothing)
+        """The streams that keep the run alive."""
+        self.on_held: Callable[[], None] = _nothing
+        """Called when a stream begins to keep it alive."""
+        self.session: RunSession | None = None
+        """What becomes of its session; ``None`` if that is not stored here."""
+        self.course: Course | None = None
+        """What may follow a failure; ``None`` for an inherited run."""
+        self.suggest: Callable[[], list[str]] = list
+        """Returns the adapters that could take over from the present one."""
+        self.streams_end = asyncio.Event()
+        """Set when its readers' streams are to end before it does, as the router stops."""
+        self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
+        self._clock = context.clock
+        self.tasks = context.tasks
+        """Tasks that outlive the calls that start them."""
+        self._hooks = hooks
+        self._instance: AdapterInstance | None = None
+        self._failed_at = backend, ""
+        """Where the last failed attempt was: its adapter, and that one's process."""
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        return self.record.run_id
+
+    @property
+    def instance(self) -> AdapterInstance | None:
+        """The process that has it, or was asked to take it; ``None`` while there is none."""
+        return self._instance if has_adapter(self._state) else None
+
+    @property
+    def refusal(self) -> DragomanError | None:
+        """The status that its readers get instead of a result."""
+        if isinstance(self._state, Superseded):
+            return elsewhere(self.run_id)
+        return self._state.error if isinstance(self._state, Rejected) else None
+
+    def equip(
+        self,
+        *,
+        ledger: RunLedger | None = None,
+        keepalive: KeepaliveStreams | None = None,
+        on_held: Callable[[], None] | None = None,
+        course: Course | None = None,
+        suggest: Callable[[], list[str]] | None = None,
+        session: RunSession | None = None,
+    ) -> None:
+        """Give it what it works with; see its attributes of these names."""
+        self.ledger = ledger or self.ledger
+        self.keepalive, self.on_held = keepalive or self.keepalive, on_held or self.on_held
+        self.course, self.suggest = course or self.course, suggest or self.suggest
+        self.session = session or self.session
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Start what follows it, which ends when another router takes the run."""
+        self._work = self.tasks.start(work, f"{name} {self.run_id}")
+
+    def assign(self, instance: AdapterInstance) -> None:
+        """Say which process gets it."""
+        is_launched = self.backend.record.spec.launch is not None
+        self.send(Assigned(Dispatched(instance.channel.address, instance.instance_id, is_launched)))
+        self._instance = instance
+        self.notices.status = b""
+        self.record.instance_id = instance.instance_id
+        self.log = self.log.bind(instance=instance.instance_id)
+
+    def append(self, event: Durable) -> None:
+        """Publish and store an event of the adapter that changes no state."""
+        self.fanout.append(event.data, event.sequence)
+        self.ledger.append(event)
+
+    def move(self, backend: AdapterBackend, *, anew: bool = False) -> None:
+        """Say which adapter gets it next.
+
+        Args:
+            backend: the adapter.
+            anew: whether its request was repeated, as no adapter had it: as far as is stored, nothing was published.
+        """
+        self.backend, self.backends = backend, [*([] if anew else self.backends), backend]
+        self.record.reserved = 0 if anew else self.record.reserved
+        self.record.adapter = backend.record.type
+        self.log = self.log.bind(adapter=backend.record.type)
+        if anew:
+            self.session = None
+        elif self.session is not None:
+            self.session.begin_anew()
+
+    async def end_attempt(self, next_adapter: str, reason: str) -> None:
+        """End the failed attempt, as another one follows; unless the run was cancelled or ended meanwhile.
+
+        The end of the attempt is stored before it is published: a router that recovers the run must not get the
+        adapter's result under the same sequence. Should the log fail just then, the run waits for it.
+        """
+        before = self._state
+        assert isinstance(before, Deciding)
+        if before.progress.is_cancelling:
+            return
+        ended = attempt_ended(before.result.result, next_adapter, " ".join([reason, *self.notices.rejections]))
+        if self.session is not None:
+            await self.session.hear(pb.AgentEvent(attempt_ended=ended))
+        if self._state is not before:
+            return
+        self.notices.clear_rejections()
+        sequence, data = self.record.end_attempt(ended, self._clock.time())
+        self.send(AttemptEnded(Durable(sequence, data, is_own=True)))
+        await self.until(lambda state: not isinstance(state, Deciding))
+
+    def exhaust(self, result: pb.Result) -> None:
+        """End it as its last attempt ended, and where that was, as none follows after all; or, if none began, so."""
+        self.backend, self.record.instance_id = self._failed_at
+        self.record.adapter = self.backend.record.type
+        self.log = self.log.bind(adapter=self.record.adapter, instance=self.record.instance_id)
+        ending = pb.Result()
+        ending.CopyFrom(result)
+        self.send(Exhausted(ending))
+
+    def end_streams(self, *, stop: bool = False) -> None:
+        """End its readers' streams before it ends, as the router stops.
+
+        Args:
+            stop: whether no attempt of it may begin here any more.
+        """
+        self.streams_end.set()
+        self.notices.stop()
+        if stop and self._work is not None:
+            self._work.cancel()
+
+    # What its states have done.
+
+    def _execute(self, action: do.Action) -> None:
+        match action:
+            case do.Persist():
+                self.ledger.changed()
+            case do.ReportStatus(status):
+                self.record.phase = status.phase
+                self.ledger.changed()
+                self.notices.report(status)
+            case do.StoreAttemptEnd(event):
+                self._failed_at = self.backend, self.record.instance_id
+                self.ledger.append(event)
+                self.tasks.start(self._await_stored(event, AttemptEndStored()), f"end attempt {self.run_id}")
+            case do.Publish(event):
+                self.fanout.append(event.data, event.sequence)
+                self.log.info("attempt ended", sequence=event.sequence)
+            case do.EndWith(result):
+                if result.HasField("failure"):
+                    result.failure.errors.extend(self.notices.rejections)
+                sequence, data = self.record.end(result, self._clock.time())
+                self._execute(do.StoreResult(Durable(sequence, data, is_own=True)))
+            case do.StoreResult(event):
+                self.ledger.finish(event)
+                self.tasks.start(self._await_stored(event, ResultStored(event)), f"end {self.run_id}")
+            case do.PublishResult(event):
+                skipped = pb.GAP_REASON_NOT_DURABLE if event.is_own else pb.GAP_REASON_EVICTED
+                self.fanout.append(event.data, event.sequence, skipped=skipped)
+                outcome = pb.Outcome.Name(self.record.result.outcome) if self.record.result is not None else ""
+                self.log.info("run ended", outcome=outcome, sequence=event.sequence)
+                self._close(self._hooks.over)
+            case do.Reject(error):
+                self.log.info("run rejected", reason=error.reason.value if error.reason else error.code.name)
+                self._close(self._hooks.over)
+            case do.Release():
+                self.log.warning("ownership lost to another router")
+                self.end_streams(stop=True)  # readers attach again, and are sent to the new owner
+                self._close(self._hooks.superseded)
+                self.ledger.release()
+
+    async def _await_stored(self, event: Durable, then: Input) -> None:
+        """Wait until an event is stored: should this router die, no other one may find another event in its place.
+
+        A result waits for a short while only; mostly a log that fails just now is written within that time. The end
+        of an attempt waits for as long as it takes.
+        """
+        while not await self.ledger.flushed(_STORED_S) and isinstance(self._state, Deciding):
+            self.log.warning("attempt ended, not persisted yet", sequence=event.sequence)
+            if self.ledger.is_taken:
+                break
+        self.send(LeaseLost() if self.ledger.is_taken else then)
+
+    def _close(self, ended: Callable[["Run"], None]) -> None:
+        self.notices.stop()
+        if not isinstance(self._state, Superseded):
+            self.fanout.close()
+        self.keepalive.close()
+        ended(self)

@@ -1,0 +1,256 @@
+"""What admits a run to an adapter: a slot there, and the circuit breaker of its login."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.logins import login_of
+from dragoman.router.adapters.registry import AdapterRecord
+from dragoman.router.model.tasks import first_of
+from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection
+from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, longest_wait_s
+from dragoman.router.policy.fallback import candidates, others_may_succeed
+from dragoman.router.policy.next_step import Rules
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.course import Course
+from dragoman.router.runs.inputs import StatusReported
+from dragoman.router.runs.state import Deciding, is_ending
+from dragoman.router.storage.run_log import RunLog
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+_RETRY_S = 1.0
+
+_log = structlog.get_logger("dragoman.router")
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    """What the router's configuration says of it; see ``RouterConfig``."""
+
+    max_runs: Mapping[str, int] = field(default_factory=dict)
+    upstream_retries: int = 2
+    breaker_crashes: int = CRASHES
+
+
+class AdmissionController:
+    """Admits runs to adapters.
+
+    Args:
+        scene: what the router's parts share.
+        run_log: has the key of digests.
+        policy: how much is admitted.
+        find: returns an adapter by its name, or raises ADAPTER_NOT_FOUND.
+    """
+
+    def __init__(
+        self,
+        scene: RouterContext,
+        run_log: RunLog,
+        policy: AdmissionPolicy,
+        find: Callable[[str], Awaitable[AdapterBackend]],
+    ) -> None:
+        self._scene = scene
+        self._run_log = run_log
+        self._policy = policy
+        self._limiter = ConcurrencyLimiter(policy.max_runs)
+        self._breakers = CircuitBreakers(policy.breaker_crashes)
+        self.find = find
+        self.detections: Callable[[], list[adapter_pb2.Detection]] = list
+        """Returns what was found of agents so far."""
+
+    def plan(self, run: Run, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
+        """Plan the attempts of a run; what its request says of fallback and admission is taken out, and returned."""
+        options = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
+        request.ClearField("fallback")
+        request.ClearField("admission")
+        course = Course(Rules(options.fallback, self._policy.upstream_retries))
+        run.equip(course=course, suggest=lambda: self._candidates(run.record.adapter))
+        return options
+
+    @contextlib.asynccontextmanager
+    async def slot(
+        self, run: Run, request: adapter_pb2.ExecuteRequest, options: adapter_pb2.ExecuteRequest
+    ) -> AsyncIterator[None]:
+        """Give a run a slot at its adapter while the block runs: for all its attempts there.
+
+        Args:
+            run: the run.
+            request: what its adapter will get.
+            options: the caller's ``fallback`` and ``admission``.
+
+        Raises:
+            DragomanError: BREAKER_OPEN, TOO_MANY_RUNS for as long as the caller waits, or there is no adapter.
+        """
+        if run.backend.record.description is None:
+            # How many runs it can have, and what chooses a login, it says once it was started, which it will be.
+            async with run.backend.use():
+                pass
+        key = self._key(run.backend.record, request)
+        opened = self._breakers.rejection(key, run.run_id, self._scene.clock.time())
+        if opened is not None and not options.admission.ignore_breaker:
+            raise _is_open(run, key.adapter, opened)
+        async with self._acquire(run, longest_wait_s(options)):
+            yield
+
+    @contextlib.contextmanager
+    def attempt(
+        self, run: Run, request: adapter_pb2.ExecuteRequest, options: adapter_pb2.ExecuteRequest
+    ) -> Iterator[None]:
+        """Admit a run that has a slot to one attempt, the block; the result is recorded in its breaker.
+
+        Args:
+            run: the run.
+            request: what its adapter will get.
+            options: the caller's ``fallback`` and ``admission``.
+
+        Raises:
+            DragomanError: BREAKER_OPEN.
+        """
+        adapter = run.backend.record
+        key = self._key(adapter, request)
+        if not run.is_ending:
+            self._admit(key, run, is_forced=options.admission.ignore_breaker)
+        assert run.course is not None
+        run.course.on_progress = lambda: self._works(adapter, request, run)
+        try:
+            yield
+        finally:
+            # What it says of its settings may be known only since it was started for this run.
+            known = self._key(adapter, request)
+            if known != key:
+                self._breakers.release(key, run.run_id)
+            self._note(known, run)
+
+    def _key(self, adapter: AdapterRecord, request: adapter_pb2.ExecuteRequest) -> BreakerKey:
+        login, keyed = login_of(request, adapter.traits), self._run_log.digests.keyed
+        return BreakerKey(adapter.type, keyed(login.credentials), keyed(login.settings))
+
+    def _admit(self, key: BreakerKey, run: Run, *, is_forced: bool) -> None:
+        """Ask the breaker for a run that has its slot: it may have opened while the run waited."""
+        opened = self._breakers.admit(key, run.run_id, self._scene.clock.time(), is_forced=is_forced)
+        if opened is not None:
+            raise _is_open(run, key.adapter, opened)
+        if self._breakers.is_probe(key, run.run_id):
+            self._scene.changes.notify()
+
+    async def keep(self, run: Run, work: Awaitable[None]) -> None:
+        """Count a run that another router admitted while ``work`` goes on; it gets a slot beyond the limit, too."""
+        slot = self._limiter.acquire(run.record.adapter, None, lambda: None)
+        try:
+            await work
+        finally:
+            self._limiter.release(slot)
+
+    @contextlib.asynccontextmanager
+    async def _acquire(self, run: Run, wait_s: float) -> AsyncIterator[None]:
+        record = run.backend.record
+        most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
+        limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, asyncio.Event()
+        is_crowded = self._limiter.queued(adapter) >= MAX_QUEUED
+        slot = self._limiter.acquire(adapter, limit, granted.set)
+        try:
+            if not granted.is_set() and wait_s and not is_crowded:
+                await self._wait(run, granted, wait_s)
+            if not granted.is_set() and not run.is_ending:
+                raise _full(adapter, limit, waited=bool(wait_s))
+            yield
+        finally:
+            self._limiter.release(slot)
+
+    async def _wait(self, run: Run, granted: asyncio.Event, wait_s: float) -> None:
+        reason = f"waiting for a slot of adapter {run.record.adapter!r}"
+        run.send(StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED, reason=reason)))
+        run.log.info("run queued", longest_wait_s=wait_s)
+        self._scene.changes.notify()
+        await first_of(
+            asyncio.ensure_future(granted.wait()), asyncio.ensure_future(run.until(is_ending)), timeout_s=wait_s
+        )
+        run.record.leave_queue()
+        self._scene.changes.notify()
+
+    def _note(self, key: BreakerKey, run: Run) -> None:
+        was_probe = self._breakers.is_probe(key, run.run_id)
+        result = run.state.result.result if isinstance(run.state, Deciding) else run.record.result
+        if result is None or run.course is None:
+            self._breakers.release(key, run.run_id)
+            if was_probe:
+                self._scene.changes.notify()
+            return
+        now = self._scene.clock.time()
+        has_changed = self._breakers.record_result(key, run.run_id, result, now, did_work=run.course.did_work)
+        if has_changed:
+            open_ = bool(self._breakers.opened(key.adapter, now))
+            _log.warning("circuit breaker changed", adapter=key.adapter, run_id=run.run_id, open=open_)
+        if has_changed or was_probe:
+            self._scene.changes.notify()
+
+    def _works(self, adapter: AdapterRecord, request: adapter_pb2.ExecuteRequest, run: Run) -> None:
+        """Note that a run's agent works, and so its login: no other run need wait for the end of this one."""
+        assert run.course is not None
+        run.course.on_progress = lambda: None
+        if self._breakers.record_progress(self._key(adapter, request), run.run_id):
+            _log.info(
+                "circuit breaker closed", adapter=adapter.type, run_id=run.run_id, why="probe run made progress"
+            )
+            self._scene.changes.notify()
+
+    def login_restored(self, adapter: str, since: float) -> None:
+        """Take note that the machine's own login is good again, as it was looked at then."""
+        if self._breakers.reset(adapter, since):
+            _log.info("circuit breaker closed", adapter=adapter, why="login restored")
+            self._scene.changes.notify()
+
+    def next_end_s(self) -> float | None:
+        """Return after how many seconds ``remarks`` are others though nothing happens; ``None`` if they stay."""
+        return self._breakers.next_end_s(self._scene.clock.time())
+
+    def remarks(self, adapter: str) -> list[str]:
+        """Return what keeps runs from an adapter now."""
+        remarks = []
+        for key, opened in self._breakers.opened(adapter, self._scene.clock.time()):
+            whose = "a login from their request" if key.login else "this machine's login"
+            which = f"{whose} and certain settings" if key.settings else whose
+            wait_s = math.ceil(opened.wait_s)
+            remarks.append(f"circuit breaker open for {wait_s} s for runs that use {which}: {opened.description}")
+        if waiting := self._limiter.queued(adapter):
+            remarks.append(f"runs queued for a slot: {waiting}")
+        return remarks
+
+    def _candidates(self, failed: str) -> list[str]:
+        now = self._scene.clock.time()
+        found = candidates(self.detections(), failed)
+        return [name for name in found if not any(not key.login for key, _ in self._breakers.opened(name, now))]
+
+
+def _full(adapter: str, limit: int | None, *, waited: bool) -> DragomanError:
+    why = "timed out waiting for a slot" if waited else "set admission.longest_wait to queue for a slot"
+    return DragomanError(
+        Reason.TOO_MANY_RUNS,
+        f"Adapter {adapter!r} is at its limit of {limit} concurrent run{'' if limit == 1 else 's'}; {why}.",
+        {"adapter": adapter, "limit": str(limit)},
+        retry_after_s=_RETRY_S,
+    )
+
+
+def _is_open(run: Run, adapter: str, opened: Rejection) -> DragomanError:
+    """Return the error for a run that is kept away: it says what a result would say of that failure."""
+    more = {"failure_message": opened.message, "login_url": opened.login_url}
+    if others_may_succeed(opened.cause) and run.course is not None and run.course.rules.has_no_fallback:
+        more["candidates"] = ",".join(run.suggest())
+    return DragomanError(
+        Reason.BREAKER_OPEN,
+        f"The circuit breaker of adapter {adapter!r} is open for this login: {opened.description}.",
+        {
+            "adapter": adapter,
+            "failure_kind": pb.FailureKind.Name(opened.cause),
+            **{key: value for key, value in more.items() if value},
+        },
+        retry_after_s=max(opened.wait_s, 0.1),
+    )

@@ -1,0 +1,105 @@
+"""Repeated answers to input requests: the same answer is accepted, because its first response may have been lost."""
+
+from typing import Final
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.event_buffer import EventReader
+from dragoman.protocol.wire import FIELD_BY_KIND, peek
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import json_format
+
+_MASK: Final = "[redacted]"
+_RESOLVED: Final = FIELD_BY_KIND["input_resolved"]
+
+
+async def find_answer(reader: EventReader, request_id: str, end: int) -> pb.AgentEvent | None:
+    """Return the event that says how a question ended; ``None`` if there is none.
+
+    Args:
+        reader: at the beginning of the run; closed when this returns.
+        request_id: the question's.
+        end: the last sequence there is, behind which a live run is not waited for.
+
+    Raises:
+        DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was forgotten meanwhile.
+    """
+    try:
+        while reader.last_sequence < end:
+            events = await reader.read()
+            if not events:
+                return None
+            for data in events:
+                if peek(data).field != _RESOLVED:
+                    continue
+                event = pb.AgentEvent.FromString(data)
+                if event.input_resolved.id == request_id:
+                    return event
+        return None
+    finally:
+        reader.close()
+
+
+def repeat_answer(
+    run_id: str, resolved: pb.AgentEvent, answer: pb.InputAnswer, *, is_over: bool
+) -> adapter_pb2.RespondResponse:
+    """Return the response to a second answer to an input request.
+
+    Args:
+        run_id: the run.
+        resolved: the event with the request's ``input_resolved``.
+        answer: the second answer.
+        is_over: whether the run has ended.
+
+    Raises:
+        DragomanError: ALREADY_RESOLVED, REQUEST_EXPIRED or RUN_FINISHED.
+    """
+    recorded = resolved.input_resolved
+    facts = {"run_id": run_id, "request_id": recorded.id}
+    if recorded.resolution == pb.INPUT_RESOLUTION_EXPIRED:
+        raise DragomanError(Reason.REQUEST_EXPIRED, "The input request has expired; its default was applied.", facts)
+    if recorded.resolution != pb.INPUT_RESOLUTION_ANSWERED:
+        if is_over:
+            raise finished(run_id)
+        raise DragomanError(
+            Reason.REQUEST_EXPIRED, "The agent no longer waits for an answer to this input request.", facts
+        )
+    if not _is_same(recorded.answer, answer, is_masked=resolved.redacted):
+        facts["answer"] = json_format.MessageToJson(recorded.answer, indent=None)
+        raise DragomanError(
+            Reason.ALREADY_RESOLVED,
+            "The input request was already answered differently; metadata `answer` has the recorded answer.",
+            facts,
+        )
+    return adapter_pb2.RespondResponse(sequence=resolved.sequence)
+
+
+def finished(run_id: str) -> DragomanError:
+    """Return the error for an answer to a finished run."""
+    return DragomanError(Reason.RUN_FINISHED, f"Run {run_id!r} has already finished.", {"run_id": run_id})
+
+
+def _is_same(recorded: pb.InputAnswer, answer: pb.InputAnswer, *, is_masked: bool) -> bool:
+    """Return whether an answer equals the recorded one, in which secrets may be redacted."""
+    if recorded == answer or not is_masked:
+        return recorded == answer
+    return all(
+        _fits(getattr(recorded, field.name), getattr(answer, field.name))
+        for field in pb.InputAnswer.DESCRIPTOR.fields
+    )
+
+
+def _fits(recorded: object, answer: object) -> bool:
+    if not isinstance(recorded, str) or not isinstance(answer, str):
+        return recorded == answer
+    first, *others = recorded.split(_MASK)
+    if not answer.startswith(first):
+        return False
+    position = len(first)
+    for number, piece in enumerate(others, 1):
+        # The last piece is at the end, each other one anywhere after the one before.
+        found = len(answer) - len(piece) if number == len(others) else answer.find(piece, position)
+        if found < position or not answer.startswith(piece, found):
+            return False
+        position = found + len(piece)
+    return position == len(answer)

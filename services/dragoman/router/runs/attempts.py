@@ -1,0 +1,242 @@
+"""The attempts of one run: at its first adapter, then as the request allows at others, until there is a result.
+
+Each attempt has the run's ID, the next sequences and the next number. A failed attempt ends with ``attempt_ended``;
+a notice reports each adapter that rejects the run.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from dragoman.protocol.errors import DragomanError
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.model.ports import Clock
+from dragoman.router.policy.fallback import (
+    fallback_request,
+    needs_candidates,
+    rejected_result,
+    with_remaining_time,
+)
+from dragoman.router.policy.next_step import Failed, Fallback, NextStep, Outcome, Rejected, Retry
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.admission import AdmissionController
+from dragoman.router.runs.inputs import Declined, Refused, StatusReported
+from dragoman.router.runs.state import Deciding, is_ending, progress_of
+from dragoman.router.runs.upstream import UpstreamStream
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+_MOVED_S = 5.0
+"""How long a failed run waits until it is seen that the log can be written, before another attempt follows."""
+
+
+class AttemptScheduler:
+    """Brings one run from adapter to adapter.
+
+    Args:
+        run: the run.
+        admission: lets it through to them.
+        clock: time and chance.
+        options: the caller's ``fallback`` and ``admission``.
+        refuse_switch: raises what keeps it from going on there, as another adapter works on its task.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        admission: AdmissionController,
+        clock: Clock,
+        options: adapter_pb2.ExecuteRequest,
+        refuse_switch: Callable[[AdapterBackend], Awaitable[None]],
+    ) -> None:
+        assert run.course is not None
+        self._run = run
+        self._course = run.course
+        self._admission = admission
+        self._clock = clock
+        self._options = options
+        self._refuse_switch = refuse_switch
+        self._first = adapter_pb2.ExecuteRequest()
+        """What the first adapter got: one adapter's own settings are no other's."""
+        self._upstream: UpstreamStream
+        self._prepare: Callable[[], Awaitable[None]]
+        """Completes that."""
+        self._began = 0.0
+        """When its first attempt did, in seconds of a clock that goes evenly."""
+
+    async def go(
+        self, upstream: UpstreamStream, request: adapter_pb2.ExecuteRequest, prepare: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Start the run at its adapter, and follow it to its end.
+
+        Args:
+            upstream: follows it.
+            request: what the first adapter gets.
+            prepare: completes that, by what is known only once the run has its slot there.
+
+        Raises:
+            DragomanError: no adapter accepts it.
+        """
+        self._upstream, self._first, self._prepare = upstream, request, prepare
+        following: adapter_pb2.ExecuteRequest | None = request
+        while following is not None:
+            outcome = await self._attempts(following)
+            following = None if outcome is None or self._run.is_ending else await self._fall_back(outcome)
+
+    async def _attempts(self, request: adapter_pb2.ExecuteRequest) -> Outcome | None:
+        """Have one adapter try, and retry as often as allowed, in one slot; ``None`` if the run is over then."""
+        try:
+            async with self._admission.slot(self._run, request, self._options):
+                if progress_of(self._run.state).was_queued and not self._run.is_ending:
+                    await self._refuse_switch(self._run.backend)  # another one may have gone elsewhere with the task
+                if request is self._first and not self._run.is_ending:
+                    await self._prepare()
+                outcome = await self._attempt(request)
+                while outcome is not None and isinstance(step := self._after(outcome), Retry):
+                    is_due = await self._wait(step, outcome)
+                    outcome = await self._attempt(self._numbered(request)) if is_due else None
+        except DragomanError as error:
+            outcome = Rejected(error)
+        if isinstance(outcome, Rejected):
+            self._run.send(Declined())
+        return outcome
+
+    def _after(self, outcome: Outcome) -> NextStep:
+        return self._course.after(outcome, self._clock.chance())
+
+    async def _attempt(self, request: adapter_pb2.ExecuteRequest) -> Outcome | None:
+        self._course.begin()
+        with self._admission.attempt(self._run, request, self._options):
+            if not self._run.is_ending:
+                error = await self._upstream.execute(self._in_time(request).SerializeToString())
+                if error is not None:
+                    return Rejected(error)
+        state = self._run.state
+        return self._course.failed(state.result.result) if isinstance(state, Deciding) else None
+
+    def _in_time(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
+        """Return the request for an attempt that begins now: the limits of a run are for all of them together."""
+        now = self._clock.monotonic()
+        if self._course.history.failed is None:
+            self._began = now
+            return request
+        return with_remaining_time(request, now - self._began)
+
+    async def _fall_back(self, outcome: Outcome) -> adapter_pb2.ExecuteRequest | None:
+        """Return what another adapter is asked for next; ``None`` once the run is over."""
+        before = self._course.history
+        is_first = before.failed is None and before.skipped is None
+        if isinstance(outcome, Failed):
+            if not await self._may_continue("fallback_refused"):
+                return None
+        elif not is_first:
+            self._note_rejection(outcome.error)
+        found = await self._successor(outcome)
+        if self._run.is_ending:
+            return None
+        if found is None or progress_of(self._run.state).is_cancelling:
+            await self._end(outcome)
+            return None
+        name, backend = found
+        falling_back = f"falling back to {backend.record.type!r}."
+        if isinstance(outcome, Failed):
+            kind = pb.FailureKind.Name(outcome.result.failure.kind).removeprefix("FAILURE_KIND_")
+            if not await self._is_ended(backend.record.type, f"{kind}: {falling_back}"):
+                return None
+        elif is_first:
+            why = f"{outcome.error.message.rstrip('.')}; {falling_back}"
+            self._run.notices.record_rejection("adapter_skipped", why)
+        cwd, fallback = self._upstream.intake.cwd, self._options.fallback
+        following = fallback_request(self._first, name, backend.record.type, cwd, fallback)
+        self._course.history = self._course.history.moved()
+        self._run.move(backend)
+        return self._numbered(following)
+
+    def _note_rejection(self, error: DragomanError) -> None:
+        is_again = self._course.history.retries > 0
+        code, what = ("retry_refused", "retry") if is_again else ("fallback_refused", "run")
+        text = f"Adapter {self._run.record.adapter!r} rejected the {what}: {error.message.rstrip('.')}."
+        self._run.notices.record_rejection(code, text)
+
+    async def _end(self, outcome: Outcome) -> None:
+        """End the run, as no adapter is left that would take it: for its first reason."""
+        history = self._course.history
+        if isinstance(outcome, Failed):
+            await self._upstream.intake.release()
+        elif history.failed is not None:
+            self._run.exhaust(history.failed)
+        else:
+            self._refuse(history.skipped or outcome.error)
+
+    def _refuse(self, error: DragomanError) -> None:
+        """End a run that no adapter took: as if it never was, unless it was reported as queued."""
+        result = rejected_result(error) if progress_of(self._run.state).was_queued else None
+        if result is None:
+            self._run.send(Refused(error))
+            return
+        if needs_candidates(result) and self._course.rules.has_no_fallback:
+            result.fallback_candidates.extend(self._run.suggest())
+        self._run.exhaust(result)
+
+    async def _may_continue(self, otherwise: str) -> bool:
+        """Return whether an attempt may follow the one whose result is withheld; else that ends the run.
+
+        Args:
+            otherwise: the code of the notice that it may not.
+        """
+        is_stored = await self._run.ledger.flushed(_MOVED_S)
+        if self._run.is_ending:
+            return False
+        if not is_stored:
+            self._run.notices.record_rejection(
+                otherwise, "The run log is not writable, so no further attempt is started."
+            )
+            await self._upstream.intake.release()
+        return is_stored
+
+    async def _is_ended(self, next_adapter: str, reason: str) -> bool:
+        """End the attempt whose result is withheld; False if that ended the run."""
+        await self._run.end_attempt(next_adapter, reason)
+        if isinstance(self._run.state, Deciding):
+            await self._upstream.intake.release()  # it was cancelled just then
+        return not self._run.is_ending
+
+    async def _wait(self, step: Retry, outcome: Outcome) -> bool:
+        """Wait until the adapter may try again; False if the run is over by then."""
+        assert isinstance(outcome, Failed)
+        if not await self._may_continue("retry_refused"):
+            return False
+        reason = f"The model API failed before the agent did any work; retrying in {step.delay_s:.1f} s."
+        if not await self._is_ended("", reason):
+            return False
+        self._course.history = step.history
+        state = pb.State(
+            phase=pb.RUN_PHASE_RETRYING,
+            retry_attempt=step.history.retries,
+            reason=reason,
+            retry_cause=outcome.result.failure.kind,
+        )
+        state.retry_delay.FromNanoseconds(int(step.delay_s * 1e9))
+        self._run.send(StatusReported(state))
+        return not await self._run.until(is_ending, step.delay_s)
+
+    async def _successor(self, outcome: Outcome) -> tuple[str, AdapterBackend] | None:
+        """Return the next adapter that is available, with its name in the request; each other one is reported."""
+        while not self._run.is_ending and isinstance(step := self._after(outcome), Fallback):
+            self._course.history = step.history
+            try:
+                backend = await self._admission.find(step.adapter)
+                if backend.record.is_rejected:
+                    raise backend.refusal()
+                await self._refuse_switch(backend)
+            except DragomanError as error:
+                why = error.message.rstrip(".")
+                text = f"Fallback adapter {step.adapter[:64]!r} was skipped: {why}."
+                self._run.notices.record_rejection("fallback_refused", text)
+            else:
+                return step.adapter, backend
+        return None
+
+    def _numbered(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
+        if self._course.history.failed is not None:
+            request.relay.first_sequence = self._run.record.last_sequence + 1
+            request.relay.first_attempt = self._run.record.attempt + 1
+        return request

@@ -1,0 +1,152 @@
+"""Cancel and Respond, brought to the process that has a run.
+
+The result of a run says how it ended, and it comes in the run's stream alone. An adapter's answer to Cancel only
+acknowledges the request; if it is an error, the caller gets it.
+"""
+
+import asyncio
+from typing import Any
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.adapters.channel import is_cut, unavailable
+from dragoman.router.model.errors import unknown_run
+from dragoman.router.model.run_record import adapter_lost
+from dragoman.router.model.tasks import first_of
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.answers import finished
+from dragoman.router.runs.inputs import CancelRequested, Lost
+from dragoman.router.runs.state import Superseded, is_accepted, is_over
+from dragoman.v1 import adapter_pb2, event_pb2
+
+_ACCEPTANCE_S = 10.0
+"""How long a Cancel waits until the adapter has the run; then it is sent nevertheless."""
+_STORED_S = 5.0
+"""How long the result may take to be stored, and so to be published."""
+_PAUSE_S = 0.1
+_PROOF_S = 10.0
+"""How long, beyond the grace period, an adapter may take to end a run and prove it."""
+
+
+def end_orphan(run: Run) -> None:
+    """Cancel a run that no client keeps alive."""
+    run.notices.warn("run_orphaned", "No client is attached; cancelling the run (orphan_after elapsed).")
+    run.send(CancelRequested())
+    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason="no client is attached").SerializeToString()
+    _start(run, request)
+
+
+async def cancel(run: Run, request: bytes) -> adapter_pb2.CancelResponse:
+    """Cancel a run, and return how it ended. It is cancelled even if the caller goes away.
+
+    Raises:
+        DragomanError: the adapter's status.
+    """
+    run.send(CancelRequested())
+    if not run.is_ending:
+        failed, patience_s = _start(run, request), _patience_s(request)
+        over = asyncio.ensure_future(run.until(is_over, patience_s))
+        try:
+            either: set[asyncio.Future[Any]] = {failed, over}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if over.done() and not over.result():
+                why = f"did not end the run within {patience_s:.0f} s of the cancel request"
+                run.send(Lost(adapter_lost(run.record.adapter, why)))
+        finally:
+            over.cancel()
+        if failed.done() and not run.is_ending:
+            raise failed.result()
+    await run.until(is_over, _STORED_S)
+    result = run.record.result
+    if result is None or isinstance(run.state, Superseded):
+        raise run.refusal or unknown_run(run.run_id)
+    return how_it_ended(result, run.record.last_sequence)
+
+
+def _patience_s(request: bytes) -> float | None:
+    """Return the seconds to wait for a run's end.
+
+    Without a grace period in the request it is the run's own, which only its adapter knows; then the caller's
+    deadline is the only limit.
+    """
+    parsed = adapter_pb2.CancelRequest.FromString(request)
+    return parsed.grace.ToNanoseconds() / 1e9 + _PROOF_S if parsed.HasField("grace") else None
+
+
+def _start(run: Run, request: bytes) -> "asyncio.Future[DragomanError]":
+    """Start to send a Cancel to the adapter, and return its error, should it come."""
+    failed: asyncio.Future[DragomanError] = asyncio.get_running_loop().create_future()
+
+    async def send() -> None:
+        try:
+            await _send(run, request)
+        except DragomanError as error:
+            run.log.warning("cancel failed", code=error.code.name)
+            failed.set_result(error)
+
+    run.tasks.start(send(), f"cancel {run.run_id}")
+    return failed
+
+
+async def _send(run: Run, request: bytes) -> None:
+    """Send a Cancel to the adapter, through broken connections, as long as the run lives.
+
+    Raises:
+        DragomanError: the adapter's status.
+    """
+    await run.until(is_accepted, _ACCEPTANCE_S)
+    while run.instance is None and not is_over(run.state):  # it is being recovered, and will be found or lost
+        await run.until(is_accepted, _ACCEPTANCE_S)
+    if run.instance is not None:
+        run.tasks.start(run.backend.end_if_deaf(run.instance), f"check {run.run_id}")
+    over = asyncio.ensure_future(run.until(is_over))
+    try:
+        while not over.done() and (instance := run.instance) is not None:
+            call = asyncio.ensure_future(instance.channel.answer("Cancel", request))
+            try:
+                await asyncio.wait({call, over}, return_when=asyncio.FIRST_COMPLETED)
+                if over.done():
+                    return
+                call.result()
+            except DragomanError as error:
+                if not is_cut(error):
+                    raise
+            else:
+                return
+            finally:
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+            await asyncio.sleep(_PAUSE_S)
+            await first_of(asyncio.ensure_future(instance.channel.connected()), asyncio.shield(over))
+    finally:
+        over.cancel()
+
+
+def how_it_ended(result: event_pb2.Result, sequence: int) -> adapter_pb2.CancelResponse:
+    """Return the response to a Cancel of a run that is over."""
+    response = adapter_pb2.CancelResponse(outcome=result.outcome, result_sequence=sequence)
+    if result.HasField("tree_confirmed_dead"):
+        response.tree_confirmed_dead = result.tree_confirmed_dead
+    return response
+
+
+async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | None) -> bytes:
+    """Send an answer to the adapter.
+
+    Raises:
+        DragomanError: the adapter's status, or RUN_FINISHED, also if the input request may have been answered before.
+    """
+    # A run that is being recovered may have asked long ago; its answer waits until the adapter is found again.
+    await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
+    if isinstance(run.state, Superseded) and run.refusal is not None:
+        raise run.refusal
+    if run.is_ending:
+        raise finished(run.run_id)
+    if run.instance is None or not is_accepted(run.state):
+        raise DragomanError(
+            Reason.REQUEST_NOT_FOUND,
+            f"Run {run.run_id!r} has not requested any input yet.",
+            {"run_id": run.run_id, "request_id": request_id},
+        )
+    if run.instance.gone.is_set():
+        raise unavailable(f"Adapter {run.record.adapter!r} {run.instance.gone_because}.")
+    return await run.instance.channel.answer("Respond", request, timeout_s=timeout_s)

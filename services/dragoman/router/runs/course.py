@@ -1,0 +1,70 @@
+"""What the present attempt of a run has done, and what may follow it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dragoman.router.policy.next_step import End, Failed, History, NextStep, Outcome, Rules, next_step
+from dragoman.v1 import event_pb2 as pb
+
+_EFFECTS: Final = frozenset(
+    {"tool_call", "tool_output", "tool_result", "file_change", "input_request", "input_resolved", "subagent"}
+)
+_WORK: Final = _EFFECTS | {"text", "thinking", "plan", "compaction"}
+_WITHHELD: Final = (
+    "No fallback: the agent called a tool, changed a file or requested input, or may have done so unreported. Set"
+    " fallback.after_side_effects to allow it."
+)
+
+
+@dataclass(eq=False, slots=True)
+class Course:
+    """The attempts of one run.
+
+    Args:
+        rules: what may follow a failure.
+    """
+
+    rules: Rules
+    history: History = field(default_factory=History)
+    reports_tools: bool = True
+    """Whether the present adapter reports tool calls when they start."""
+    did_work: bool = False
+    had_effects: bool = False
+    on_progress: Callable[[], None] = lambda: None
+    """Called whenever the agent reports work; ``did_work`` also covers work that may be unreported."""
+
+    def begin(self) -> None:
+        """Begin an attempt of the same or another adapter."""
+        self.reports_tools = True
+        self.did_work = self.had_effects = False
+
+    def observe(self, event: pb.AgentEvent, kind: str | None) -> None:
+        """Observe a durable event; an unknown body may be anything."""
+        self.did_work = self.did_work or kind is None or kind in _WORK
+        self.had_effects = self.had_effects or kind is None or kind in _EFFECTS
+        if kind in _WORK:
+            self.on_progress()
+        is_running = kind == "state" and event.state.phase == pb.RUN_PHASE_RUNNING
+        if not self.reports_tools and (is_running or self.did_work):
+            self.assume_effects()
+
+    def assume_effects(self) -> None:
+        """Assume side effects, as events may be missing or unreported."""
+        self.did_work = self.had_effects = True
+
+    def failed(self, result: pb.Result) -> Failed:
+        """Return the outcome of the present attempt, which ends with this result."""
+        return Failed(result, self.did_work, self.had_effects)
+
+    def after(self, outcome: Outcome, chance: float = 0.0) -> NextStep:
+        """Return what follows the present attempt."""
+        return next_step(self.rules, self.history, outcome, chance)
+
+    def may_continue(self, result: pb.Result) -> bool:
+        """Return whether another attempt could follow this result, so that it must not be published yet."""
+        return not isinstance(self.after(self.failed(result)), End)
+
+    def withheld_reason(self, result: pb.Result) -> str:
+        """Return that only side effects prevent a fallback; empty if that is not so."""
+        return _WITHHELD if self.after(self.failed(result)) == End(is_withheld=True) else ""

@@ -1,0 +1,156 @@
+"""What a run's adapter sends: validated, evaluated, and published or withheld."""
+
+from collections.abc import Iterator
+
+from dragoman.protocol.wire import split
+from dragoman.router.model.ports import Clock
+from dragoman.router.model.stream_validator import ProtocolViolationError
+from dragoman.router.policy.fallback import needs_candidates
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.inputs import Accepted, AttemptFailed, Durable, Replayed, ResultReceived
+from dragoman.router.runs.state import Deciding, Starting, is_at_adapter, progress_of
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf.message import DecodeError
+
+
+class EventIntake:
+    """Takes the events of one run from its adapters.
+
+    Args:
+        run: the run.
+        clock: the time.
+    """
+
+    def __init__(self, run: Run, clock: Clock) -> None:
+        self._run = run
+        self._clock = clock
+        self.cwd = ""
+        """Where the agent works, as far as its adapter has reported it."""
+
+    async def take(self, message: bytes) -> None:
+        """Take what the adapter sent, once it may be published.
+
+        Raises:
+            ProtocolViolationError: the contract does not allow it.
+        """
+        run = self._run
+        for event, data in _events(message):
+            # Decided once: the run may be cancelled during the waits, and a withheld result's session is stored when
+            # that result is released.
+            is_withheld = self._withholds(event, len(data))
+            if run.session is not None and not is_withheld:
+                await run.session.hear(event)
+            await run.ledger.may_publish(event.sequence)
+            if run.is_ending:
+                return  # meanwhile
+            self._take_one(event, data, is_withheld=is_withheld)
+
+    async def release(self) -> None:
+        """Let the withheld result be the run's, as no attempt follows."""
+        run, state = self._run, self._run.state
+        assert isinstance(state, Deciding)
+        if run.session is not None:
+            await run.session.hear(state.result)
+        if isinstance(run.state, Deciding):
+            self._take_durable(state.result, state.data)
+
+    def _take_one(self, event: pb.AgentEvent, data: bytes, *, is_withheld: bool) -> None:
+        run, state = self._run, self._run.state
+        if not is_at_adapter(state):
+            raise ProtocolViolationError("an event followed the result")
+        if isinstance(state, Starting) and state.is_doubtful:
+            run.send(Accepted())  # else the adapter would have nothing to send
+        if not event.sequence:
+            self._take_ephemeral(event, data)
+        elif is_withheld:
+            run.send(AttemptFailed(event, data))
+        else:
+            self._take_durable(event, data)
+
+    def _take_durable(self, event: pb.AgentEvent, data: bytes) -> None:
+        run, kind, withheld = self._run, event.WhichOneof("body"), ""
+        if kind == "result":
+            if run.course is not None and not progress_of(run.state).is_cancelling:
+                withheld = run.course.withheld_reason(event.result)
+            # Put behind, not written anew: what a later revision says in a result stays as it came.
+            more = pb.AgentEvent(result=self._annotations(event.result, withheld))
+            data += more.SerializeToString() if more.result.ListFields() else b""
+            event.MergeFrom(more)
+        if not run.record.accept(event, len(data), self._clock.time()):
+            return
+        if isinstance(run.state, Starting):
+            run.send(Accepted())
+        if withheld:
+            run.notices.warn("fallback_withheld", withheld)
+        self._note(event, kind)
+        if run.record.result is None:
+            run.append(Durable(event.sequence, data))
+        else:
+            run.send(ResultReceived(Durable(event.sequence, data)))
+
+    def _annotations(self, result: pb.Result, withheld: str) -> pb.Result:
+        """Return what the router adds to an adapter's result."""
+        run, more = self._run, pb.Result()
+        is_anyones = withheld or (run.course is not None and run.course.rules.has_no_fallback)
+        if is_anyones and needs_candidates(result):
+            tried = {backend.record.type for backend in run.backends}
+            more.fallback_candidates.extend(name for name in run.suggest() if name not in tried)
+        notes = [text for text in (*run.notices.rejections, withheld) if text]
+        if notes and result.HasField("failure"):
+            more.failure.errors.extend(notes)
+        # Odd, and so never zero nanoseconds, which would leave the adapter's in their place.
+        took_ns = int((self._clock.time() - run.record.accepted_at) * 1e9) | 1
+        if (
+            run.record.attempt > 1 or progress_of(run.state).was_queued
+        ) and took_ns > result.duration.ToNanoseconds():
+            more.duration.FromNanoseconds(took_ns)
+        return more
+
+    def _note(self, event: pb.AgentEvent, kind: str | None) -> None:
+        course = self._run.course
+        if course is None:
+            return
+        if kind == "started":
+            self.cwd = event.started.cwd or self.cwd
+            description = self._run.backend.record.description
+            features = description.capabilities.items if description is not None else []
+            course.reports_tools = any(item.feature == pb.FEATURE_TOOL_START for item in features)
+        course.observe(event, kind)
+
+    def _withholds(self, event: pb.AgentEvent, size: int) -> bool:
+        run = self._run
+        return (
+            event.HasField("result")
+            and bool(event.sequence)
+            and run.course is not None
+            and not progress_of(run.state).is_cancelling
+            and run.course.may_continue(event.result)
+            and run.record.validator.would_accept(event, "result", size)
+        )
+
+    def _take_ephemeral(self, event: pb.AgentEvent, data: bytes) -> None:
+        run, kind = self._run, event.WhichOneof("body")
+        run.record.validator.check_ephemeral(event, kind, len(data))
+        if kind == "gap":
+            run.record.accept_gap(event.gap)
+            if run.course is not None:
+                run.course.assume_effects()
+        elif kind == "replay_done":
+            # All that its adapter ever sent is here; a router before this one cannot have published more.
+            run.record.reserved = 0
+            run.send(Replayed())
+        elif kind != "input_request" or run.record.remember_request(event):
+            run.fanout.send_ephemeral(data)
+
+
+def _events(message: bytes) -> Iterator[tuple[pb.AgentEvent, bytes]]:
+    try:
+        event = pb.AgentEvent.FromString(message)
+    except DecodeError as error:
+        raise ProtocolViolationError("a message is not a valid AgentEvent") from error
+    if event.HasField("batch"):
+        # Not requested, and valid nevertheless.
+        for data in split(message):
+            yield pb.AgentEvent.FromString(data), data
+    else:
+        yield event, message

@@ -1,0 +1,80 @@
+"""One run's entry in the run log, as the run writes it."""
+
+from dragoman.router.runs.inputs import Durable
+from dragoman.router.storage.database import BUSY_S
+from dragoman.router.storage.writer import LoggedRun, Writer
+
+_ASSIGNED_S = BUSY_S + 1.0
+"""The longest wait for an assignment to be stored before dispatch: longer than a lock of the database."""
+
+
+class RunLedger:
+    """One run's entry in the run log; without a writer it accepts everything and stores nothing.
+
+    Args:
+        writer: stores what all runs of this router write.
+        logged: the run, as the writer knows it.
+    """
+
+    def __init__(self, writer: Writer | None = None, logged: LoggedRun | None = None) -> None:
+        self._entry = (writer, logged) if writer is not None and logged is not None else None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the log has the run."""
+        return self._entry is not None and self._entry[1].is_begun
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether another router has the run."""
+        return self._entry is not None and self._entry[1].is_taken
+
+    async def begin(self) -> bool:
+        """Wait until the log has the run; False if another router has one with its ID."""
+        if self._entry is None or self._entry[1].is_begun:
+            return True
+        writer, logged = self._entry
+        return await writer.begin(logged)
+
+    def changed(self) -> None:
+        """Have the run's row stored."""
+        if self._entry is not None:
+            writer, logged = self._entry
+            writer.changed(logged)
+
+    def append(self, event: Durable) -> None:
+        """Store an event, shortly."""
+        if self._entry is not None:
+            writer, logged = self._entry
+            writer.append(logged, event.sequence, event.data)
+
+    def finish(self, result: Durable) -> None:
+        """Store the last event, soon."""
+        if self._entry is not None:
+            writer, logged = self._entry
+            writer.over(logged)
+            writer.append(logged, result.sequence, result.data)
+
+    async def may_publish(self, sequence: int) -> None:
+        """Wait until an event may be published: the log is not far behind, and knows that there may be this one."""
+        if self._entry is not None:
+            writer, logged = self._entry
+            await writer.room(logged)
+            await writer.reserved(logged, sequence)
+
+    async def flushed(self, timeout_s: float) -> bool:
+        """Wait until everything so far is stored; False if it is not in time, or another router has the run."""
+        if self._entry is None:
+            return True
+        writer, logged = self._entry
+        return await writer.flushed(logged, timeout_s)
+
+    async def assigned(self) -> None:
+        """Wait until the run's assignment is stored, or the log is known to fail."""
+        self.changed()
+        if self._entry is not None and not self._entry[0].failing:
+            await self.flushed(_ASSIGNED_S)
+
+    def release(self) -> None:
+        """Store nothing more: another router has the run."""
+        self._entry = None

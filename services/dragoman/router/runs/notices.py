@@ -1,0 +1,90 @@
+"""What the router reports to a run's present readers without a sequence: its status, notices and heartbeats."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from dragoman.protocol.event_buffer import EventBuffer
+from dragoman.protocol.limits import HEARTBEAT_AFTER_S
+from dragoman.router.model.ports import Clock
+from dragoman.router.model.run_record import RunRecord
+from dragoman.v1 import event_pb2 as pb
+
+_HEARTBEAT_S = HEARTBEAT_AFTER_S
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class RunNotices:
+    """The ephemeral events of one run that the router itself makes.
+
+    Args:
+        record: the run.
+        buffer: its events.
+        clock: the time.
+    """
+
+    def __init__(self, record: RunRecord, buffer: EventBuffer, clock: Clock) -> None:
+        self._record = record
+        self._buffer = buffer
+        self._clock = clock
+        self.status = b""
+        """What the run waits for, for readers that join meanwhile; empty if an adapter has it."""
+        self.rejections: tuple[str, ...] = ()
+        """Why adapters did not take the run, as far as no durable event says so yet."""
+        self._early: list[bytes] = []
+        """Events from before the first reader came."""
+        self._heartbeat: asyncio.TimerHandle | None = None
+
+    def report(self, status: pb.State) -> None:
+        """Report what the run waits for."""
+        self.status = self._own(state=status)
+        self._send(self.status)
+
+    def warn(self, code: str, text: str, cause: str = "", *, each_time: bool = False) -> None:
+        """Make a notice for present readers and for ``GetRun``.
+
+        A repeated one is only counted, as readers have seen it; unless it is about what comes and goes.
+        """
+        if self._record.remark(text) or each_time:
+            self._send(self._own(notice=pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)))
+        record, fields = self._record, {"cause": cause} if cause else {}
+        run = {"run_id": record.run_id, "adapter": record.adapter, "instance": record.instance_id}
+        _log.warning("notice", code=code, **run, **fields)
+
+    def record_rejection(self, code: str, text: str) -> None:
+        """Make a notice that an adapter did not take the run; the next durable event that can says so too."""
+        self.warn(code, text)
+        self.rejections += (text,)
+
+    def clear_rejections(self) -> None:
+        """Take note that a durable event says why adapters did not take the run."""
+        self.rejections = ()
+
+    def send_early(self) -> None:
+        """Send what was reported before the first reader came."""
+        early, self._early = self._early, []
+        for data in early:
+            self._buffer.send_ephemeral(data)
+
+    def beat(self, is_due: Callable[[], bool]) -> None:
+        """Send a heartbeat now and then, whenever the run's adapter does not, until ``stop``."""
+        if is_due():
+            heartbeat = pb.Heartbeat(last_sequence=self._buffer.last_sequence)
+            self._buffer.send_ephemeral(self._own(heartbeat=heartbeat))
+        self._heartbeat = asyncio.get_running_loop().call_later(_HEARTBEAT_S, self.beat, is_due)
+
+    def stop(self) -> None:
+        """Send no more heartbeats."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+
+    def _send(self, data: bytes) -> None:
+        if not self._buffer.readers and not self._record.has_events:
+            self._early.append(data)
+        self._buffer.send_ephemeral(data)
+
+    def _own(self, **body: Any) -> bytes:
+        return self._record.own_event(self._clock.time(), **body)

@@ -1,0 +1,371 @@
+"""All runs of this router: accepted, found, ended, forgotten."""
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.identity import new_run_id
+from dragoman.protocol.keepalive import KeepaliveStreams
+from dragoman.protocol.limits import RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.model.assignment import Dispatched, Unassigned
+from dragoman.router.model.requests import orphan_after_s, safe_labels
+from dragoman.router.model.run_record import Retention, RunRecord, adapter_lost, router_failed
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.policy.sessions import remove_router_settings
+from dragoman.router.runs.actor import Run, RunHooks
+from dragoman.router.runs.admission import AdmissionController
+from dragoman.router.runs.attempts import AttemptScheduler
+from dragoman.router.runs.cancellation import end_orphan
+from dragoman.router.runs.inputs import LeaseLost, Lost, Recorded, Refused, Resubmitted
+from dragoman.router.runs.ledger import RunLedger
+from dragoman.router.runs.sessions import Found, Sessions
+from dragoman.router.runs.state import (
+    Deciding,
+    Live,
+    Progress,
+    Queued,
+    Recovering,
+    assignment_of,
+    has_adapter,
+    is_over,
+    is_unassigned,
+)
+from dragoman.router.runs.upstream import UpstreamStream, request_cancel
+from dragoman.router.storage.run_log import RunLog
+from dragoman.v1 import adapter_pb2
+
+_REMEMBERED_S: Final = RETAIN_FINISHED_S / 10
+"""The age up to which an adapter is sure to know a run still that it ever got; far less than it keeps one."""
+_NOT_BEGUN: Final = (
+    "had not received the run when the router that accepted it stopped, and the request was not retried"
+)
+
+
+class RunRegistry:
+    """The runs that this router knows.
+
+    Args:
+        scene: what the router's parts share.
+        retention: what is kept of runs that are over, in memory.
+        run_log: keeps all runs for longer.
+        admission: decides where and when they run.
+    """
+
+    def __init__(
+        self, scene: RouterContext, retention: Retention, run_log: RunLog, admission: AdmissionController
+    ) -> None:
+        self._scene = scene
+        self._admission = admission
+        self._retention = retention
+        self.run_log = run_log
+        self._runs: dict[str, Run] = {}
+        self.sessions = Sessions(run_log, scene.clock, self._find_record)
+        self._numbers = itertools.count(1)
+        self._hooks = RunHooks(over=self._over, superseded=self._superseded)
+        run_log.is_in_memory = self._runs.__contains__
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(list(self._runs.values()))
+
+    def find(self, run_id: str) -> Run | None:
+        """Return a run by its id."""
+        return self._runs.get(run_id)
+
+    def live(self) -> list[Run]:
+        """Return the runs that are not over."""
+        return [run for run in self._runs.values() if not is_over(run.state)]
+
+    def same(self, request: adapter_pb2.ExecuteRequest) -> Run | None:
+        """Return the run that this very request started before; ``None`` if its id is new.
+
+        Raises:
+            DragomanError: RUN_ID_REUSED: another request did.
+        """
+        run = self._runs.get(request.run_id) if request.run_id else None
+        if run is not None and run.record.digest != self.run_log.digests.digest(request):
+            raise taken(request.run_id)
+        return run
+
+    def refuse_switch(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> None:
+        """Refuse to have two adapters at one task of one agent: they would work in one place on the same thing.
+
+        Raises:
+            DragomanError: SESSION_BUSY: another adapter's run, which this router owns, works on the task.
+        """
+        self._refuse_beside((request.agent.company_id, request.agent.id, request.task_key), backend)
+
+    def _refuse_beside(self, task: tuple[str, str, str], backend: AdapterBackend, but: Run | None = None) -> None:
+        for run in self.live() if task[-1] else ():
+            record = run.record
+            # For a move: whose attempt has failed, too, or no adapter has, is not at work.
+            is_idle = but is not None and isinstance(run.state, Deciding | Queued)
+            is_other = run is not but and run.backend is not backend and not is_idle
+            if is_other and (record.company_id, record.agent_id, record.task_key) == task:
+                raise _busy(run.run_id, record.adapter)
+
+    async def _refuse_move(self, run: Run, backend: AdapterBackend) -> None:
+        """Do the same for a run that is about to go on at another adapter.
+
+        Raises:
+            DragomanError: SESSION_BUSY.
+        """
+        record = run.record
+        await self._refuse_switch_elsewhere(record, backend.record.type)
+        self._refuse_beside((record.company_id, record.agent_id, record.task_key), backend, but=run)
+
+    async def _refuse_switch_elsewhere(self, record: RunRecord, adapter: str) -> None:
+        """Do the same for runs of other routers, once this run is written down: of two, at least one sees the other.
+
+        Raises:
+            DragomanError: SESSION_BUSY.
+        """
+        if record.task_key and (other := await self._elsewhere(record, adapter)) is not None:
+            raise _busy(other.run_id, other.adapter)
+
+    async def _elsewhere(self, record: RunRecord, adapter: str) -> StoredRun | None:
+        """Return another adapter's run of the same task that another router follows."""
+        try:
+            found = await self.run_log.at_task(record.company_id, record.agent_id, record.task_key)
+        except DragomanError:
+            return None  # a log that fails keeps no run from starting
+        others = (run for run in found if run.adapter != adapter and run.owner != self.run_log.owner)
+        return next(others, None)
+
+    async def recall(self, request: adapter_pb2.ExecuteRequest) -> StoredRun | None:
+        """Return what is kept of the run that this very request started, here before or elsewhere.
+
+        ``None`` if its id is new, or known by now.
+
+        Raises:
+            DragomanError: RUN_ID_REUSED, or RUN_LOG_UNAVAILABLE.
+        """
+        if not request.run_id:
+            return None
+        stored = await self.run_log.find(request.run_id)
+        if stored is None or request.run_id in self._runs:
+            return None
+        if stored.digest != self.run_log.digests.digest(request):
+            raise taken(request.run_id)
+        return stored
+
+    def _find_record(self, run_id: str) -> RunRecord | None:
+        run = self._runs.get(run_id)
+        return run.record if run is not None else None
+
+    def execute(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found) -> Run:
+        """Accept a run, and start it at its adapter with this session. ``request`` gets its id."""
+        request.run_id = request.run_id or new_run_id()
+        record = self._record(request.run_id, backend)
+        record.digest = self.run_log.digests.digest(request)
+        record.agent_id, record.company_id = request.agent.id, request.agent.company_id
+        record.task_key, record.labels = request.task_key, safe_labels(request)
+        run = Run(record, backend, self._scene, self._hooks)
+        run.equip(keepalive=KeepaliveStreams(orphan_after_s(request), lambda: end_orphan(run)))
+        self._runs[run.run_id] = run
+        self._keep(run, orphan_after_s(request))
+        self._set_out(run, request, backend, session)
+        return run
+
+    def begin_again(
+        self, run: Run, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found
+    ) -> None:
+        """Start a run that was taken over before any adapter had it, now that its request has come again."""
+        run.move(backend, anew=True)
+        run.send(Resubmitted())
+        self._set_out(run, request, backend, session)
+
+    def _set_out(
+        self, run: Run, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found
+    ) -> None:
+        options, admission, clock = self._admission.plan(run, request), self._admission, self._scene.clock
+        scheduler = AttemptScheduler(run, admission, clock, options, lambda to: self._refuse_move(run, to))
+        run.equip(session=self.sessions.follow(run.record, session, run.notices.warn))
+        remove_router_settings(request)
+        # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
+        request.adapter = backend.record.type
+        request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
+        run.start(self._go(run, scheduler, request, session), "run")
+        run.notices.beat(lambda: not has_adapter(run.state))
+
+    async def _go(
+        self, run: Run, scheduler: AttemptScheduler, request: adapter_pb2.ExecuteRequest, session: Found
+    ) -> None:
+        """Store the run before its ID is published; then bring it to its end."""
+        try:
+            if not await run.ledger.begin():
+                run.send(LeaseLost())
+                return
+            try:
+                await self._refuse_switch_elsewhere(run.record, run.record.adapter)
+                run.log.info("run accepted")
+                run.send(Recorded())
+                upstream = UpstreamStream(run, self._scene, hold=True)
+                await scheduler.go(upstream, request, lambda: self._prepare(run, request, session))
+            except DragomanError as error:
+                run.send(Refused(error))
+        except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
+            run.send(Lost(router_failed()))
+            raise
+
+    async def _prepare(self, run: Run, request: adapter_pb2.ExecuteRequest, session: Found) -> None:
+        """Write into a request which session its adapter resumes, now that the run is about to get there.
+
+        Raises:
+            DragomanError: the adapter's, should it have to be asked what it can do.
+        """
+        found = await self.sessions.look_up(session, request, run.backend)
+        if found.remark:
+            run.notices.warn("session_unavailable", found.remark)
+        if run.session is not None:
+            run.session.go_on_with(found)
+        found.apply(request)
+
+    def adopt(self, run_id: str, backend: AdapterBackend, *, hold: bool) -> Run:
+        """Take up a run that an adapter may know and this router does not."""
+        beginning = Recovering(_inherited(is_known=False), None)
+        run = Run(self._record(run_id, backend), backend, self._scene, self._hooks, beginning)
+        upstream = UpstreamStream(run, self._scene, hold=hold)
+        # Who started it said for how long it may be without a holder, and the adapter knows; so no longer holding
+        # it there is all there is to do.
+        keepalive = KeepaliveStreams(0.0, lambda: upstream.set_hold(False))
+        run.equip(keepalive=keepalive, on_held=lambda: upstream.set_hold(True))
+        self._runs[run.run_id] = run
+        run.start(upstream.attach(), "run")
+        run.log.info("run attached")
+        return run
+
+    def take_over(self, stored: StoredRun, backend: AdapterBackend) -> Run:
+        """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
+        if (own := self._runs.pop(stored.run_id, None)) is not None:
+            own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
+        summary = stored.state.run
+        record = self._record(stored.run_id, backend)
+        record.adapter = stored.adapter  # what is at a configured address may not have said yet what it is
+        record.accepted_at, record.digest = stored.accepted_at, stored.digest
+        record.agent_id, record.company_id = summary.agent_id, summary.company_id
+        record.task_key, record.labels = summary.task_key, dict(summary.labels)
+        record.phase, record.instance_id = summary.phase, summary.instance_id
+        record.resume_at(
+            stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1
+        )  # that one is the claim's
+        beginning, first = self._recovering(stored), stored.logged + 1
+        run = Run(record, backend, self._scene, self._hooks, beginning, first_sequence=first)
+        run.equip(keepalive=KeepaliveStreams(stored.orphan_after, lambda: end_orphan(run)))
+        if summary.HasField("session_key"):
+            run.equip(session=self.sessions.follow_on(record, summary.session_key, run.notices.warn))
+        self._keep(run, stored.orphan_after, stored)
+        # A client that held it may come back, as after a stream that the server ended.
+        run.keepalive.acquire()
+        run.keepalive.release(by_server=True)
+        self._runs[run.run_id] = run
+        if is_unassigned(run.state):
+            run.ledger.changed()  # its request may come to another router, which is to pass it on to this one
+        return run
+
+    def _recovering(self, stored: StoredRun) -> Live:
+        age_s = self._scene.clock.time() - stored.accepted_at
+        is_dispatched = isinstance(stored.assignment, Dispatched)
+        is_doubtful = is_dispatched and not stored.logged and age_s < _REMEMBERED_S
+        is_known = not is_doubtful and not isinstance(stored.assignment, Unassigned)
+        return Recovering(_inherited(is_known=is_known), stored.assignment, is_doubtful=is_doubtful)
+
+    def follow(self, run: Run) -> None:
+        """Follow a run that was taken over at the process that it is pinned to."""
+        run.start(self._follow(run), "run")
+
+    async def _follow(self, run: Run) -> None:
+        await self._admission.keep(run, UpstreamStream(run, self._scene, hold=True).follow_on())
+        if is_unassigned(run.state):
+            await self.wait_for_request(run)
+
+    async def wait_for_request(self, run: Run) -> None:
+        """Give a run that no adapter had yet the time in which who asked for it is expected to ask again."""
+        if not await run.until(lambda state: not is_unassigned(state), self._scene.timing.reattach_s):
+            run.send(Lost(adapter_lost(run.record.adapter, _NOT_BEGUN)))
+
+    def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
+        remark = functools.partial(run.notices.warn, each_time=True)
+        logged = self.run_log.follow(
+            run.record,
+            lambda: assignment_of(run.state, run.backend.record.spec.address),
+            orphan_after,
+            remark,
+            lambda: run.send(LeaseLost()),
+            stored=stored,
+        )
+        run.equip(ledger=RunLedger(self.run_log.writer, logged))
+
+    def _superseded(self, run: Run) -> None:
+        """Forget a run that another router owns: from now on it is found through the log."""
+        if self._runs.get(run.run_id) is not run:
+            return  # this router has recovered its own run
+        self._forget(run.run_id, run.record.number)
+        if run.instance is not None and run.ledger.is_begun:
+            run.backend.lose(run.instance)
+        elif run.instance is not None:
+            # Both routers accepted it, as this one could not ask the log; so there are perhaps two agents at it.
+            self._scene.tasks.start(self._leave_to_other(run, run.instance), f"leave {run.run_id}")
+
+    async def _leave_to_other(self, run: Run, instance: AdapterInstance) -> None:
+        """End the run at its adapter, unless the other router's run is the same there."""
+        try:
+            stored = await self.run_log.find(run.run_id)
+        except DragomanError:
+            return  # no stream holds it at its adapter any more, which ends it too, later
+        if stored is None or not isinstance(stored.assignment, Dispatched):
+            return
+        if stored.assignment.instance_id != instance.instance_id:
+            await request_cancel(run, instance)
+
+    def _record(self, run_id: str, backend: AdapterBackend) -> RunRecord:
+        return RunRecord(
+            run_id=run_id,
+            adapter=backend.record.type,
+            number=next(self._numbers),
+            accepted_at=self._scene.clock.time(),
+        )
+
+    def _over(self, run: Run) -> None:
+        if run.refusal is not None:
+            self._forget(run.run_id, run.record.number)
+            self._scene.tasks.start(self.run_log.forget(run.run_id), f"forget {run.run_id}")
+            return
+        finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if is_over(one.state)]
+        for run_id in self._retention.expired(finished, self._scene.clock.time()):
+            self._runs.pop(run_id, None)
+        # By id and number: a timer that held the run would keep what was forgotten to make room.
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._retention.seconds, self._forget, run.run_id, run.record.number)
+
+    def _forget(self, run_id: str, number: int) -> None:
+        run = self._runs.get(run_id)
+        if run is not None and run.record.number == number:
+            del self._runs[run_id]
+
+
+def taken(run_id: str) -> DragomanError:
+    """Return the error for an id that another request has."""
+    return DragomanError(
+        Reason.RUN_ID_REUSED,
+        f"Run {run_id!r} already exists with a different request; choose another run ID.",
+        {"run_id": run_id},
+    )
+
+
+def _busy(run_id: str, adapter: str) -> DragomanError:
+    return DragomanError(
+        Reason.SESSION_BUSY,
+        f"Run {run_id!r} of adapter {adapter!r} is already working on this task; wait for it or cancel it.",
+        {"run_id": run_id, "adapter": adapter},
+    )
+
+
+def _inherited(*, is_known: bool) -> Progress:
+    return Progress(is_recorded=True, is_known=is_known, is_inherited=True, is_replayed=False)

@@ -1,0 +1,365 @@
+"""Stored sessions of this router's runs: found before a run starts, stored before its result is published.
+
+They are found in two steps. Which session a request means, and whether that is valid, is known when the run is
+accepted. A stored one is looked up when the run has its slot: a queued run resumes what the run before it left.
+
+A log that fails does not keep a run from starting or ending: it begins a new session, or its session is not stored,
+with a notice.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import structlog
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.sessions import misfit, read_handle
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.model.errors import log_unavailable
+from dragoman.router.model.paging import PageTokenError, decode_token, encode_token, fitting, page_size
+from dragoman.router.model.ports import Clock
+from dragoman.router.model.run_record import RunRecord
+from dragoman.router.model.stored import SessionId
+from dragoman.router.policy import sessions as rules
+from dragoman.router.policy.sessions import Compaction, SessionDecision, SessionReport, SessionRequest
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.run_log import RunLog
+from dragoman.router.storage.session_table import session_name
+from dragoman.router.storage.store import Store
+from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
+
+_STORE_S: Final = 2.0
+"""How long the lookup or the storing of a session may delay its run."""
+_NOTHING: Final = SessionDecision()
+
+_T = TypeVar("_T")
+
+_log = structlog.get_logger("dragoman.router")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The session that a request means, and what becomes of it."""
+
+    selector: SessionRequest
+    policies: tuple[Compaction, Compaction]
+    """When a stored one is no longer resumed: of most agents, and of one that compacts its own context."""
+    choice: SessionDecision = _NOTHING
+    remark: str = ""
+    """What the router has to say about it; empty if nothing."""
+
+    def apply(self, request: adapter_pb2.ExecuteRequest) -> None:
+        """Write it into the request for the adapter."""
+        rules.apply_decision(request, self.selector, self.choice)
+
+
+class RunSession:
+    """What happens to one run's session.
+
+    Args:
+        record: the run.
+        kept_by: what the session it leaves is stored by, but for the adapter.
+        store: where.
+        clock: the time.
+        remark: emits a notice to the run's readers: a code and a text.
+        beside: what becomes of other runs' sessions, and of this one's.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        kept_by: SessionId,
+        store: Store,
+        clock: Clock,
+        remark: Callable[[str, str], None],
+        beside: "Collection[RunSession]" = (),
+    ) -> None:
+        self._beside = beside
+        self._record = record
+        self._kept_by = kept_by
+        self._sent = ""
+        """The session that its adapter is asked to go on with, by the agent's own id; empty for none."""
+        self._store = store
+        self._clock = clock
+        self._remark = remark
+        self._resumed: bool | None = None
+        self._is_stored = False
+        """Whether that one is stored by that key, as far as is known here."""
+        self._stands_in = False
+        self._deleted = set[str]()
+        """Sessions that callers asked to forget since it began."""
+
+    def go_on_with(self, found: Found) -> None:
+        """Say what was found, which its adapter is about to get."""
+        self._sent = found.choice.native_id
+        self._is_stored = bool(self._sent) and found.selector.stored_key == self._kept_by
+        self._deleted.clear()
+
+    def begin_anew(self) -> None:
+        """Say that another adapter has the run, which begins a session of its own."""
+        self._sent, self._resumed, self._is_stored, self._stands_in = "", None, False, True
+
+    def forget(self, key: SessionId, native_id: str) -> None:
+        """Take note that a session is to be forgotten: what the run says at its end is not to bring it back."""
+        if key == self._key:
+            self._deleted.add(native_id)
+
+    def miss(self, key: SessionId) -> None:
+        """Take note that a run said of a session that it is gone: another one may say otherwise, at its end."""
+        self._is_stored = self._is_stored and key != self._key
+
+    @property
+    def _key(self) -> SessionId:
+        return replace(self._kept_by, adapter=self._record.adapter)
+
+    async def hear(self, event: event_pb2.AgentEvent) -> None:
+        """Note an event before it is published: a reader of a result may resume its session."""
+        kind = event.WhichOneof("body")
+        if kind == "started":
+            disposition = event.started.session_disposition
+            self._resumed = disposition == event_pb2.SESSION_DISPOSITION_RESUME if disposition else None
+        elif kind == "attempt_ended" and event.attempt_ended.session.change:
+            await self._try_to_keep(event.attempt_ended.session)
+        elif kind == "result":
+            await self._try_to_keep(event.result.session, event.result)
+
+    async def _try_to_keep(self, update: event_pb2.SessionUpdate, result: event_pb2.Result | None = None) -> None:
+        record = self._record
+        heard = SessionReport(
+            record.run_id, record.accepted_at, update, self._sent, self._resumed, result, self._stands_in
+        )
+        try:
+            await _in_time(self._keep(self._key, heard))
+        except StoreError as error:
+            self._remark("session_not_kept", f"The run's session could not be stored: {str(error).rstrip('.')}.")
+
+    async def _keep(self, key: SessionId, heard: SessionReport) -> None:
+        before = await self._store.sessions.get(key)
+        if self._is_stored and before is None:
+            self._deleted.add(self._sent)  # at another router
+        now = self._clock.time()
+        after = rules.updated_session(key, before, replace(heard, deleted=self._deleted), now)
+        if after is None and before is not None:
+            for run in self._beside:
+                run.miss(key)
+            await self._store.sessions.delete(key)
+        elif after is not None and after is not before:
+            await self._store.sessions.put(key, after, after.used_at.ToNanoseconds() / 1e9)
+
+
+class Sessions:
+    """The sessions that this router and those beside it store.
+
+    Args:
+        keeping: the run log.
+        clock: the time.
+        find_run: returns a run that is followed here.
+    """
+
+    def __init__(self, run_log: RunLog, clock: Clock, find_run: Callable[[str], RunRecord | None]) -> None:
+        self._run_log = run_log
+        self._clock = clock
+        self._find_run = find_run
+        self._followed = weakref.WeakSet[RunSession]()
+
+    async def find(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> Found:
+        """Find out which session a request means; one that is stored is not looked up yet.
+
+        Raises:
+            DragomanError: RUN_NOT_FOUND or SESSION_BUSY of ``session.resume_run_id``.
+        """
+        selector = rules.session_request(request, backend.record.type)
+        found = Found(
+            selector,
+            (rules.compaction(request, compacts_itself=False), rules.compaction(request, compacts_itself=True)),
+        )
+        return replace(found, choice=await self._of_run(selector, request, backend)) if selector.of_run else found
+
+    async def look_up(self, found: Found, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> Found:
+        """Decide what becomes of the session that is meant, if that is a stored one, as it is stored now.
+
+        Raises:
+            DragomanError: the adapter's, should it have to be asked what it can do.
+        """
+        if found.selector.stored_key is None:
+            return found
+        try:
+            stored = await _in_time(self._run_log.store.sessions.get(found.selector.stored_key))
+        except StoreError as error:
+            why = f"stored sessions are not readable: {str(error).rstrip('.')}"
+            return replace(
+                found, choice=SessionDecision(reason=why), remark=f"The run starts a new session because {why}."
+            )
+        return replace(found, choice=await self._stored(stored, found, request, backend))
+
+    async def _stored(
+        self,
+        stored: router_pb2.StoredSession | None,
+        found: Found,
+        request: adapter_pb2.ExecuteRequest,
+        backend: AdapterBackend,
+    ) -> SessionDecision:
+        fork, (policy, of_its_own) = found.selector.fork, found.policies
+        if stored is None:
+            return SessionDecision(reason="there is no stored session to fork") if fork else _NOTHING
+        if why := await _misfit(stored.handle, request, backend):
+            return SessionDecision(reason=why, handover="" if fork else rules.handover(stored, why))
+        now = self._clock.time()
+        if policy.reason(stored, now) and not fork:
+            policy = of_its_own if await _compacts_itself(backend) else policy
+            if why := policy.reason(stored, now):
+                return SessionDecision(reason=why, handover=rules.handover(stored, why))
+        return SessionDecision(stored.handle)
+
+    async def _of_run(
+        self, selector: SessionRequest, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend
+    ) -> SessionDecision:
+        result = await self._result(selector.of_run)
+        update = result.session
+        if update.change != event_pb2.SESSION_CHANGE_SET:
+            return SessionDecision(reason=f"run {selector.of_run} left no session to resume")
+        why = await _misfit(update.handle, request, backend)
+        return SessionDecision(reason=why) if why else SessionDecision(update.handle)
+
+    async def _result(self, run_id: str) -> event_pb2.Result:
+        record = self._find_run(run_id)
+        result = record.result if record is not None else None
+        if record is None:
+            stored = await self._run_log.find(run_id)
+            if stored is None:
+                raise DragomanError(
+                    Reason.RUN_NOT_FOUND,
+                    f"Run {run_id!r} not found; its session cannot be resumed.",
+                    {"run_id": run_id},
+                )
+            result = stored.state.run.result if stored.finished_at is not None else None
+        if result is None:
+            raise DragomanError(
+                Reason.SESSION_BUSY,
+                f"Run {run_id!r} has not finished yet; wait for it before resuming its session.",
+                {"run_id": run_id},
+            )
+        return result
+
+    def follow(self, record: RunRecord, found: Found, remark: Callable[[str, str], None]) -> RunSession | None:
+        """Begin to follow what becomes of a new run's session; ``None`` if it is not stored here."""
+        kept_by = found.selector.store_under
+        if kept_by is None:
+            return None
+        record.session_key = rules.key_of(kept_by)
+        return self._run_session(record, kept_by, remark)
+
+    def follow_on(
+        self, record: RunRecord, key: adapter_pb2.SessionKey, remark: Callable[[str, str], None]
+    ) -> RunSession:
+        """Follow what becomes of the session of a run that another router began."""
+        record.session_key = key
+        kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
+        return self._run_session(record, kept_by, remark)
+
+    def _run_session(self, record: RunRecord, kept_by: SessionId, remark: Callable[[str, str], None]) -> RunSession:
+        session = RunSession(record, kept_by, self._run_log.store, self._clock, remark, self._followed)
+        self._followed.add(session)
+        return session
+
+    # What callers ask about them.
+
+    async def page(self, request: router_pb2.ListSessionsRequest, adapter: str) -> router_pb2.ListSessionsResponse:
+        """Return a page of sessions, last used first.
+
+        Raises:
+            DragomanError: INVALID_PAGE_TOKEN or RUN_LOG_UNAVAILABLE.
+        """
+        try:
+            before = decode_token(request.page_token, float, str) if request.page_token else None
+        except PageTokenError as error:
+            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        names = {"company_id": request.company_id, "agent_id": request.agent_id, "task_key": request.task_key}
+        size = page_size(request.page_size)
+        found = await self._asked(
+            self._run_log.store.sessions.page({**names, "adapter": adapter}, before=before, size=size + 1)
+        )
+        shown = fitting(found[:size])
+        token = _token(shown[-1]) if len(found) > len(shown) else ""
+        return router_pb2.ListSessionsResponse(sessions=shown, next_page_token=token)
+
+    async def get(self, key: adapter_pb2.SessionKey, adapter: str) -> router_pb2.StoredSession:
+        """Return one session.
+
+        Raises:
+            DragomanError: SESSION_NOT_FOUND or RUN_LOG_UNAVAILABLE.
+        """
+        session = await self._asked(self._run_log.store.sessions.get(_id(key, adapter)))
+        if session is None:
+            raise DragomanError(
+                Reason.SESSION_NOT_FOUND,
+                "No session is stored under this key; ListSessions lists the stored ones.",
+                {"adapter": adapter},
+            )
+        return session
+
+    async def delete(self, key: adapter_pb2.SessionKey, adapter: str) -> bool:
+        """Forget one session, also if a run is in it; False if there was none.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        of = _id(key, adapter)
+        stored = await self._asked(self._run_log.store.sessions.get(of))
+        if stored is None:
+            return False
+        for session in self._followed:
+            session.forget(of, read_handle(stored.handle)[0])
+        return await self._asked(self._run_log.store.sessions.delete(of))
+
+    async def _asked(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            return await work
+        except StoreError as error:
+            raise log_unavailable(error) from error
+
+
+def _id(key: adapter_pb2.SessionKey, adapter: str) -> SessionId:
+    return SessionId(key.company_id, key.agent_id, adapter, key.task_key)
+
+
+def _token(session: router_pb2.StoredSession) -> str:
+    return encode_token([session.used_at.ToNanoseconds() / 1e9, session_name(_id(session.key, session.adapter))])
+
+
+async def _misfit(
+    handle: event_pb2.SessionHandle, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend
+) -> str:
+    names = {*backend.record.names, backend.record.type}
+    # In a thread: a file system that hangs is not to stop all else.
+    return await asyncio.to_thread(misfit, handle, names, rules.cwd_of(request))
+
+
+async def _compacts_itself(backend: AdapterBackend) -> bool:
+    if backend.record.description is None:  # it was never started, and is about to be
+        async with backend.use():
+            pass
+    description = backend.record.description
+    features = description.capabilities.items if description is not None else []
+    return any(item.feature == event_pb2.FEATURE_COMPACTION for item in features)
+
+
+async def _in_time(work: Coroutine[Any, Any, _T]) -> _T:
+    """Return what the store returns, if it does so in time; else it continues in the background.
+
+    Raises:
+        StoreError: it failed, or takes too long.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_note_failure)
+    done, _ = await asyncio.wait({task}, timeout=_STORE_S)
+    if not done:
+        raise StoreError(f"the run log did not answer within {_STORE_S:g} s")
+    return task.result()
+
+
+def _note_failure(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        _log.warning("session store failed", why=str(failure) if isinstance(failure, StoreError) else "internal")

@@ -1,0 +1,437 @@
+"""The states of a run in the router, and the one function that leads from one to the next.
+
+``decide`` is pure: it knows no clock, no loop and no connection. It gets what has happened, and returns the next
+state and the actions that the run's owner executes. An input that cannot happen in a state raises
+``ImpossibleInputError``; one that comes too late, as the run has ended meanwhile, changes nothing.
+
+The states say how far the router is with the run. What the agent does is ``RunPhase``, which the adapter reports;
+which event may follow which in a stream is the table of ``dragoman.protocol.order``.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias, TypeVar
+
+from dragoman.protocol.errors import DragomanError
+from dragoman.router.model.assignment import Assignment, BetweenAttempts, Dispatched, Unassigned
+from dragoman.router.model.run_record import cancelled_before_start, cancelled_between_attempts
+from dragoman.router.runs.actions import (
+    Action,
+    EndWith,
+    Persist,
+    Publish,
+    PublishResult,
+    Reject,
+    Release,
+    ReportStatus,
+    StoreAttemptEnd,
+    StoreResult,
+)
+from dragoman.router.runs.inputs import (
+    Accepted,
+    Assigned,
+    AttemptEnded,
+    AttemptEndStored,
+    AttemptFailed,
+    CancelRequested,
+    Declined,
+    Disconnected,
+    Durable,
+    Exhausted,
+    Input,
+    LeaseLost,
+    Lost,
+    NotDispatched,
+    Reconnected,
+    Recorded,
+    Refused,
+    Replayed,
+    Resubmitted,
+    ResultReceived,
+    ResultStored,
+    StatusReported,
+)
+from dragoman.v1 import event_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is known of a live run in each of its states."""
+
+    is_recorded: bool = False
+    """The run log has the run, or is known not to get it."""
+    is_known: bool = False
+    """The caller may rely on the run: an adapter has it, or it was reported as queued."""
+    was_queued: bool = False
+    """The run was reported as queued, so that it ends with a result and not with a status."""
+    is_cancelling: bool = False
+    """The end of the run was requested: no further attempt follows."""
+    is_inherited: bool = False
+    """The run was begun by another router, or directly at its adapter."""
+    is_replayed: bool = True
+    """What the adapter had of an inherited run has arrived."""
+    failed: pb.Result | None = None
+    """How the last attempt ended that another one was to follow."""
+
+
+# The states.
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """No adapter process has the run: its adapter is starting, or it waits for a slot or for the next attempt."""
+
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """The router looks for the adapter process of an inherited run."""
+
+    progress: Progress
+    assignment: Assignment | None
+    """Where the run log says that the run is; ``None`` for a run that the log does not have."""
+    is_doubtful: bool = False
+    """Its owner stopped just when it dispatched the run: only the adapter knows whether it got it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """An adapter process was asked to take the run, and has not confirmed it."""
+
+    progress: Progress
+    at: Dispatched
+    is_doubtful: bool = False
+    """As in ``Recovering``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """The router reads the adapter's stream."""
+
+    progress: Progress
+    at: Dispatched
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnecting:
+    """The stream broke; the router attaches again."""
+
+    progress: Progress
+    at: Dispatched
+    is_accepted: bool
+    """Whether the adapter had confirmed the run."""
+    is_doubtful: bool = False
+    """As in ``Recovering``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """The attempt has failed; the router decides whether another one follows."""
+
+    progress: Progress
+    at: Dispatched
+    result: pb.AgentEvent
+    """The event with the attempt's result, which is withheld."""
+    data: bytes
+    """The same as it came."""
+    ended: Durable | None = None
+    """The event that replaces the result, as another attempt follows; it is being stored."""
+
+
+Live: TypeAlias = Queued | Recovering | Starting | Streaming | Reconnecting | Deciding
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The result is known. It is published once it is stored."""
+
+    last: Live
+    """The state that the run left."""
+    is_published: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The run never started: the call was wrong, or no adapter was available."""
+
+    last: Live
+    """The state that the run left."""
+    error: DragomanError
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Another router owns the run."""
+
+    last: Live
+    """The state that the run left."""
+
+
+Over: TypeAlias = Finished | Rejected | Superseded
+State: TypeAlias = Live | Over
+
+_AtAdapter = Starting | Streaming | Reconnecting
+_L = TypeVar("_L", bound=Live)
+
+Decision: TypeAlias = tuple[State, tuple[Action, ...]]
+
+
+class ImpossibleInputError(Exception):
+    """An input came that cannot happen in the state of the run: a fault of the router."""
+
+    def __init__(self, state: State, event: Input) -> None:
+        super().__init__(f"{type(event).__name__} in {type(state).__name__}")
+
+
+_BEFORE_START: Final = "The run was cancelled before an adapter accepted it."
+_BETWEEN: Final = "The run was cancelled between two attempts."
+_LATE: Final = (
+    *(Recorded, StatusReported, Accepted, Declined, Disconnected, Replayed, AttemptEndStored, Exhausted, Lost),
+    *(CancelRequested, Refused, LeaseLost, ResultStored),
+)
+"""What may still come once the run is over: it was on its way when that was decided."""
+
+
+def decide(state: State, event: Input) -> Decision:
+    """Return the state that follows, and what is to be done.
+
+    Raises:
+        ImpossibleInputError: the input cannot happen in this state.
+    """
+    match state, event:
+        case ((Finished() | Rejected() | Superseded()), _):
+            decision = _after_the_end(state, event)
+        case _, LeaseLost():
+            decision = Superseded(state), (Release(),)
+        case _, Lost(result):
+            decision = _end(state, result)
+        case Deciding(), _:
+            decision = _deciding(state, event)
+        case ((Queued() | Recovering()), _):
+            decision = _queued(state, event) if isinstance(state, Queued) else _recovering(state, event)
+        case _:
+            decision = _at_adapter(state, event)
+    if decision is None:
+        raise ImpossibleInputError(state, event)
+    return decision
+
+
+def _queued(state: Queued, event: Input) -> Decision | None:
+    match event:
+        case Recorded():
+            return _update(state, is_recorded=True), ()
+        case StatusReported(status):
+            was_queued = state.progress.was_queued or status.phase == pb.RUN_PHASE_QUEUED
+            is_known = state.progress.is_known or was_queued
+            return _update(state, was_queued=was_queued, is_known=is_known), (ReportStatus(status),)
+        case Assigned(at):
+            return Starting(state.progress, at), ()
+        case Declined():
+            return state, ()
+        case CancelRequested():
+            return _cancel(state)
+        case Exhausted(result):
+            return _end(state, result)
+        case Refused(error):
+            return Rejected(state, error), (Reject(error),)
+        case _:
+            return None
+
+
+def _recovering(state: Recovering, event: Input) -> Decision | None:
+    match event, state.assignment:
+        case Assigned(at), (Dispatched() | None):
+            if state.assignment is None or state.is_doubtful:
+                return Starting(state.progress, at, state.is_doubtful), ()
+            return Streaming(state.progress, at), ()
+        case Resubmitted(), Unassigned():
+            return Queued(replace(state.progress, is_inherited=False, is_replayed=True)), ()
+        case CancelRequested(), Unassigned():
+            return _cancel(state)
+        case CancelRequested(), _:
+            return _update(state, is_cancelling=True), ()
+        case Refused(error), None:
+            return Rejected(state, error), (Reject(error),)
+        case _:
+            return None
+
+
+def _at_adapter(state: _AtAdapter, event: Input) -> Decision | None:
+    match event:
+        case Replayed():
+            return _update(state, is_replayed=True), () if state.progress.is_replayed else (Persist(),)
+        case CancelRequested():
+            return _update(state, is_cancelling=True), ()
+        case Declined():
+            waiting = Queued(state.progress)
+            return _cancel(waiting) if state.progress.is_cancelling else (waiting, ())
+        case Refused(error):
+            return Rejected(state, error), (Reject(error),)
+        case Disconnected() if isinstance(state, Starting):
+            return Reconnecting(state.progress, state.at, is_accepted=False, is_doubtful=state.is_doubtful), ()
+        case Disconnected() if isinstance(state, Streaming):
+            return Reconnecting(state.progress, state.at, is_accepted=True), ()
+        case Disconnected():
+            return state, ()
+        case _ if isinstance(state, Reconnecting):
+            return _reconnecting(state, event)
+        case Accepted():
+            return Streaming(replace(state.progress, is_known=True), state.at), ()
+        case AttemptFailed(result, data):
+            return Deciding(state.progress, state.at, result, data), ()
+        case ResultReceived(durable):
+            return Finished(state), (StoreResult(durable),)
+        case _:
+            return None
+
+
+def _reconnecting(state: Reconnecting, event: Input) -> Decision | None:
+    match event:
+        case Accepted():
+            known = replace(state.progress, is_known=True)
+            return Reconnecting(known, state.at, is_accepted=True), ()
+        case Reconnected() if state.is_accepted:
+            return Streaming(state.progress, state.at), ()
+        case Reconnected():
+            return Starting(state.progress, state.at, state.is_doubtful), ()
+        case NotDispatched() if state.is_doubtful:
+            unassigned = Recovering(state.progress, Unassigned())
+            return _cancel(unassigned) if state.progress.is_cancelling else (unassigned, (Persist(),))
+        case _:
+            return None
+
+
+def _deciding(state: Deciding, event: Input) -> Decision | None:
+    match event:
+        case Accepted():
+            return state, ()
+        case CancelRequested() if state.ended is None:
+            return _update(state, is_cancelling=True), ()
+        case CancelRequested():
+            return _cancel(state)
+        case ResultReceived(durable) if state.ended is None:
+            return Finished(state), (StoreResult(durable),)
+        case AttemptEnded(ended) if state.ended is None and not state.progress.is_cancelling:
+            return replace(state, ended=ended), (StoreAttemptEnd(ended),)
+        case AttemptEndStored() if state.ended is not None:
+            return Queued(replace(state.progress, failed=state.result.result)), (Publish(state.ended),)
+        case _:
+            return None
+
+
+def _after_the_end(state: Over, event: Input) -> Decision | None:
+    match state, event:
+        case Finished(last, is_published=False), ResultStored(durable):
+            return Finished(last, is_published=True), (PublishResult(durable),)
+        case Finished(last, is_published=False), LeaseLost():
+            return Superseded(last), (Release(),)
+        case Finished(is_published=True), ResultStored():
+            return None
+        case _:
+            return (state, ()) if isinstance(event, _LATE) else None
+
+
+def _end(state: Live, result: pb.Result) -> Decision:
+    """End the run with a result of the router's own, behind what is already stored of it."""
+    ended = state.ended if isinstance(state, Deciding) else None
+    return Finished(state), (EndWith(result),) if ended is None else (Publish(ended), EndWith(result))
+
+
+def _cancel(state: Queued | Recovering | Deciding) -> Decision:
+    """End a run that no adapter has."""
+    failed = state.result.result if isinstance(state, Deciding) else state.progress.failed
+    if failed is None:
+        return _end(state, cancelled_before_start(_BEFORE_START))
+    return _end(state, cancelled_between_attempts(failed, _BETWEEN))
+
+
+def _update(state: _L, **progress: bool) -> _L:
+    return replace(state, progress=replace(state.progress, **progress))  # type: ignore[arg-type] # all are flags
+
+
+# What other modules ask of a state.
+
+
+def is_over(state: State) -> bool:
+    """Return whether the run has ended for its readers: with its published result, an error, or another owner."""
+    return not isinstance(state, Live) and not (isinstance(state, Finished) and not state.is_published)
+
+
+def is_ending(state: State) -> bool:
+    """Return whether it is decided how the run ends, if perhaps not published yet."""
+    return not isinstance(state, Live)
+
+
+def progress_of(state: State) -> Progress:
+    """Return what is known of a run; of one that has ended, what was known then."""
+    return state.progress if isinstance(state, Live) else state.last.progress
+
+
+def is_recorded(state: State) -> bool:
+    """Return whether the run log has the run, or never will."""
+    return is_over(state) or progress_of(state).is_recorded
+
+
+def is_known(state: State) -> bool:
+    """Return whether the caller may rely on the run, or it has ended."""
+    return is_over(state) or progress_of(state).is_known
+
+
+def is_replayed(state: State) -> bool:
+    """Return whether readers may join: everything is here that the adapter had, or nothing more comes."""
+    return is_over(state) or progress_of(state).is_replayed
+
+
+def is_accepted(state: State) -> bool:
+    """Return whether the adapter has confirmed the run, or it has ended."""
+    if isinstance(state, Reconnecting):
+        return state.is_accepted
+    return isinstance(state, Streaming | Deciding) or is_over(state)
+
+
+def is_settled(state: State) -> bool:
+    """Return whether it is known if the adapter ever got the run."""
+    return not (isinstance(state, Recovering | Starting | Reconnecting) and state.is_doubtful)
+
+
+def is_unassigned(state: State) -> bool:
+    """Return whether an inherited run waits for its request to be repeated, as no adapter had it."""
+    return isinstance(state, Recovering) and isinstance(state.assignment, Unassigned)
+
+
+def is_unstarted(state: State) -> bool:
+    """Return whether no attempt of a run has begun that this router accepted."""
+    return isinstance(state, Queued) and state.progress.failed is None
+
+
+def is_at_adapter(state: State) -> bool:
+    """Return whether an adapter process has the run, or was asked to take it, and its attempt has not ended."""
+    return isinstance(state, _AtAdapter)
+
+
+def has_adapter(state: State) -> bool:
+    """Return whether an adapter process has the run or had it at its end, or was asked to take it."""
+    last = state if isinstance(state, Live) else state.last
+    return not isinstance(last, Queued | Recovering)
+
+
+def assignment_of(state: State, address: str) -> Assignment:
+    """Return where the run is, for a router that may have to recover it.
+
+    Args:
+        state: its state.
+        address: the configured address of its adapter; empty if it is launched.
+    """
+    match state:
+        case Finished(last) | Superseded(last) | Rejected(last):
+            return assignment_of(last, address)
+        case Queued(progress) if progress.failed is not None:
+            return BetweenAttempts()
+        case Deciding(ended=ended) if ended is not None:
+            return BetweenAttempts()
+        case Starting(at=at) | Streaming(at=at) | Reconnecting(at=at) | Deciding(at=at):
+            return at
+        case Recovering(assignment=Dispatched() | BetweenAttempts() as assignment):
+            return assignment
+        case _:
+            return Unassigned(address)

@@ -1,0 +1,352 @@
+"""The upstream stream of a run: always drained, and attached to again when it breaks.
+
+A stream can break in four ways, and each has its answer:
+
+* the process is known to be gone, or another one answers in its place: the run is LOST at once
+* the adapter says that it does not know the run: LOST; or, where the router that was to bring it there died, and
+  nothing was published of it, its request has to come again
+* anything else: Attach from the last sequence, as often as it takes, for 30 seconds; then LOST
+* it ends, and there was no result, or what came was no such stream as the contract allows: LOST too, as a fault
+
+Before the first event there is a fifth: the adapter rejects the call. Its status is passed on, and the run never
+existed.
+"""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+from dragoman.protocol.backoff import Backoff
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.router.adapters.channel import StreamCall, explained, is_cut, never_connected, too_large
+from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.model.run_record import VIOLATION_CODE, adapter_lost, protocol_violated, router_failed
+from dragoman.router.model.stream_validator import ProtocolViolationError
+from dragoman.router.model.tasks import first_of
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, NotDispatched, Reconnected, Refused
+from dragoman.router.runs.intake import EventIntake
+from dragoman.router.runs.state import Reconnecting, is_at_adapter, is_settled
+from dragoman.v1 import adapter_pb2
+
+_LAST_WORDS_S = 0.5
+"""How long a stream may go on after its process is known to be gone: for what was already on its way."""
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_OFTEN_S = 5.0
+_FORGOTTEN = "no longer knows the run"
+_REFUSED = "rejected Attach"
+_FINAL = {
+    grpc.StatusCode.NOT_FOUND: _FORGOTTEN,
+    grpc.StatusCode.OUT_OF_RANGE: _FORGOTTEN,
+    grpc.StatusCode.UNIMPLEMENTED: "does not implement Attach",
+    grpc.StatusCode.INVALID_ARGUMENT: _REFUSED,
+    grpc.StatusCode.FAILED_PRECONDITION: _REFUSED,
+    grpc.StatusCode.PERMISSION_DENIED: _REFUSED,
+    grpc.StatusCode.UNAUTHENTICATED: _REFUSED,
+}
+"""What an adapter answers to an Attach that will not succeed later either, and what that means."""
+
+
+class _BrokenError(Exception):
+    """The stream ended before the run."""
+
+    def __init__(
+        self, error: DragomanError | None, code: grpc.StatusCode | None = None, *, was_sent: bool = True
+    ) -> None:
+        super().__init__()
+        self.error = error
+        """What the status means; ``None`` if the stream was ended here."""
+        self.code = code
+        """The status that came, whatever it means."""
+        self.was_sent = was_sent
+        """False if there never was a connection to send the call on."""
+
+
+class UpstreamStream:
+    """Follows one run from its adapter's first event to its result.
+
+    Args:
+        run: the run.
+        scene: what the router's parts share.
+        hold: whether an Attach upstream keeps the run alive there.
+    """
+
+    def __init__(self, run: Run, scene: RouterContext, *, hold: bool) -> None:
+        self._run = run
+        self._scene = scene
+        self._hold = hold
+        self.intake = EventIntake(run, scene.clock)
+        self._call: StreamCall | None = None
+        self._cause = ""
+        self._begins_at = 1
+        """The sequence of the first event that the present adapter may send."""
+        self._refused: DragomanError | None = None
+
+    async def execute(self, request: bytes) -> DragomanError | None:
+        """Write down where the run is, start it at its adapter, and follow it until that one is done.
+
+        Returns:
+            Why the adapter did not take it; ``None`` if it did.
+
+        Raises:
+            DragomanError: there is no adapter.
+        """
+        self._begins_at, self._refused = self._run.record.last_sequence + 1, None
+        async with self._run.backend.use() as instance:
+            if self._run.is_ending:
+                return None
+            self._run.assign(instance)
+            # Before it may begin there: who takes the run over must not take it for one that never began.
+            await self._run.ledger.assigned()
+            await self._counted(instance, "Execute", request)
+        return self._refused
+
+    async def attach(self) -> None:
+        """Follow a run that was started by others, from its beginning."""
+        run = self._run
+        try:
+            async with run.backend.use() as instance:
+                run.assign(instance)
+                await self._counted(instance, "Attach", self._attach_request())
+        except DragomanError as error:
+            run.send(Refused(error))
+        except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
+            run.send(Lost(router_failed()))
+            raise
+        if self._refused is not None:
+            run.send(Refused(self._refused))
+
+    async def follow_on(self) -> None:
+        """Follow a run that a router followed before, at the process it is pinned to, from its last event here."""
+        run = self._run
+        instance = run.instance
+        assert instance is not None
+        try:
+            with instance.used():
+                await self._counted(instance, "Attach", self._attach_request())
+        except Exception:
+            run.send(Lost(router_failed()))
+            raise
+        if self._refused is not None:
+            run.send(Refused(self._refused))
+
+    def set_hold(self, hold: bool) -> None:
+        """Keep the run alive upstream, or do not."""
+        if hold != self._hold:
+            self._hold = hold
+            if self._call is not None:
+                # Opened again at the last sequence, with the other option.
+                self._call.cancel()
+
+    async def _counted(self, instance: AdapterInstance, method: str, request: bytes) -> None:
+        record = self._run.backend.record
+        record.live_runs += 1
+        try:
+            await self._follow(instance, method, request)
+        finally:
+            record.live_runs -= 1
+
+    async def _follow(self, instance: AdapterInstance, method: str, request: bytes) -> None:
+        run = self._run
+        patience = ReconnectPolicy(self._scene.timing.reattach_s)
+        while not self._is_done():
+            try:
+                await self._drain(instance, method, request, patience)
+            except ProtocolViolationError as error:
+                run.send(Lost(protocol_violated(run.record.adapter, error)))
+                self._scene.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
+            except _BrokenError as broken:
+                if self._is_done():
+                    return
+                run.send(Disconnected())
+                if await self._recover(instance, method, broken, patience):
+                    # An Execute that was perhaps received is not sent again: Attach shows whether it was.
+                    method = "Attach" if broken.was_sent or method == "Attach" else method
+                    request = self._attach_request() if method == "Attach" else request
+
+    def _is_done(self) -> bool:
+        return self._refused is not None or not is_at_adapter(self._run.state)
+
+    async def _recover(
+        self, instance: AdapterInstance, method: str, broken: _BrokenError, patience: "ReconnectPolicy"
+    ) -> bool:
+        """Say whether it is worth another try, once it is; else end the run."""
+        run, error = self._run, broken.error
+        if error is not None and self._is_refusal(method, error):
+            self._refused = error
+            return False
+        if broken.code is grpc.StatusCode.NOT_FOUND and not is_settled(run.state):
+            run.send(NotDispatched())
+            return False
+        if broken.code in _FINAL and method == "Attach":
+            after = f" after its stream broke ({self._cause})" if self._cause else ""
+            self._lose(f"{_FINAL[broken.code]} ({broken.code.name}){after}")
+            return False
+        if error is not None and broken.was_sent and patience.deadline is None:
+            self._remark(error, broken)
+        if await patience.outlast(instance):
+            return True
+        if instance.gone.is_set():
+            self._lose(instance.gone_because)
+        elif not broken.was_sent and error is not None:
+            self._refused = error
+        else:
+            self._lose(f"was unreachable for {self._scene.timing.reattach_s:g} s")
+            self._scene.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
+        return False
+
+    def _lose(self, why: str) -> None:
+        self._run.send(Lost(adapter_lost(self._run.record.adapter, why)))
+
+    def _remark(self, error: DragomanError, broken: _BrokenError) -> None:
+        if error.reason is Reason.SLOW_CONSUMER:
+            self._cause = error.reason.value
+            text = "The router fell behind the adapter's stream; it is attaching again to fetch the missed events."
+            self._run.notices.warn("adapter_stream_behind", text, self._cause)
+        else:
+            self._cause = broken.code.name if broken.code is not None else error.code.name
+            text = f"The stream from the adapter broke ({self._cause}); the router is attaching again."
+            self._run.notices.warn("adapter_stream_broken", text, self._cause)
+
+    def _is_refusal(self, method: str, error: DragomanError) -> bool:
+        """Return whether the adapter answered that it will not do this at all."""
+        if self._run.record.last_sequence >= self._begins_at or is_cut(error):
+            return False
+        return method == "Execute" or self._run.record.digest is None
+
+    async def _drain(
+        self, instance: AdapterInstance, method: str, request: bytes, patience: "ReconnectPolicy"
+    ) -> None:
+        """Read one upstream stream until the run is over.
+
+        Raises:
+            ProtocolViolationError: what came is not allowed.
+            _BrokenError: the stream ended before the run.
+        """
+        call = self._call = instance.channel.stream(method, request)
+        self._run.record.validator.begin_stream()
+        listening = asyncio.ensure_future(self._note_acceptance(call))
+        try:
+            # Should the stream not end with its process, it is ended; what was on its way may still come.
+            loop = asyncio.get_running_loop()
+            with instance.when_gone(lambda: loop.call_later(_LAST_WORDS_S, call.cancel)):
+                message = await self._first(call, patience)
+                patience.restore()
+                if isinstance(self._run.state, Reconnecting):
+                    self._run.send(Reconnected())
+                await self._read(call, message)
+        except TimeoutError:
+            raise _BrokenError(None) from None
+        except grpc.aio.AioRpcError as error:
+            if what := too_large(error):
+                raise ProtocolViolationError(f"the adapter sent {what}") from error
+            raise _BrokenError(explained(error), error.code(), was_sent=not never_connected(error)) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _BrokenError(None) from None
+        finally:
+            self._call = None
+            call.cancel()
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _first(self, call: StreamCall, patience: "ReconnectPolicy") -> Any:
+        if patience.deadline is None:
+            return await call.read()
+        async with asyncio.timeout_at(patience.deadline):
+            return await call.read()
+
+    async def _read(self, call: StreamCall, message: Any) -> None:
+        run = self._run
+        while message is not grpc.aio.EOF:
+            await self.intake.take(message)
+            if not is_at_adapter(run.state):
+                await _let_end(run, call)
+                return
+            message = await call.read()
+        raise ProtocolViolationError("the stream ended without a result")
+
+    async def _note_acceptance(self, call: StreamCall) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            metadata = await call.initial_metadata()
+            # Not by dict(): older releases of grpc count keys and values as one there.
+            if any(key == RUN_ID_METADATA_KEY for key, _value in metadata):
+                self._run.send(Accepted())
+
+    def _attach_request(self) -> bytes:
+        record = self._run.record
+        return adapter_pb2.AttachRequest(
+            run_id=record.run_id, after_sequence=record.last_sequence, hold=self._hold
+        ).SerializeToString()
+
+
+class ReconnectPolicy:
+    """For how long a broken stream is tried to be followed; restored whenever something comes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._backoff = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._last_break = float("-inf")
+        self.deadline: float | None = None
+        """When it ends; ``None`` while nothing is wrong."""
+
+    def restore(self) -> None:
+        """Take note that something came."""
+        self.deadline = None
+
+    async def outlast(self, instance: AdapterInstance) -> bool:
+        """Wait until there is a connection again; False if the process is gone or it takes too long."""
+        now = asyncio.get_running_loop().time()
+        # A stream that breaks as soon as it is opened must not keep two processors busy.
+        pause_s = 0.0
+        if now - self._last_break < _OFTEN_S:
+            pause_s = self._backoff.next_s()
+        else:
+            self._backoff.reset()
+        self._last_break = now
+        self.deadline = self.deadline or now + self._seconds
+        connected = asyncio.ensure_future(self._connected(instance, pause_s))
+        gone = asyncio.ensure_future(instance.gone.wait())
+        await first_of(connected, gone, timeout_s=max(0.0, self.deadline - now))
+        return not instance.gone.is_set() and not connected.cancelled()
+
+    async def _connected(self, instance: AdapterInstance, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        await instance.channel.connected()
+
+
+async def _let_end(run: Run, call: StreamCall) -> None:
+    """Let the stream end by itself after the result, which counts; an event that comes nevertheless is reported."""
+    with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError):
+        async with asyncio.timeout(_LAST_WORDS_S):
+            if await call.read() is not grpc.aio.EOF:
+                adapter = run.record.adapter
+                run.notices.warn(
+                    VIOLATION_CODE, f"Adapter {adapter!r} violated the protocol: it sent an event after the result."
+                )
+
+
+async def request_cancel(run: Run, instance: AdapterInstance) -> None:
+    """Cancel a run at its adapter that is over here, once the adapter can be reached."""
+    request = adapter_pb2.CancelRequest(
+        run_id=run.run_id, reason="the router stopped following the run"
+    ).SerializeToString()
+    backoff = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
+    while not instance.gone.is_set():
+        try:
+            await instance.channel.answer("Cancel", request)
+        except DragomanError as error:
+            if not is_cut(error):
+                return
+        else:
+            return
+        await asyncio.sleep(backoff.next_s())
+        connected = asyncio.ensure_future(instance.channel.connected())
+        await first_of(connected, asyncio.ensure_future(instance.gone.wait()))

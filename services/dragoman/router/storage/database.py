@@ -1,0 +1,139 @@
+"""A database, as far as the store needs one: some statements at once, or the rows of one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import as_file, files
+from typing import Final, Protocol, TypeAlias
+
+Value: TypeAlias = str | int | float | bytes | None
+Row: TypeAlias = tuple[Value, ...]
+Statement: TypeAlias = tuple[str, Mapping[str, Value]]
+"""SQL with ``:names``, and what they stand for."""
+
+MIGRATIONS: Final = "migrations"
+_APPLIED: Final = "SELECT migration_id FROM _yoyo_migration"
+BUSY_S: Final = 5.0
+"""How long a statement waits for what another connection has locked, before it fails and is tried again."""
+_NAMES: Final = re.compile(r":([a-z_]+)")
+
+
+class StoreError(Exception):
+    """The database failed; the text says why and quotes no values.
+
+    Args:
+        message: why.
+        is_lasting: whether a retry is of no use.
+        is_perhaps_done: whether it may have been done nevertheless, and only the answer is lost.
+        is_replaced: whether the database is no longer the one that was opened; see ``Database.reopen``.
+    """
+
+    def __init__(
+        self, message: str, *, is_lasting: bool = False, is_perhaps_done: bool = False, is_replaced: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.is_replaced = is_replaced
+        self.is_lasting = is_lasting
+        self.is_perhaps_done = is_perhaps_done
+
+
+class Database(Protocol):
+    """One database. Calls may come at once."""
+
+    @property
+    def locking(self) -> str:
+        """What a SELECT of run ids ends with so that it locks these runs, one after another by their ids.
+
+        Empty where one transaction writes at a time. Two that lock some runs each in an order of its own may wait for
+        one another; a server sees that after a second, and one of the two fails.
+        """
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+
+    async def reopen(self) -> None:
+        """Open what is in the place of a database that was replaced, or a new one if nothing is.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+
+    async def reclaim(self) -> None:
+        """Give back the space of what was deleted, and leave nothing of it that could be read.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+        """Do all of these or none; return how many rows each changed.
+
+        Raises:
+            StoreError: none was done, or at a broken connection perhaps all were: ``is_perhaps_done``.
+        """
+
+    async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
+        """Do one statement, and return its rows.
+
+        Raises:
+            StoreError: as above.
+        """
+
+
+def with_percent(sql: str) -> str:
+    """Return SQL with ``%(names)s`` in place of ``:names``."""
+    return _NAMES.sub(r"%(\1)s", sql)
+
+
+def migration_ids() -> list[str]:
+    """Return the ids of all migrations, in order."""
+    folder = files(__package__) / MIGRATIONS
+    names = (item.name for item in folder.iterdir() if item.name.endswith(".sql"))
+    return sorted(name.removesuffix(".sql") for name in names if not name.endswith(".rollback.sql"))
+
+
+def is_current(applied: Sequence[Row]) -> bool:
+    """Return whether every migration is applied.
+
+    Args:
+        applied: rows of ``applied_sql``.
+
+    Raises:
+        StoreError: it was written by a later version.
+    """
+    known, there = set(migration_ids()), {str(row[0]) for row in applied}
+    if there - known:
+        raise StoreError(
+            "the run log was written by a later version of Dragoman; upgrade this router to that version",
+            is_lasting=True,
+        )
+    return known == there
+
+
+def applied_sql() -> str:
+    """Return the query for what is applied; its table is absent in a new database."""
+    return _APPLIED
+
+
+def migrate(url: str) -> None:
+    """Bring a database's schema up to date; blocks.
+
+    The caller holds a lock that ends with its process. The migration tool has a lock too, which is a row in
+    the database: one that is there is of a process that was killed.
+
+    Args:
+        url: of the database, as the migration tool wants it.
+    """
+    import yoyo  # noqa: PLC0415 - slow to import, and needed once in a database's life
+
+    with yoyo.get_backend(url) as backend, as_file(files(__package__) / MIGRATIONS) as folder:
+        migrations = yoyo.read_migrations(str(folder))
+        backend.break_lock()
+        with backend.lock():
+            backend.apply_migrations(backend.to_apply(migrations))

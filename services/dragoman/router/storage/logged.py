@@ -1,0 +1,146 @@
+"""One run as its writer sees it: the state of its row, the events that wait, and how far they may be published."""
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dragoman.router.model.stored import StoredEvents, StoredRun
+from dragoman.router.storage.batches import pack
+
+ROW_BYTES: Final = 256 * 1024
+"""A row of events is closed at this size."""
+WRITE_BYTES: Final = 8 * ROW_BYTES
+"""The size of one transaction: a backlog is written in steps, each of which a slow server completes in time."""
+
+
+class RowState(enum.Enum):
+    """What the store has of a run."""
+
+    NEW = "new"
+    """Nothing: the run is inserted when it is accepted."""
+    LATE = "late"
+    """Nothing, because it failed: the write loop inserts the run."""
+    STORED = "stored"
+    """Its row."""
+    CONFLICT = "conflict"
+    """The row of another router's run with this id; no more is written."""
+    LOST = "lost"
+    """Its row, which another router has taken over; no more is written."""
+    DROPPED = "dropped"
+    """Nothing that counts: the run never was, or cannot be stored; no more is written."""
+
+
+_GONE: Final = frozenset({RowState.CONFLICT, RowState.LOST, RowState.DROPPED})
+
+
+@dataclass(eq=False, slots=True)
+class LoggedRun:
+    """A run as its writer sees it. Made by ``Writer.follow``."""
+
+    stored: StoredRun
+    """Its row as it was written last."""
+    snapshot: Callable[[], StoredRun]
+    """Returns the row to write; ``reserved``, ``logged`` and ``size`` are the writer's own."""
+    remark: Callable[[str, str], None]
+    """Emits a notice to its readers: a code and a text."""
+    lost: Callable[[], None]
+    """Called when another router has taken the run."""
+    state: RowState = RowState.NEW
+    is_inserting: bool = False
+    """Whether the store is inserting it, and may have done so already."""
+    is_over: bool = False
+    is_behind: bool = False
+    """Whether its readers know that the store fails."""
+    sure_up_to: int | None = None
+    """The mark of an insertion that was perhaps done; ``None`` if there is none."""
+    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    dropped: int = 0
+    """The last sequence of the dropped events, while none after it is written; 0 if there are none."""
+    last: int = 0
+    """The last sequence."""
+    awaited: int = 0
+    """The highest sequence that a publisher waits for."""
+    changes: int = 0
+    """The number of changes that are to be written."""
+    written: int = 0
+    """How many of ``changes`` the store has."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the store has inserted it."""
+        return self.state in {RowState.STORED, RowState.LOST}
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no more of it is written."""
+        return self.state in _GONE
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether another router has it."""
+        return self.state in {RowState.CONFLICT, RowState.LOST}
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something is to be written."""
+        return self.written < self.changes
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the write loop has something to write of it."""
+        return self.is_changed and self.state in {RowState.STORED, RowState.LATE}
+
+    @property
+    def visible_up_to(self) -> int | None:
+        """The last sequence that may be published; ``None`` for any."""
+        if not self.is_begun and self.sure_up_to is not None:
+            return self.sure_up_to
+        return self.stored.reserved if self.is_begun or self.is_inserting else None
+
+    def supersede(self) -> None:
+        """Note that another router has it."""
+        self.state = RowState.LOST if self.is_begun else RowState.CONFLICT
+
+    def trim(self, written: int) -> int:
+        """Drop the waiting events up to a sequence, which are written; return their size."""
+        size = 0
+        while self.waiting and self.waiting[0][0] <= written:
+            size += len(self.waiting.popleft()[1])
+        self.waiting_bytes -= size
+        if self.dropped <= written:
+            self.dropped = 0
+        return size
+
+
+def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> list[StoredEvents]:
+    """Return the waiting events as rows; dropped events are a row without data.
+
+    Args:
+        run: the run.
+        most: the maximum size of all events, unless the first one alone is larger.
+    """
+    run_id, expected = run.stored.run_id, run.stored.logged + 1
+    rows: list[StoredEvents] = []
+    events: list[bytes] = []
+    first = size = 0
+    for sequence, data in run.waiting:
+        most -= len(data)
+        if most < 0 and (events or rows):
+            break
+        if sequence != expected or size + len(data) > ROW_BYTES:
+            if events:
+                rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
+                events, size = [], 0
+            if sequence != expected:
+                rows.append(StoredEvents(run_id, expected, sequence - 1, None))
+        if not events:
+            first = sequence
+        events.append(data)
+        size += len(data)
+        expected = sequence + 1
+    if events:
+        rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
+    return rows

@@ -1,0 +1,92 @@
+"""The rows of the run log, and the statements that read and write them."""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from dragoman.router.model.assignment import decode_place, encode_place
+from dragoman.router.model.stored import RunQuery, StoredEvents, StoredRun
+from dragoman.router.storage.database import Row, Statement, Value
+from dragoman.v1 import router_pb2
+
+RUN_COLUMNS: Final = (
+    "run_id, accepted_at, finished_at, adapter, digest, state, reserved, logged, bytes, owner, lease_until,"
+    " place, orphan_after"
+)
+
+
+def equal_to(columns: Mapping[str, str]) -> tuple[list[str], dict[str, Value]]:
+    """Return conditions that columns have these values, and the values."""
+    return [f"{name} = :{name}" for name in columns], dict(columns)
+
+
+def run_values(run: StoredRun) -> dict[str, Value]:
+    """Return the values of a run's row."""
+    summary = run.state.run
+    return {
+        "run_id": run.run_id,
+        "accepted_at": run.accepted_at,
+        "finished_at": run.finished_at,
+        "adapter": run.adapter,
+        "digest": run.digest,
+        "state": run.state.SerializeToString(),
+        "reserved": run.reserved,
+        "logged": run.logged,
+        "size": run.size,
+        "owner": run.owner,
+        "lease_until": run.lease_until,
+        "place": encode_place(run.assignment, run.router),
+        "orphan_after": run.orphan_after,
+        "agent_id": summary.agent_id,
+        "company_id": summary.company_id,
+        "task_key": summary.task_key,
+        "outcome": summary.result.outcome,
+    }
+
+
+def runs_sql(query: RunQuery, before: tuple[float, str] | None, size: int) -> Statement:
+    """Return the query for a page of runs, newest first."""
+    columns = {"adapter": query.adapter, "agent_id": query.agent_id, "task_key": query.task_key}
+    where, values = equal_to({key: value for key, value in columns.items() if value})
+    if query.outcome:
+        where.append("outcome = :outcome")
+        values["outcome"] = query.outcome
+    if query.live_only:
+        where.append("finished_at IS NULL")
+    if before is not None:
+        where.append("(accepted_at, run_id) < (:accepted_at, :run_id)")
+        values |= {"accepted_at": before[0], "run_id": before[1]}
+    condition = f" WHERE {' AND '.join(where)}" if where else ""
+    sql = f"SELECT {RUN_COLUMNS} FROM runs{condition} ORDER BY accepted_at DESC, run_id DESC LIMIT :size"  # noqa: S608 - constants
+    return sql, {**values, "size": size}
+
+
+def addition(events: StoredEvents, owner: str) -> Statement:
+    """Return the statement that adds events, if their run is still this owner's."""
+    # A transaction whose answer was lost may have been done; it is repeated, perhaps with more events.
+    sql = (
+        "INSERT INTO events (run_id, first, last, data) SELECT :run_id, :first, :last, CAST(:data AS blob)"
+        " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner)"
+        " ON CONFLICT (run_id, first) DO UPDATE SET last = excluded.last, data = excluded.data"
+        " WHERE excluded.last > events.last"
+    )
+    values: dict[str, Value] = {"run_id": events.run_id, "first": events.first, "last": events.last}
+    return sql, {**values, "data": events.data, "owner": owner}
+
+
+def update(run: StoredRun) -> Statement:
+    """Return the statement that updates a run's row, if it is still its owner's."""
+    changing = ("finished_at", "adapter", "state", "reserved", "logged", "owner", "lease_until", "place", "outcome")
+    changes = ", ".join(f"{name} = :{name}" for name in changing)
+    sql = f"UPDATE runs SET {changes}, bytes = :size WHERE run_id = :run_id AND owner = :owner"  # noqa: S608 - constants
+    values = run_values(run)
+    return sql, {name: values[name] for name in (*changing, "size", "run_id")}
+
+
+def stored_run(row: Row) -> StoredRun:
+    """Return the run of a row with ``RUN_COLUMNS``."""
+    fields = dict(zip(RUN_COLUMNS.split(", "), row, strict=True))
+    state = router_pb2.GetRunResponse.FromString(cast("bytes", fields.pop("state")))
+    size = cast("int", fields.pop("bytes"))
+    assignment, router = decode_place(cast("str", fields.pop("place")))
+    more = {"state": state, "size": size, "assignment": assignment, "router": router}
+    return StoredRun(**fields, **more)  # type: ignore[arg-type]  # columns of many types

@@ -1,0 +1,234 @@
+"""The run log of one router: its runs are written, found and listed, its lease is renewed, old runs are deleted."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias, TypeVar
+
+import structlog
+from dragoman.protocol.identity import RequestDigests, is_run_id
+from dragoman.router.model.assignment import Assignment, Unassigned
+from dragoman.router.model.errors import log_unavailable
+from dragoman.router.model.ports import Clock
+from dragoman.router.model.run_record import RunRecord, lost_result
+from dragoman.router.model.stored import RunQuery, StoredRun
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.leases import LEASE_S, RunOwnership
+from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
+from dragoman.router.storage.store import Store
+from dragoman.router.storage.writer import LoggedRun, Writer
+from dragoman.v1 import event_pb2, router_pb2
+
+_LISTING_S: Final = 1.0
+"""How long a list waits for what has just happened to be written."""
+READ_S: Final = 3.0
+"""How long a caller waits for the log to be read: one that takes longer is as good as none."""
+_CLOSING_S: Final = 5.0
+"""How long a router that ends waits for what is not written yet."""
+
+_T = TypeVar("_T")
+Remark: TypeAlias = Callable[[str, str], None]
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class RunLog:
+    """Stores the runs of one router.
+
+    Args:
+        store: the log.
+        clock: the time.
+        owner: the name of this router; another one after each start.
+        kept: the retention of finished runs.
+        lease_s: see ``LEASE_S``.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, owner: str, *, kept: RetentionPolicy, lease_s: float = LEASE_S
+    ) -> None:
+        self.store = store
+        self.writer = Writer(store)
+        self.owner = owner
+        self.address = ""
+        """Where other routers reach this one; empty if none can."""
+        self.ownership = RunOwnership(store, self.writer, clock, owner, lease_s)
+        self.digests = RequestDigests()
+        """Of requests; with the key of the log once it is open."""
+        self._clock = clock
+        self._forgetting = RetentionTask(store, clock, kept)
+        self.is_in_memory: Callable[[str], bool] = lambda _run_id: False
+        """Returns whether a run is known here, whatever the log has."""
+        self._writing: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the log.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+        await self.store.open()
+        self.digests = RequestDigests(await self.store.setting("digest_key", secrets.token_bytes(32)))
+        self.ownership.record_success()
+        self._writing = asyncio.ensure_future(self.writer.run())
+
+    async def close(self) -> None:
+        """Write what waits, give the lease up, and close the log."""
+        if self._writing is not None:
+            await self.writer.close()
+            await asyncio.wait([self._writing], timeout=_CLOSING_S)
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_CLOSING_S):
+                await self.store.leases.release(self.owner)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("leases not released", why=str(error))
+        finally:
+            await self.store.close()
+
+    async def keep_alive(self) -> None:
+        """Renew the lease, and delete what is old, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._forgetting.run(), name="retention")
+            await self.ownership.keep()
+
+    def follow(
+        self,
+        record: RunRecord,
+        assignment: Callable[[], Assignment],
+        orphan_after_s: float,
+        remark: Remark,
+        lost: Callable[[], None],
+        stored: StoredRun | None = None,
+    ) -> LoggedRun:
+        """Begin to store a run.
+
+        Args:
+            record: the run.
+            assignment: returns where it is.
+            orphan_after_s: how long it continues while no client is attached.
+            remark: emits a notice to its readers.
+            lost: called when another router has taken it.
+            stored: its row; ``None`` for a new one.
+        """
+
+        def snapshot() -> StoredRun:
+            return self._stored(record, assignment(), orphan_after_s)
+
+        return self.writer.follow(stored or snapshot(), snapshot, remark, lost, is_begun=stored is not None)
+
+    async def find(self, run_id: str) -> StoredRun | None:
+        """Return a stored run; ``None`` if there is none.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE; also for a run that is no longer in memory, and not written yet.
+        """
+        if not is_run_id(run_id):
+            return None
+        # Each before and after: it may be removed, or written, while it is looked for.
+        never_was, is_unwritten = run_id in self.writer.removals, self.writer.backlog.is_writing(run_id)
+        try:
+            stored = await self._read(self.store.run(run_id))
+        except StoreError as error:
+            raise log_unavailable(error) from error
+        never_was = never_was or run_id in self.writer.removals
+        is_unwritten = is_unwritten or self.writer.backlog.is_writing(run_id)
+        if stored is None and is_unwritten and not self.is_in_memory(run_id):
+            raise log_unavailable("a run with this id is still being written")
+        return None if stored is not None and never_was and stored.owner == self.owner else stored
+
+    async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
+        """Return the live runs of one agent at one task, here and elsewhere; see ``Store.at_task``.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        try:
+            found = await self.store.at_task(company_id, agent_id, task_key)
+        except StoreError as error:
+            raise log_unavailable(error) from error
+        return [run for run in found if run.owner != self.owner or run.run_id not in self.writer.removals]
+
+    async def list_runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
+        """Return runs, newest first; see ``Store.runs``.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        if not self.writer.failing:
+            await self.writer.flushed_all(_LISTING_S)
+        try:
+            return await self._read(self.store.runs(query, before=before, size=size))
+        except StoreError as error:
+            raise log_unavailable(error) from error
+
+    async def _read(self, reading: Coroutine[Any, Any, _T]) -> _T:
+        """Return what is read, if the log answers in time.
+
+        Raises:
+            StoreError: it does not, or fails.
+        """
+        task = asyncio.ensure_future(reading)
+        try:
+            await asyncio.wait({task}, timeout=READ_S)
+        finally:
+            if not task.done():
+                # Not waited for: a driver may take seconds to end what its server does not answer.
+                task.add_done_callback(_read_in_vain)
+                task.cancel()
+        if not task.done():
+            raise StoreError(f"no answer within {READ_S:g} s")
+        return task.result()
+
+    def end_unknown(self, stored: StoredRun) -> None:
+        """End a run of an adapter that this router does not have, so that its outcome is unknown."""
+        message = f"The router that owned the run is gone, and this router has no adapter {stored.adapter!r}."
+        record = RunRecord(
+            run_id=stored.run_id,
+            adapter=stored.adapter,
+            number=0,
+            accepted_at=stored.accepted_at,
+            digest=stored.digest,
+        )
+        summary = stored.state.run
+        record.agent_id, record.company_id, record.task_key = summary.agent_id, summary.company_id, summary.task_key
+        record.labels, record.instance_id = dict(summary.labels), summary.instance_id
+        # The mark is the claim's own; what was published ends before it.
+        record.resume_at(stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1)
+        result = lost_result(event_pb2.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message)
+        sequence, data = record.end(result, self._clock.time())
+        logged = self.follow(record, Unassigned, stored.orphan_after, _nothing, _nothing, stored)
+        self.writer.over(logged)
+        self.writer.append(logged, sequence, data)
+
+    def forget(self, run_id: str) -> Coroutine[Any, Any, None]:
+        """Delete a run that never was, from now on; what is returned waits until the log has done so."""
+        self.writer.remove(run_id, self.owner)
+        return self.writer.removals.wait(run_id)
+
+    def _stored(self, record: RunRecord, assignment: Assignment, orphan_after_s: float) -> StoredRun:
+        pending = [event.input_request for event in record.pending.values()]
+        return StoredRun(
+            run_id=record.run_id,
+            accepted_at=record.accepted_at,
+            adapter=record.adapter,
+            state=router_pb2.GetRunResponse(run=record.summary(0), pending_requests=pending),
+            reserved=0,
+            owner=self.owner,
+            lease_until=self.ownership.lease_until,
+            assignment=assignment,
+            router=self.address,
+            orphan_after=orphan_after_s,
+            digest=record.digest,
+            finished_at=record.finished_at,
+        )
+
+
+def _read_in_vain(task: "asyncio.Future[Any]") -> None:
+    """Retrieve the failure of a reading that no caller waits for."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _nothing(*_of: str) -> None:
+    """Do nothing."""

@@ -1,0 +1,90 @@
+"""Sessions in the run log's database."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from dragoman.router.model.stored import SessionId
+from dragoman.router.storage.database import Database, Value
+from dragoman.router.storage.rows import equal_to
+from dragoman.v1 import router_pb2
+
+
+class SessionTable:
+    """The sessions. What the database cannot do raises ``StoreError``.
+
+    Args:
+        database: the database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, key: SessionId) -> router_pb2.StoredSession | None:
+        """Return a session; ``None`` if there is none."""
+        rows = await self._database.fetch(
+            "SELECT state FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
+            " AND adapter = :adapter AND task_key = :task_key",
+            _key(key),
+        )
+        return router_pb2.StoredSession.FromString(cast("bytes", rows[0][0])) if rows else None
+
+    async def put(self, key: SessionId, session: router_pb2.StoredSession, used_at: float) -> None:
+        """Store a session in place of the one before."""
+        sql = (
+            "INSERT INTO sessions (company_id, agent_id, adapter, task_key, used_at, state)"
+            " VALUES (:company_id, :agent_id, :adapter, :task_key, :used_at, :state)"
+            " ON CONFLICT (company_id, agent_id, adapter, task_key)"
+            " DO UPDATE SET used_at = excluded.used_at, state = excluded.state"
+        )
+        await self._database.execute([(sql, {**_key(key), "used_at": used_at, "state": session.SerializeToString()})])
+
+    async def delete(self, key: SessionId) -> bool:
+        """Delete a session; False if there was none."""
+        sql = (
+            "DELETE FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
+            " AND adapter = :adapter AND task_key = :task_key"
+        )
+        (deleted,) = await self._database.execute([(sql, _key(key))])
+        return deleted > 0
+
+    async def delete_unused(self, *, before: float) -> int:
+        """Delete sessions that were last used before a time, in seconds since the epoch; return how many."""
+        sql = "DELETE FROM sessions WHERE used_at < :before"
+        (deleted,) = await self._database.execute([(sql, {"before": before})])
+        return deleted
+
+    async def page(
+        self, fields: Mapping[str, str], *, before: tuple[float, str] | None, size: int
+    ) -> list[router_pb2.StoredSession]:
+        """Return sessions, last used first.
+
+        Args:
+            fields: some of company_id, agent_id, task_key and adapter.
+            before: time and name (see ``session_name``) of the last one of the page before.
+            size: at most so many.
+        """
+        name = "company_id || '/' || agent_id || '/' || adapter || '/' || task_key"
+        where, values = equal_to({key: value for key, value in fields.items() if value})
+        if before is not None:
+            where.append(f"(used_at, {name}) < (:used_at, :name)")
+            values |= {"used_at": before[0], "name": before[1]}
+        condition = f" WHERE {' AND '.join(where)}" if where else ""
+        rows = await self._database.fetch(
+            f"SELECT state FROM sessions{condition} ORDER BY used_at DESC, {name} DESC LIMIT :size",  # noqa: S608 - constants
+            {**values, "size": size},
+        )
+        return [router_pb2.StoredSession.FromString(cast("bytes", state)) for (state,) in rows]
+
+
+def session_name(key: SessionId) -> str:
+    """Return what sessions of one time are sorted by."""
+    return f"{key.company_id}/{key.agent_id}/{key.adapter}/{key.task_key}"
+
+
+def _key(key: SessionId) -> dict[str, Value]:
+    return {
+        "company_id": key.company_id,
+        "agent_id": key.agent_id,
+        "adapter": key.adapter,
+        "task_key": key.task_key,
+    }

@@ -1,0 +1,163 @@
+"""The run log in its database: runs and their events; leases, sessions and retention are tables of their own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from dragoman.protocol.limits import MIB
+from dragoman.router.model.stored import RunQuery, StoredEvents, StoredRun
+from dragoman.router.storage.database import Database, Value
+from dragoman.router.storage.lease_table import LeaseTable
+from dragoman.router.storage.retention_table import RetentionTable
+from dragoman.router.storage.rows import RUN_COLUMNS, addition, run_values, runs_sql, stored_run, update
+from dragoman.router.storage.session_table import SessionTable
+
+_RUN: Final = f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id"  # noqa: S608 - constants
+_AT_TASK: Final = (
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE company_id = :company_id AND agent_id = :agent_id AND task_key = :task_key"  # noqa: S608 - constants
+    " AND finished_at IS NULL"
+)
+_PAGE_ROWS: Final = 64
+_PAGE_BYTES: Final = MIB
+"""Rows of events that are read at once: so many, and no more once they have so many bytes."""
+_SIZES: Final = (
+    "SELECT first, COALESCE(length(data), 0) AS size FROM events"
+    " WHERE run_id = :run_id AND last > :after ORDER BY first LIMIT :size"
+)
+_SUMS: Final = f"SELECT first, size, sum(size) OVER (ORDER BY first) AS upto FROM ({_SIZES}) AS sizes"  # noqa: S608 - constants
+_PAGE: Final = (
+    # Only the data that is returned is read: a database knows sizes without that.
+    "SELECT first, last, data FROM events WHERE run_id = :run_id AND last > :after"  # noqa: S608 - constants
+    f" AND first <= (SELECT max(first) FROM ({_SUMS}) AS sums WHERE upto - size < :most) ORDER BY first LIMIT :size"
+)
+
+
+class Store:
+    """Runs and sessions in a database. What it cannot do raises ``StoreError``.
+
+    Args:
+        database: where.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.leases = LeaseTable(database)
+        self.sessions = SessionTable(database)
+        self.retention = RetentionTable(database)
+        self._settings: dict[str, bytes] = {}
+        """Those that were asked for."""
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date."""
+        await self._database.open()
+
+    async def reopen(self) -> None:
+        """Open what is in the place of a database that was replaced; what was written to the old one is gone."""
+        await self._database.reopen()
+        for name, value in list(self._settings.items()):
+            await self.setting(name, value)
+
+    async def reclaim(self) -> None:
+        """Give back the space of what was forgotten, and leave nothing of it that could be read."""
+        await self._database.reclaim()
+
+    async def close(self) -> None:
+        """Let go of the database."""
+        await self._database.close()
+
+    async def setting(self, name: str, fresh: bytes) -> bytes:
+        """Return a value that all routers share; ``fresh`` becomes it if there is none."""
+        sql = "INSERT INTO settings (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
+        await self._database.execute([(sql, {"name": name, "value": fresh})])
+        rows = await self._database.fetch("SELECT value FROM settings WHERE name = :name", {"name": name})
+        value = self._settings[name] = cast("bytes", rows[0][0])
+        return value
+
+    async def begin(self, run: StoredRun) -> bool:
+        """Insert a new run; False if there is one with its id, of another owner.
+
+        One of the same owner is the run itself, inserted by a transaction whose answer was lost. Then it gets the
+        mark that this one would have.
+        """
+        names = (*RUN_COLUMNS.replace("bytes", "size").split(", "), "agent_id", "company_id", "task_key", "outcome")
+        columns = f"{RUN_COLUMNS}, agent_id, company_id, task_key, outcome"
+        marks = ", ".join(f":{name}" for name in names)
+        sql = (
+            f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO UPDATE"  # noqa: S608 - constants
+            " SET reserved = excluded.reserved WHERE runs.owner = excluded.owner"
+        )
+        (changed,) = await self._database.execute([(sql, run_values(run))])
+        return changed > 0
+
+    async def run(self, run_id: str) -> StoredRun | None:
+        """Return a run; ``None`` if there is none."""
+        rows = await self._database.fetch(_RUN, {"run_id": run_id})
+        return stored_run(rows[0]) if rows else None
+
+    async def runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
+        """Return runs, newest first.
+
+        Args:
+            query: which.
+            before: time and id of the last one of the page before.
+            size: at most so many.
+        """
+        found: list[StoredRun] = []
+        while len(found) < size:
+            sql, values = runs_sql(query, before, size)
+            rows = [stored_run(row) for row in await self._database.fetch(sql, values)]
+            found += [run for run in rows if _has_labels(run, query.labels)]
+            if len(rows) < size:
+                break
+            before = (rows[-1].accepted_at, rows[-1].run_id)
+        return found[:size]
+
+    async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
+        """Return the live runs of one agent at one task, of all routers; in no order."""
+        values = {"company_id": company_id, "agent_id": agent_id, "task_key": task_key}
+        return [stored_run(row) for row in await self._database.fetch(_AT_TASK, values)]
+
+    async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
+        """Write events and the rows of their runs, in one transaction.
+
+        Nothing is written of runs that have another owner by now: a router that was thought to be dead must not
+        overwrite what its successor writes.
+
+        Args:
+            events: to add; of ``runs``.
+            runs: as they are now.
+
+        Returns:
+            The ids of runs that have another owner, or are forgotten.
+        """
+        owners = {run.run_id: run.owner for run in runs}
+        added = [addition(item, owners[item.run_id]) for item in events]
+        runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
+        counts = await self._database.execute([*added, *(update(run) for run in runs)])
+        return [run.run_id for run, changed in zip(runs, counts[len(added) :], strict=True) if not changed]
+
+    async def events(self, run_id: str, after: int) -> list[StoredEvents]:
+        """Return the next events behind a sequence, in order; none at the end of what is kept.
+
+        The first may begin at or before ``after``.
+        """
+        values: dict[str, Value] = {"run_id": run_id, "after": after, "size": _PAGE_ROWS, "most": _PAGE_BYTES}
+        rows = await self._database.fetch(_PAGE, values)
+        return [
+            StoredEvents(run_id, cast("int", first), cast("int", last), cast("bytes | None", data))
+            for first, last, data in rows
+        ]
+
+    async def remove(self, run_id: str, owner: str) -> None:
+        """Delete a run and its events, if it is still this owner's."""
+        mine = "SELECT run_id FROM runs WHERE run_id = :run_id AND owner = :owner"
+        values = {"run_id": run_id, "owner": owner}
+        await self._database.execute(
+            [
+                (f"DELETE FROM events WHERE run_id IN ({mine})", values),  # noqa: S608 - constants
+                (f"DELETE FROM runs WHERE run_id IN ({mine})", values),  # noqa: S608 - constants
+            ]
+        )
+
+
+def _has_labels(run: StoredRun, labels: Mapping[str, str]) -> bool:
+    return all(run.state.run.labels.get(key) == value for key, value in labels.items())

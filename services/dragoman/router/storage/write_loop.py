@@ -1,0 +1,201 @@
+"""The task that writes the run log: plan, execute, apply, again and again, and what happens when the store fails."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import structlog
+from dragoman.protocol.backoff import Backoff
+from dragoman.router.storage.backlog import Backlog, Signals
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
+from dragoman.router.storage.plan import insertion, plan
+from dragoman.router.storage.removals import Removals
+from dragoman.router.storage.store import Store
+
+GATHER_S: Final = 0.02
+"""How long events wait for others, to be written together."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_UNSTORABLE: Final = "This run can no longer be persisted. Events continue to stream but will not be replayable."
+_FAILING: Final = "The run log is not writable; the run continues and writes are retried."
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class WriteLoop:
+    """Writes the backlog to the store.
+
+    Args:
+        store: the store.
+        backlog: the runs.
+        signals: wakes this loop, and those that wait for it.
+    """
+
+    def __init__(self, store: Store, backlog: Backlog, signals: Signals) -> None:
+        self._store = store
+        self._backlog = backlog
+        self._signals = signals
+        self.removals = Removals(store, signals, lambda: bool(self.failing))
+        self.failing = ""
+        """Why the store fails; empty while it does not."""
+        self.is_closing = False
+        """Whether the loop ends once everything is written, or the store fails."""
+        self.is_replaced = False
+        """Whether the database was deleted or replaced, so that a new one is to be opened."""
+
+    async def run(self) -> None:
+        """Write until cancelled, or closed."""
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while not (self.is_closing and not self._has_work()):
+            if not self._has_work():
+                self._signals.work.clear()
+                await self._signals.work.wait()
+            if not backoff.failures:
+                await self._gather()
+            try:
+                await self._write(list(self._backlog))
+            except StoreError as error:
+                if error.is_lasting and await self._write_one_by_one():
+                    self._works()  # it was the fault of single runs
+                    continue
+                pause_s = backoff.next_s()
+                self.fails(error)
+                self.is_replaced |= error.is_replaced
+                await self._signals.wake()
+                if self.is_closing:
+                    return
+                await asyncio.sleep(pause_s)
+            except Exception as error:  # noqa: BLE001 - one run must not keep all others from being written
+                _log.error("run log write failed", failure=type(error).__name__)
+                await self._write_one_by_one()
+            else:
+                backoff.reset()
+                self._works()
+
+    def _has_work(self) -> bool:
+        return self.is_replaced or any(run.is_due for run in self._backlog) or self.removals.is_due
+
+    async def _gather(self) -> None:
+        if not self.is_closing and self._backlog.size < ROW_BYTES:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._signals.hurry.wait(), GATHER_S)
+        # Cleared only now: a request that came before the wait is as urgent as one that comes within it.
+        self._signals.hurry.clear()
+
+    async def _write(self, runs: Sequence[LoggedRun]) -> None:
+        if self.is_replaced:
+            await self._reopen()
+        await self.removals.execute()
+        await self._execute(runs)
+        # After the stored runs: one that cannot be inserted must not keep the others from being written.
+        late = [run for run in runs if run.state is RowState.LATE]
+        for run in late:
+            if run.state is RowState.LATE and run.stored.run_id not in self.removals and not await self.insert(run):
+                await self._give_up(run)
+        await self._execute(late)
+        await self._signals.wake()
+
+    async def _execute(self, runs: Iterable[LoggedRun]) -> None:
+        writes = plan(runs)
+        if not writes:
+            return
+        events = [row for write in writes for row in write.events]
+        lost = await self._store.write(events, [write.row for write in writes])
+        for write in writes:
+            run = write.run
+            if run.is_gone:
+                continue
+            self._backlog.size -= write.apply()
+            if run.stored.run_id in lost:
+                await self._give_up(run)
+            elif run.is_over and not run.is_changed:
+                self._backlog.discard(run)
+
+    async def insert(self, run: LoggedRun) -> bool:
+        """Insert a run into the store; False if its id is taken.
+
+        Raises:
+            StoreError: the store fails, and perhaps has inserted it nevertheless.
+        """
+        run.stored, run.is_inserting = insertion(run), True
+        try:
+            is_new = await self._store.begin(run.stored)
+        except BaseException as error:
+            if run.sure_up_to is None and (not isinstance(error, StoreError) or error.is_perhaps_done):
+                run.sure_up_to = run.stored.reserved
+            raise
+        finally:
+            run.is_inserting = False
+            self._signals.work.set()  # what came meanwhile had to wait
+        if not is_new:
+            run.state = RowState.CONFLICT
+        elif not run.is_gone:
+            run.state = RowState.STORED
+        return is_new
+
+    async def _give_up(self, run: LoggedRun) -> None:
+        run.supersede()
+        self._backlog.release(run)
+        if not run.is_over:
+            run.lost()
+        await self._signals.wake()  # now that this is known, nothing is published that was waited for
+
+    async def _write_one_by_one(self) -> bool:
+        """Write each run by itself, and drop those that cannot be written for a reason of their own.
+
+        Returns:
+            Whether all others are written.
+        """
+        for run in self._backlog:
+            if run.state is RowState.NEW:
+                continue
+            try:
+                await self._write([run])
+            except StoreError as error:
+                if not error.is_lasting:
+                    return False
+                await self._drop(run)
+            except Exception:  # noqa: BLE001 - as above
+                await self._drop(run)
+        return True
+
+    async def _drop(self, run: LoggedRun) -> None:
+        _log.error("run no longer persisted", run_id=run.stored.run_id)
+        self._backlog.release(run)
+        if not run.is_over:
+            run.remark("log_gap", _UNSTORABLE)
+        await self._signals.wake()
+
+    async def _reopen(self) -> None:
+        """Open the database that took the place of the one before, and insert the runs again.
+
+        Their events that were written before are missing there, which the log shows as a gap.
+        """
+        await self._store.reopen()
+        self.is_replaced = False
+        _log.warning("run log was deleted or replaced; writing a new one")
+        for run in self._backlog:
+            if run.state is RowState.STORED:
+                run.state = RowState.LATE
+            self._backlog.changed(run)
+
+    def fails(self, error: StoreError) -> None:
+        """Note that the store fails, and emit a notice in each live run."""
+        if not self.failing:
+            _log.warning("run log unavailable", why=str(error))
+        self.failing = str(error)
+        for run in self._backlog:
+            if not run.is_behind and not run.is_over:
+                run.is_behind = True
+                run.remark("log_unavailable", _FAILING)
+
+    def _works(self) -> None:
+        if self.failing:
+            self.failing = ""
+            _log.info("run log recovered")
+        for run in self._backlog:
+            if run.is_behind:
+                run.is_behind = False
+                run.remark("log_recovered", "The run log is writable again.")

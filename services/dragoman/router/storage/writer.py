@@ -1,0 +1,202 @@
+"""Writing the run log behind the runs: in batches, and never in their way.
+
+Events wait in memory, bounded in bytes, and go to the store together every few milliseconds. While the store fails,
+they wait longer, and the readers of their runs get a notice. When there are too many, the oldest are dropped, which
+replays show as a gap.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dragoman.protocol.limits import MIB
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.storage.backlog import Backlog, Signals
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.logged import LoggedRun, RowState
+from dragoman.router.storage.store import Store
+from dragoman.router.storage.write_loop import WriteLoop
+
+__all__ = ["LoggedRun", "Writer"]
+
+WAITING_BYTES: Final = 32 * MIB
+"""The maximum size of the events that wait for the store."""
+STALLED_S: Final = 15.0
+"""How long an event waits for a store that neither writes nor fails: longer than a failure takes."""
+
+
+class Writer:
+    """Writes the events of all runs of one router.
+
+    Args:
+        store: the store.
+        waiting_bytes: the maximum size of the events that wait for it.
+    """
+
+    def __init__(self, store: Store, *, waiting_bytes: int = WAITING_BYTES) -> None:
+        self._signals = Signals()
+        self.backlog = Backlog(waiting_bytes, self._signals)
+        """The runs, with their events that wait for the store."""
+        self._loop = WriteLoop(store, self.backlog, self._signals)
+        self.removals = self._loop.removals
+        """The runs that are to be deleted."""
+
+    @property
+    def failing(self) -> str:
+        """Why the store fails; empty while it does not."""
+        return self._loop.failing
+
+    def follow(
+        self,
+        stored: StoredRun,
+        snapshot: Callable[[], StoredRun],
+        remark: Callable[[str, str], None],
+        lost: Callable[[], None],
+        *,
+        is_begun: bool,
+    ) -> LoggedRun:
+        """Begin to write a run.
+
+        Args:
+            stored: its row in the store, or the one to insert.
+            snapshot: see ``LoggedRun``.
+            remark: as above.
+            lost: as above.
+            is_begun: whether the store has it already.
+        """
+        state = RowState.STORED if is_begun else RowState.NEW
+        run = LoggedRun(stored, snapshot, remark, lost, state=state, last=stored.logged)
+        self.backlog.add(run)
+        return run
+
+    async def begin(self, run: LoggedRun) -> bool:
+        """Insert a run, before its id is published; False if its id is taken.
+
+        While the store fails the run is inserted later, and whether the id is taken is not known.
+        """
+        run_id = run.stored.run_id
+        await self.removals.wait(run_id)
+        if run.state is not RowState.NEW:
+            return not run.is_taken
+        if run_id not in self.removals:
+            try:
+                is_new = await self._loop.insert(run)
+            except StoreError as error:
+                if not error.is_lasting:  # else it is perhaps the fault of this run alone, which the loop finds out
+                    self._loop.fails(error)
+            else:
+                if not is_new:
+                    self.backlog.release(run)
+                return is_new
+        if not run.is_gone:
+            run.state = RowState.LATE
+            self.changed(run)
+        return True
+
+    def remove(self, run_id: str, owner: str) -> None:
+        """Have a run deleted that never was: it is not inserted any more, or deleted again.
+
+        The store is tried until it does that, and a new run with this id is not inserted before.
+
+        Args:
+            run_id: the run.
+            owner: its owner; the run of another owner with this id stays.
+        """
+        run = self.backlog.find(run_id)
+        if run is not None:
+            is_unknown = run.state is RowState.NEW and not run.is_inserting
+            self.backlog.release(run)
+            if is_unknown:
+                return
+        self.removals.add(run_id, owner, run)
+
+    def append(self, run: LoggedRun, sequence: int, data: bytes) -> None:
+        """Add a run's next event; skipped sequences are known to be lost."""
+        self.backlog.append(run, sequence, data)
+
+    async def room(self, run: LoggedRun) -> None:
+        """Wait while many events of this run, or of all, wait for the store, so that their adapters wait too.
+
+        Not while the store fails: then events are dropped, see ``append``, and runs continue.
+        """
+
+        def has_room() -> bool:
+            return not self.backlog.is_crowded(run) or bool(self._loop.failing) or self._loop.is_closing
+
+        if has_room():
+            return
+        self._signals.hurry.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STALLED_S):
+                await self._signals.until(has_room)
+
+    def changed(self, run: LoggedRun) -> None:
+        """Note that something of a run is to be written."""
+        self.backlog.changed(run)
+
+    def over(self, run: LoggedRun) -> None:
+        """Note that only the run's result follows, or nothing; what waits is still written."""
+        run.is_over = True
+        if run.state is RowState.NEW and not run.is_inserting:
+            run.state = RowState.LATE  # it ended before it was inserted, and is in the log nevertheless
+        self._signals.hurry.set()
+        self.changed(run)
+
+    async def reserved(self, run: LoggedRun, sequence: int) -> None:
+        """Wait until a sequence may be published, or no more is written of the run."""
+
+        def reached() -> bool:
+            return run.is_gone or run.visible_up_to is None or sequence <= run.visible_up_to
+
+        if reached():
+            return
+        run.awaited = max(run.awaited, sequence)
+        self._signals.hurry.set()
+        self.changed(run)
+        await self._signals.until(reached)
+
+    async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
+        """Wait until everything of a run up to now is written; False if it is not after ``timeout_s`` seconds.
+
+        Nothing of a run that cannot be stored waits. One that another router has is never written: False at once.
+        """
+        return await _caught_up([run], self._signals, timeout_s) and not run.is_taken
+
+    async def flushed_all(self, timeout_s: float) -> bool:
+        """Wait until everything of all runs up to now is written; False if it is not after ``timeout_s`` seconds.
+
+        What comes meanwhile is not waited for, as runs that never pause would delay it for ever.
+        """
+        return await _caught_up([run for run in self.backlog if run.is_due], self._signals, timeout_s)
+
+    async def run(self) -> None:
+        """Write until cancelled, or closed."""
+        await self._loop.run()
+
+    def replaced(self) -> None:
+        """Note that the store's database was deleted or replaced while it was in use."""
+        self._loop.is_replaced = True
+        self._signals.work.set()
+
+    async def close(self) -> None:
+        """Write what waits, once; what cannot be written then is lost."""
+        self._loop.is_closing = True
+        self._signals.urge()
+        await self._signals.wake()
+
+
+async def _caught_up(runs: Sequence[LoggedRun], signals: Signals, timeout_s: float) -> bool:
+    awaited = [(run, run.changes) for run in runs if run.is_changed]
+
+    def reached() -> bool:
+        return all(run.is_gone or run.written >= changes for run, changes in awaited)
+
+    if reached():
+        return True
+    signals.urge()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await signals.until(reached)
+            return True
+    return False

@@ -1,0 +1,33 @@
+"""Which of the shared tests an agent stands, and the shared scripts in its words."""
+
+import pytest
+from dragoman.testkit.model_server.script import Scenario, Tool, call, say
+from dragoman.v1 import event_pb2 as pb
+
+from tests.agents.harness import Recipe
+
+
+def why_not(recipe: Recipe, node: pytest.Item | pytest.Function) -> str:
+    """Return why a shared test is not for this agent; empty if it is."""
+    name = getattr(node, "originalname", "") or node.name
+    exact = (node.name, name)
+    for key in exact:
+        if key in recipe.untestable:
+            return f"not testable offline: {recipe.untestable[key]}"
+        if key in recipe.cannot:
+            return f"not supported by the agent: {recipe.cannot[key]}"
+    info = recipe.make().describe()
+    for mark in node.iter_markers("proves"):
+        missing = [pb.Feature.Name(item)[8:].lower() for item in mark.kwargs["features"] if not info.has(item)]
+        missing += [item for item in mark.kwargs["uses"] if item in recipe.lacks]
+        if missing:
+            return f"not supported by the agent: {', '.join(missing)}"
+    return ""
+
+
+def scripts(recipe: Recipe, more: tuple[Scenario, ...]) -> tuple[Scenario, ...]:
+    """Return an agent's own scripts, and the shared ones in its words."""
+    if not recipe.mcp_tool:
+        return more
+    steps = (call(Tool(recipe.mcp_tool, {"which": "first"})), say("Counted: {tool_result:-1|nothing}"))
+    return (*more, Scenario("COUNT", "uses a tool of an MCP server, then reports", steps))

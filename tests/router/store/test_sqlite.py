@@ -1,0 +1,181 @@
+"""The run log as a file: it shrinks and is wiped, is noticed when it goes, is copied and put back, and says how."""
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from dragoman.router.model.ports import Clock
+from dragoman.router.model.stored import StoredEvents, StoredRun
+from dragoman.router.storage.batches import pack
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
+from dragoman.router.storage.sqlite import SqliteDatabase
+from dragoman.router.storage.store import Store
+from dragoman.v1 import router_pb2
+
+from tests.router.store.writer_harness import DEADLINE_S, WriterHarness
+
+MARK = b"what-an-agent-said-in-confidence"
+
+
+def run_of(run_id: str, finished_at: float | None = 2.0) -> StoredRun:
+    state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id=run_id, task_key=MARK.decode()))
+    return StoredRun(
+        run_id, 1.0, "process", state, reserved=9, owner="one", lease_until=50.0, finished_at=finished_at, logged=1
+    )
+
+
+async def fill(store: Store, runs: int, size: int = 200_000) -> None:
+    for number in range(runs):
+        run = run_of(f"r{number}")
+        await store.begin(run)
+        await store.write([StoredEvents(run.run_id, 1, 1, pack([MARK * (size // len(MARK))]))], [run])
+
+
+def bytes_of(path: Path) -> bytes:
+    return b"".join(found.read_bytes() for found in sorted(path.parent.glob(f"{path.name}*")))
+
+
+class Now(Clock):
+    def time(self) -> float:
+        return 1000.0
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+    def chance(self) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[Store]:
+    store = Store(SqliteDatabase(path))
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_what_is_forgotten_is_nowhere_in_the_file_and_gives_its_space_back(store: Store, path: Path) -> None:
+    await fill(store, 30)
+    assert MARK in bytes_of(path)
+    before = len(bytes_of(path))
+    assert before > 6_000_000
+    await RetentionTask(store, Now(), RetentionPolicy(seconds=0, most_bytes=0)).forget()
+    assert MARK not in bytes_of(path)
+    assert len(bytes_of(path)) < before / 3
+
+
+async def test_a_file_of_an_earlier_version_is_written_anew(path: Path) -> None:
+    store = Store(SqliteDatabase(path))
+    await store.open()
+    await fill(store, 3)
+    await store.close()
+    with sqlite3.connect(path, isolation_level=None) as old:
+        old.execute("PRAGMA auto_vacuum = NONE")
+        old.execute("VACUUM")
+        old.execute("PRAGMA secure_delete = OFF")
+        old.execute("DELETE FROM events WHERE run_id = 'r0'")
+        old.execute("UPDATE runs SET task_key = '', state = x''")
+        old.execute("DELETE FROM events")
+    old.close()
+    assert MARK in bytes_of(path)
+    store = Store(SqliteDatabase(path))
+    await store.open()
+    assert len(await store._database.fetch("SELECT run_id FROM runs", {})) == 3
+    assert await store._database.fetch("PRAGMA auto_vacuum", {}) == [(2,)]
+    await store.close()
+    assert MARK not in bytes_of(path)
+
+
+async def test_one_that_others_use_is_written_anew_later(path: Path) -> None:
+    store = Store(SqliteDatabase(path))
+    await store.open()
+    await store.close()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA auto_vacuum = NONE")
+    other.execute("VACUUM")
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        await store.open()
+        await store.close()
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("by", ["nothing", "copy"])
+async def test_a_file_that_goes_while_it_is_used_is_noticed_and_another_one_written(
+    harness: WriterHarness, tmp_path: Path, by: str
+) -> None:
+    run = harness.run()
+    path, copy = tmp_path / "runs.db", tmp_path / "copy"
+    key = await harness.store.setting("key", b"first")
+    assert await harness.writer.begin(run)
+    copied = sqlite3.connect(copy)
+    with sqlite3.connect(path) as source:
+        source.backup(copied)
+    source.close()
+    copied.close()
+    harness.writer.append(run, 1, b"one")
+    assert await harness.writer.flushed(run, DEADLINE_S)
+    if by == "nothing":
+        path.unlink()
+    else:
+        os.replace(copy, path)  # noqa: PTH105 - what a person would do
+    with pytest.raises(StoreError, match="was deleted or replaced while it was in use"):
+        await harness.store.run("r")
+    harness.writer.append(run, 2, b"two")
+    assert await harness.writer.flushed(run, DEADLINE_S) or await harness.writer.flushed(run, DEADLINE_S)
+    await harness.until(lambda: "log_recovered" in harness.notices)
+    assert harness.notices == ["log_unavailable", "log_recovered"]
+    assert harness.lost == []
+    assert [(row.first, row.last) for row in await harness.store.events("r", 0)] == [(2, 2)]
+    assert (await harness.stored()).logged == 2
+    assert await harness.store.setting("key", b"second") == key
+    with sqlite3.connect(path) as check:
+        assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    check.close()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_router_without_runs_goes_on_in_the_new_file_too(harness: WriterHarness, tmp_path: Path) -> None:
+    (tmp_path / "runs.db").unlink()
+    harness.writer.replaced()
+    await harness.until(lambda: not harness.writer._loop.is_replaced)
+    assert await harness.store.run("r") is None
+
+
+async def test_a_damaged_file_is_refused_with_what_to_do(path: Path) -> None:
+    store = Store(SqliteDatabase(path))
+    await store.open()
+    await fill(store, 3)
+    await store.close()
+    content = bytearray(path.read_bytes())
+    content[4096 : 4096 * 20] = b"\x55" * (4096 * 19)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"corrupt.*restore a backup.*move the file away"):
+        await store.open()
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match=r"corrupt.*not a database.*restore a backup.*move the file away"):
+        await SqliteDatabase(path).open()
+
+
+async def test_a_copy_taken_while_it_is_written_is_a_run_log(store: Store, path: Path, tmp_path: Path) -> None:
+    await fill(store, 3)
+    backup = tmp_path / "backup.db"
+    with sqlite3.connect(path) as source:  # as `sqlite3 runs.db "VACUUM INTO 'backup.db'"`
+        source.execute("VACUUM INTO ?", (str(backup),))
+    source.close()
+    await fill(store, 4)
+    restored = Store(SqliteDatabase(backup))
+    await restored.open()
+    assert [bool(await restored.run(f"r{number}")) for number in range(4)] == [True, True, True, False]
+    assert len(await restored.events("r0", 0)) == 1
+    await restored.close()

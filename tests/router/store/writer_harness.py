@@ -1,0 +1,119 @@
+"""A writer of the run log at work, on a store that fails and waits on demand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from dragoman.router.model.stored import StoredEvents, StoredRun
+from dragoman.router.storage.batches import unpack
+from dragoman.router.storage.database import Database, StoreError
+from dragoman.router.storage.store import Store
+from dragoman.router.storage.writer import LoggedRun, Writer
+from dragoman.v1 import router_pb2
+
+DEADLINE_S = 20.0
+
+
+class Failing(Store):
+    """A store that fails and waits on demand."""
+
+    fails = False
+    cut = False
+    """Whether what fails was done, and only the answer was lost."""
+    writes = 0
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+        self.gate_of_new = asyncio.Event()
+        self.gate_of_new.set()
+        self.begun: list[str] = []
+        self.is_waiting = asyncio.Event()
+        self.written: Callable[[], object] = lambda: None
+
+    async def begin(self, run: StoredRun) -> bool:
+        if self.cut:
+            await super().begin(run)
+        await self._pass(self.gate_of_new)
+        self.begun.append(run.run_id)
+        return await super().begin(run)
+
+    async def remove(self, run_id: str, owner: str) -> None:
+        await self._pass(self.open_gate)
+        await super().remove(run_id, owner)
+
+    async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
+        await self._pass(self.open_gate)
+        self.writes += 1
+        try:
+            return await super().write(events, runs)
+        finally:
+            self.written()
+
+    async def _pass(self, gate: asyncio.Event) -> None:
+        if not gate.is_set():
+            self.is_waiting.set()
+        await gate.wait()
+        if self.fails:
+            raise StoreError("database or disk is full", is_perhaps_done=self.cut)
+
+
+@dataclass
+class WriterHarness:
+    """A writer at work, a run, and the notices that its readers got."""
+
+    store: Failing
+    writer: Writer
+    notices: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def run(self, run_id: str = "r", owner: str = "one") -> LoggedRun:
+        state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id=run_id))
+        stored = StoredRun(run_id, 1.0, "process", state, reserved=0, owner=owner, lease_until=50.0)
+        return self.writer.follow(
+            stored,
+            lambda: stored,
+            lambda code, _: self.notices.append(code),
+            lambda: self.lost.append(run_id),
+            is_begun=False,
+        )
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until something is so that the writer does or sees."""
+        async with asyncio.timeout(DEADLINE_S):
+            await self.writer._signals.until(reached)
+
+    async def kept(self, run_id: str = "r") -> list[bytes | None]:
+        """The events that the store has; ``None`` for each that was not kept."""
+        found: list[bytes | None] = []
+        after = 0
+        while rows := await self.store.events(run_id, after):
+            for row in rows:
+                events = [None] * (row.last - row.first + 1) if row.data is None else list(unpack(row.data))
+                assert len(events) == row.last - row.first + 1
+                assert row.first == after + 1
+                found += events
+                after = row.last
+        return found
+
+    async def stored(self, run_id: str = "r") -> StoredRun:
+        found = await self.store.run(run_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def harness(database: Database) -> AsyncIterator[WriterHarness]:
+    store = Failing(database)
+    await store.open()
+    writer = Writer(store, waiting_bytes=1000)
+    work = asyncio.ensure_future(writer.run())
+    yield WriterHarness(store, writer)
+    store.fails, store.written = False, lambda: None
+    store.open_gate.set()
+    store.gate_of_new.set()
+    await writer.close()
+    await asyncio.wait_for(work, DEADLINE_S)
+    await store.close()

@@ -1,0 +1,155 @@
+"""What is known of adapters that were not started: by their metadata, and by what they said of themselves before."""
+
+import tomllib
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+from dragoman.protocol.errors import Reason
+from dragoman.router.adapters import descriptions
+from dragoman.router.adapters.discovery import entry_point_specs
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import router_pb2
+
+from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = '{"type": "object", "properties": {"x": {"type": "string"}}}'
+
+
+async def describe(caller: Caller, name: str) -> pb.DescribeResponse:
+    return await caller.adapter.Describe(pb.DescribeRequest(adapter=name), timeout=PATIENCE_S)
+
+
+async def states(caller: Caller) -> set[int]:
+    listed = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest(), timeout=PATIENCE_S)
+    return {entry.state for entry in listed.adapters}
+
+
+def talkative(folder: Path) -> Path:
+    return manifest(folder, "fake", env={"SIDECAR_ALIASES": "other-name", "SIDECAR_SCHEMA": SCHEMA})
+
+
+async def test_an_unknown_name_starts_nothing(folder: Path) -> None:
+    manifests = tuple(manifest(folder, name) for name in ("fake", "other", "third"))
+    async with routing(config(folder, manifests=manifests)) as (_, caller):
+        for asked in (
+            caller.adapter.Describe(pb.DescribeRequest(adapter="fakee")),
+            caller.adapter.Detect(pb.DetectRequest(adapter="fakee")),
+            caller.adapter.ListModels(pb.ListModelsRequest(adapter="fakee")),
+        ):
+            error = await failure(asked)
+            assert error.reason is Reason.ADAPTER_NOT_FOUND
+            assert error.metadata["did_you_mean"] == "fake"
+        assert (await caller.execute("fakee").error()).reason is Reason.ADAPTER_NOT_FOUND
+        assert not (await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="fakee"))).runs
+        assert await states(caller) == {router_pb2.ADAPTER_STATE_IDLE}
+    assert list((folder / "s" / "logs").iterdir()) == []
+
+
+async def test_the_description_of_an_adapter_is_known_without_starting_it_again(folder: Path) -> None:
+    named = talkative(folder)
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        live = await describe(caller, "fake")
+        assert live.instance_id
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        kept = await describe(caller, "other-name")
+        assert (kept.instance_id, kept.HasField("pid")) == ("", False)
+        assert kept.config_schema_json == SCHEMA
+        assert list(kept.aliases) == ["other-name"]
+        listed = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest(describe=True))
+        assert listed.adapters[0].description == kept
+        assert await states(caller) == {router_pb2.ADAPTER_STATE_IDLE}
+
+        assert kinds(await caller.execute("other-name", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
+        fresh = await describe(caller, "fake")
+        assert fresh.instance_id, "the process itself answers once there is one"
+
+
+async def test_an_adapter_that_was_let_go_is_described_without_starting_it(folder: Path) -> None:
+    async with routing(config(folder, manifests=(talkative(folder),), idle_after_s=0.1)) as (_, caller):
+        await describe(caller, "fake")
+        await caller.until("fake", router_pb2.ADAPTER_STATE_IDLE)
+        kept = await describe(caller, "fake")
+        assert (kept.adapter, kept.instance_id) == ("fake", "")
+        assert await states(caller) == {router_pb2.ADAPTER_STATE_IDLE}
+
+
+async def test_a_manifest_that_was_changed_is_asked_anew(folder: Path) -> None:
+    async with routing(config(folder, manifests=(talkative(folder),))) as (_, caller):
+        await describe(caller, "fake")
+    changed = manifest(folder, "fake", env={"SIDECAR_ALIASES": "new-name"})
+    async with routing(config(folder, manifests=(changed,))) as (_, caller):
+        assert not (await caller.entry("fake")).HasField("description")
+        assert (await failure(describe(caller, "other-name"))).reason is Reason.ADAPTER_NOT_FOUND
+        assert list((await describe(caller, "fake")).aliases) == ["new-name"]
+
+
+async def test_what_is_kept_is_passed_over_if_it_cannot_be_used(folder: Path) -> None:
+    named = talkative(folder)
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        await describe(caller, "fake")
+    (kept,) = (folder / "s" / "descriptions").iterdir()
+    described = pb.DescribeResponse.FromString(kept.read_bytes())
+    taken = manifest(folder, "first", aliases=["other-name"])
+    async with routing(config(folder, manifests=(taken, named))) as (_, caller):
+        assert not (await caller.entry("fake")).HasField("description"), "its alias is another's now"
+        assert await states(caller) == {router_pb2.ADAPTER_STATE_IDLE}
+    for spoilt in (b"\x0a\xff", b"", pb.DescribeResponse(adapter="impostor", revision=1).SerializeToString()):
+        kept.write_bytes(spoilt)
+        async with routing(config(folder, manifests=(named,))) as (_, caller):
+            assert not (await caller.entry("fake")).HasField("description")
+            assert list((await describe(caller, "fake")).aliases) == list(described.aliases)
+
+
+async def test_a_required_capability_and_a_limit_are_known_before_the_first_start(folder: Path) -> None:
+    named = manifest(folder, "fake", env={"SIDECAR_MOST": "7"})
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        await describe(caller, "fake")
+    async with routing(config(folder, manifests=(named,))) as (_, caller):
+        entry = await caller.entry("fake")
+        assert entry.description.capabilities.max_concurrent_runs == 7
+        assert entry.state == router_pb2.ADAPTER_STATE_IDLE
+
+
+def test_the_folder_keeps_only_so_many(tmp_path: Path) -> None:
+    folder = descriptions.DescriptionFolder(tmp_path / "d", most=3)
+    for number in range(6):
+        folder.save(f"{number:064x}", bytes([number]))
+    kept = [number for number in range(6) if folder.load(f"{number:064x}") is not None]
+    assert len(kept) == 3
+    assert 5 in kept
+    assert folder.load("") is None
+    folder.save("", b"x")
+    assert not (tmp_path / "d" / "").is_file()
+
+
+def test_a_package_that_was_changed_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "vendor" / "agent"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = EntryPoint("mine", "vendor.agent:adapter", "dragoman.adapters")
+    first = descriptions.installed_identity(entry)
+    assert first
+    assert descriptions.installed_identity(entry) == first
+    (package / "schema.json").write_text("{}")
+    assert descriptions.installed_identity(entry) != first
+    gone = EntryPoint("mine", "nowhere.agent:adapter", "dragoman.adapters")
+    assert descriptions.installed_identity(gone) == "", "what cannot be found cannot be known to be the same"
+
+
+def test_aliases_of_installed_adapters_come_from_their_metadata() -> None:
+    aliases = [EntryPoint("claude_local", "claude_code", "g"), EntryPoint("codex_local", "codex", "g")]
+    specs = {spec.name: spec.aliases for spec in entry_point_specs(["claude_code", "codex", "pi"], aliases)}
+    assert specs == {"claude_code": ("claude_local",), "codex": ("codex_local",), "pi": ()}
+
+
+def test_the_metadata_say_what_each_adapter_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    declared: dict[str, set[str]] = {name: set() for name in project["dragoman.adapters"]}
+    for alias, name in project["dragoman.adapter_aliases"].items():
+        declared[name].add(alias)
+    installed = {entry.name: entry.load() for entry in entry_points(group="dragoman.adapters")}
+    described = {name: set(adapter().describe().aliases) for name, adapter in installed.items()}
+    assert declared == {name: described[name] for name in declared}

@@ -1,0 +1,310 @@
+"""Programs are found where they are, asked with a limit, and leave nothing behind, whatever they do."""
+
+import asyncio
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from dragoman.sdk._detection.agent import VersionCache
+from dragoman.sdk._detection.programs import (
+    Location,
+    Probe,
+    _Watch,
+    find_executable,
+    locate_executable,
+    parse_version,
+    probe,
+)
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def program(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    for where in ("one/agent", "two/agent", "two/agent-alt", "extra/agent-extra", "own/my agent"):
+        program(tmp_path / where)
+    program(tmp_path / "one/plain", mode=0o644)
+    (tmp_path / "one/directory").mkdir()
+    (tmp_path / "one/link").symlink_to(tmp_path / "two/agent-alt")
+    (tmp_path / "one/dangling").symlink_to(tmp_path / "gone")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "dirs", "found"),
+    [
+        (["agent"], ["one", "two"], "one/agent"),
+        (["agent"], ["two", "one"], "two/agent"),
+        (["nope", "agent-alt", "agent"], ["one", "two"], "two/agent-alt"),
+        (["agent-extra"], ["one"], "extra/agent-extra"),
+        (["link"], ["one"], "one/link"),
+        (["plain"], ["one"], None),
+        (["directory"], ["one"], None),
+        (["dangling"], ["one"], None),
+        (["agent"], [], None),
+        ([], ["one"], None),
+        ([""], ["one"], None),
+        (["../one/agent"], ["two"], None),
+        (["a\0b"], ["one"], None),
+    ],
+)
+def test_programs_are_found_on_the_path_then_elsewhere(
+    places: Path, names: list[str], dirs: list[str], found: str | None
+) -> None:
+    path_env = os.pathsep.join(str(places / part) for part in dirs)
+    expected = places / found if found else None
+    assert find_executable(names, path_env, [], [places / "extra"]) == expected
+    assert locate_executable(names, path_env, (), [places / "extra"]) == Location(expected)
+
+
+@pytest.mark.parametrize("path_env", ["", ":", "one", "./one:", "::one/"])
+def test_the_working_directory_is_never_searched(
+    places: Path, monkeypatch: pytest.MonkeyPatch, path_env: str
+) -> None:
+    monkeypatch.chdir(places / "one")
+    program(places / "one/one/agent")
+    assert find_executable(["agent"], path_env) is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "stale", "alternative"),
+    [
+        (["{}/own/my agent"], "own/my agent", None, None),
+        (["agent-alt"], "two/agent-alt", None, None),
+        (["{}/gone", "agent-alt"], "two/agent-alt", "{}/gone", None),
+        (["{}/gone"], None, "{}/gone", "one/agent"),
+        (["{}/gone", "nope"], None, "{}/gone", "one/agent"),
+        (["{}/one/plain"], None, "{}/one/plain", "one/agent"),
+        (["./one/agent"], None, "./one/agent", "one/agent"),
+        (["~/agent"], None, "~/agent", "one/agent"),
+    ],
+)
+def test_what_was_asked_for_is_taken_or_reported_but_never_replaced(
+    places: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    path: str | None,
+    stale: str | None,
+    alternative: str | None,
+) -> None:
+    monkeypatch.chdir(places)
+    asked = [override.format(places) for override in overrides]
+    path_env = f"{places}/one{os.pathsep}{places}/two"
+    expected = Location(
+        places / path if path else None,
+        stale.format(places) if stale else None,
+        places / alternative if alternative else None,
+    )
+    assert locate_executable(["agent"], path_env, asked) == expected
+    assert find_executable(["agent"], path_env, asked) == expected.path
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("2.1.330 (Claude Code)", "2.1.330"),
+        ("codex-cli 0.169.0\n", "0.169.0"),
+        ("GitHub Copilot CLI 1.0.102.\nCommit: abc", "1.0.102"),
+        ("OpenClaw 2026.9.6 (abc1234)", "2026.9.6"),
+        ("v1.18.33", "1.18.33"),
+        ("pi 0.9", "0.9"),
+        ("tool 1.2.3-beta.4+build.5.", "1.2.3-beta.4+build.5"),
+        ("\x1b[1m0.61.0\x1b[0m", "0.61.0"),
+        ("(node:1) Warning: Node.js 18.0.1 is old\n2.1.3", "2.1.3"),
+        ("DeprecationWarning: since 3.12", "3.12"),
+        ("Python 3.11.7", "3.11.7"),
+        ("", None),
+        ("version 5", None),
+        ("no version here, see build2.1x", None),
+    ],
+)
+def test_versions(text: str, version: str | None) -> None:
+    assert parse_version(text) == version
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@contextmanager
+def leash(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A fifo for programs to hold on to. Its reading end is at its end once none of them is left."""
+    path = tmp_path / "leash"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield str(path), reader
+    finally:
+        os.close(reader)
+
+
+def wait_until_released(reader: int) -> bool:
+    """Wait until no process holds the leash; return whether one ever did, by what was written on it."""
+    seen = b""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not select.select([reader], [], [], deadline - time.monotonic())[0]:
+            break
+        chunk = os.read(reader, 100)
+        if not chunk:
+            return seen != b""
+        seen += chunk
+    pytest.fail("something still runs")
+
+
+async def test_an_answer_with_all_its_parts() -> None:
+    code = "import sys; print('1.2.3'); print('careful', file=sys.stderr); sys.exit(3)"
+    assert await probe(python(code), ENV, 30) == Probe(3, "1.2.3\n", "careful\n")
+
+
+async def test_no_input_a_session_of_its_own_its_environment_and_a_neutral_place() -> None:
+    code = (
+        "import os, sys; print(repr(sys.stdin.read()), os.getsid(0) == os.getpid(), os.getcwd(), os.environ.get('X'))"
+    )
+    answer = await probe(python(code), {**ENV, "X": "y"}, 30)
+    assert answer.stdout == "'' True / y\n"
+
+
+async def test_a_name_is_looked_up_in_the_environment_of_the_call(tmp_path: Path) -> None:
+    program(tmp_path / "agent", "#!/bin/sh\necho found\n")
+    assert (await probe(["agent"], {"PATH": str(tmp_path)}, 30)).stdout == "found\n"
+    assert (await probe(["agent"], ENV, 30)).error == "No such file or directory"
+
+
+async def test_what_cannot_be_started_is_reported_and_not_raised(tmp_path: Path) -> None:
+    plain = program(tmp_path / "plain", mode=0o644)
+    junk = program(tmp_path / "junk", "\x7fELF nonsense")
+    orphan = program(tmp_path / "orphan", "#!/gone/interpreter\n")
+    for argv, error in (
+        (["/gone/agent"], "No such file or directory"),
+        ([str(plain)], "Permission denied"),
+        ([str(junk)], "Exec format error"),
+        ([str(orphan)], "No such file or directory"),
+        ([sys.executable, "-c", "a\0b"], "it cannot be started"),
+        ([sys.executable, "x" * 10_000_000], "Argument list too long"),
+    ):
+        assert await probe(argv, ENV, 30) == Probe(None, "", "", error=error)
+
+
+async def test_an_end_by_a_signal_is_no_exit_code() -> None:
+    answer = await probe(python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ENV, 30)
+    assert answer == Probe(None, "", "", error="ended by SIGSEGV")
+
+
+async def test_output_is_bounded_and_the_rest_is_read() -> None:
+    code = "import sys; sys.stdout.write('x' * 5_000_000); sys.stderr.write('é' * 1000); print('end')"
+    answer = await probe(python(code), {**ENV, "PYTHONUTF8": "1"}, 30, 1001)
+    assert answer.exit_code == 0
+    assert answer.stdout == "x" * 1001
+    assert answer.stderr == "é" * 500 + "\ufffd"
+
+
+STUBBORN = """
+import os, signal, sys
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+if {children} and os.fork() == 0:
+    os.fork()
+leash = os.open({leash!r}, os.O_WRONLY)
+os.write(leash, b"x")
+print("1.2.3", flush=True)
+signal.pause()
+"""
+
+
+async def test_one_that_hangs_and_ignores_everything_is_killed_within_its_time(tmp_path: Path) -> None:
+    with leash(tmp_path) as (path, reader):
+        start = time.monotonic()
+        answer = await probe(python(STUBBORN.format(leash=path, children=True)), ENV, 1.5)
+        took = time.monotonic() - start
+        assert wait_until_released(reader)
+    assert (answer.exit_code, answer.timed_out, answer.error) == (None, True, "")
+    assert answer.stdout.startswith("1.2.3\n")
+    assert 1.5 <= took < 10
+
+
+async def test_a_flood_does_not_outlive_its_time() -> None:
+    answer = await probe(["yes", "x" * 1000], ENV, 1, 100)  # which begins sooner than Python does
+    assert answer == Probe(None, "x" * 100, "", timed_out=True)
+
+
+LEAVES_SOMETHING = """
+import os, signal, sys
+ready, done = os.pipe()
+if os.fork() == 0:
+    if {escapes}:
+        os.setsid()
+    leash = os.open({leash!r}, os.O_WRONLY)
+    os.write(leash, str(os.getpid()).encode())
+    os.write(done, b"x")
+    signal.pause()
+os.read(ready, 1)
+print("1.2.3")
+"""
+
+
+async def test_what_a_program_leaves_in_its_group_is_killed_and_not_waited_for(tmp_path: Path) -> None:
+    with leash(tmp_path) as (path, reader):
+        start = time.monotonic()
+        answer = await probe(python(LEAVES_SOMETHING.format(leash=path, escapes=False)), ENV, 30)
+        assert time.monotonic() - start < 10
+        assert wait_until_released(reader)
+    assert answer == Probe(0, "1.2.3\n", "")
+
+
+async def test_an_answer_is_whole_when_both_pipes_are_closed_and_not_before() -> None:
+    watch = _Watch(asyncio.get_running_loop(), 100)
+    watch.pipe_connection_lost(1, None)
+    assert not watch.closed.done()
+    watch.pipe_connection_lost(2, None)
+    assert watch.closed.done()
+
+
+async def test_one_that_escapes_with_the_pipes_does_not_hold_up_the_answer(tmp_path: Path) -> None:
+    with leash(tmp_path) as (path, reader):
+        start = time.monotonic()
+        answer = await probe(python(LEAVES_SOMETHING.format(leash=path, escapes=True)), ENV, 30)
+        assert time.monotonic() - start < 10
+        os.kill(int(os.read(reader, 100)), signal.SIGKILL)
+    assert answer == Probe(0, "1.2.3\n", "")
+
+
+async def test_cancelled_it_kills(tmp_path: Path) -> None:
+    with leash(tmp_path) as (path, reader):
+        task = asyncio.create_task(probe(python(STUBBORN.format(leash=path, children=True)), ENV, 30))
+        started = asyncio.Event()
+        asyncio.get_running_loop().add_reader(reader, started.set)
+        await started.wait()
+        asyncio.get_running_loop().remove_reader(reader)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert wait_until_released(reader)
+
+
+async def test_many_at_once() -> None:
+    answers = await asyncio.gather(*(probe(["/bin/sh", "-c", f"echo {n}"], ENV, 30) for n in range(20)))
+    assert [answer.stdout for answer in answers] == [f"{n}\n" for n in range(20)]
+
+
+async def test_an_agent_that_makes_directories_when_asked_makes_them_elsewhere(tmp_path: Path) -> None:
+    untidy = program(tmp_path / "agent", '#!/bin/sh\nmkdir -p "$DATA/agent"\necho "$DATA"\necho 1.2.3\n')
+    env = {**ENV, "DATA": str(tmp_path / "data")}
+    assert await VersionCache().ask(untidy, env, ["DATA"]) == ("1.2.3", None)
+    assert not (tmp_path / "data").exists()
+    untidy.write_text(untidy.read_text() + "#\n")  # another program
+    assert await VersionCache().ask(untidy, env) == ("1.2.3", None)
+    assert (tmp_path / "data").exists()

@@ -1,0 +1,100 @@
+"""Where an agent can work, and why not elsewhere."""
+
+import os
+from pathlib import Path
+
+import pytest
+from dragoman.sdk._request.workspace import (
+    CWD_ABSENT,
+    CWD_FORBIDDEN,
+    CWD_INVALID,
+    CWD_MISSING,
+    CWD_NO_DIRECTORY,
+    CWD_RELATIVE,
+    check_cwd,
+)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "with space é").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "directory")
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["directory", "directory/", "directory/../directory", "with space é", "link", "."])
+def test_directories_will_do(places: Path, name: str) -> None:
+    assert check_cwd(f"{places}/{name}") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("gone", CWD_ABSENT),
+        ("gone/deeper", CWD_ABSENT),
+        ("dangling", CWD_ABSENT),
+        ("file", CWD_NO_DIRECTORY),
+        ("file/below", CWD_NO_DIRECTORY),
+        ("loop", CWD_INVALID),
+        ("x" * 300, CWD_INVALID),
+        ("zero\0byte", CWD_INVALID),
+    ],
+)
+def test_other_absolute_paths_will_not(places: Path, name: str, code: str) -> None:
+    problem = check_cwd(f"{places}/{name}")
+    assert problem is not None
+    assert problem.code == code
+    assert not problem.message.endswith(".")
+    assert problem.hint.endswith(".")
+
+
+@pytest.mark.parametrize("path", [None, ""])
+def test_there_is_no_default(path: str | None) -> None:
+    problem = check_cwd(path)
+    assert problem is not None
+    assert (problem.code, bool(problem.hint)) == (CWD_MISSING, True)
+
+
+@pytest.mark.parametrize("path", [".", "work", "./work", "~/work", "../x"])
+def test_relative_paths_are_refused_even_where_they_exist(
+    places: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(places)
+    problem = check_cwd(path)
+    assert problem is not None
+    assert problem.code == CWD_RELATIVE
+    assert ("~" in problem.hint) == path.startswith("~")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may enter any directory")
+@pytest.mark.parametrize("mode", [0o000, 0o400, 0o100])
+def test_directories_that_may_not_be_used(places: Path, mode: int) -> None:
+    closed = places / "directory"
+    (closed / "below").mkdir()
+    closed.chmod(mode)
+    try:
+        problem = check_cwd(str(closed))
+        below = check_cwd(str(closed / "below"))
+    finally:
+        closed.chmod(0o700)
+    assert problem is not None
+    assert problem.code == CWD_FORBIDDEN
+    assert (below is not None) == (mode & 0o100 == 0)
+
+
+def test_access_is_asked_for_also_where_root_runs_the_tests(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)
+    problem = check_cwd(str(places))
+    assert problem is not None
+    assert problem.code == CWD_FORBIDDEN
+
+
+def test_a_path_that_cannot_be_printed_is_quoted() -> None:
+    problem = check_cwd("/no\nsuch\x1bplace")
+    assert problem is not None
+    assert "\n" not in problem.message
+    assert "\x1b" not in problem.message

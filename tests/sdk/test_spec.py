@@ -1,0 +1,144 @@
+"""What an adapter declares in ``adapter.toml``: read strictly, as a mistake there would change what is promised."""
+
+import tomllib
+from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from dragoman.sdk import AgentAdapter, AgentSpec, CommandLineAdapter, Job, Parser, Plan
+from dragoman.sdk.parsing import FileTool
+from dragoman.sdk.skills import SkillStrategy
+from dragoman.sdk.spec import Documents, Model, SessionIds, SpecError, agent_spec, read_spec
+from dragoman.v1 import event_pb2 as pb
+
+DOCUMENTS = Documents(configuration_doc="# acme", config_schema={"type": "object"})
+LEAST = {"type": "acme", "label": "Acme", "version": "1"}
+ENTRIES = sorted(entry_points(group="dragoman.adapters"), key=lambda entry: entry.name)
+
+FULL = """
+type = "acme"
+label = "Acme"
+version = "1"
+aliases = ["acme_local"]
+executables = ["acme"]
+asks_version = false
+linger_s = 3
+inherit = ["ACME_API_KEY"]
+skill_strategy = "workspace"
+session_ids = "uuid"
+
+[tools]
+look = "read"
+change = "edit"
+
+[file_tools.change]
+path = "file"
+replaces = ["old", "new"]
+
+[capabilities]
+features = ["prompt", "cost"]
+resume_style = "capture"
+cancel_style = "native"
+permission_mode = "strict"
+context_window = 1000
+max_concurrent_runs = 2
+
+[capabilities.notes]
+cost = "by its own prices"
+
+[[models]]
+id = "m"
+label = "M"
+is_default = true
+"""
+
+
+def read(**declared: Any) -> AgentSpec:
+    return read_spec({**LEAST, **declared}, DOCUMENTS)
+
+
+def test_everything_that_can_be_declared() -> None:
+    spec = read_spec(tomllib.loads(FULL), DOCUMENTS)
+    assert (spec.type, spec.label, spec.version, spec.aliases) == ("acme", "Acme", "1", ("acme_local",))
+    assert (spec.executables, spec.asks_version, spec.linger_s) == (("acme",), False, 3.0)
+    assert isinstance(spec.linger_s, float)
+    assert spec.skill_strategy is SkillStrategy.WORKSPACE
+    assert spec.session_ids is SessionIds.UUID
+    assert spec.tools == {"look": pb.TOOL_KIND_READ, "change": pb.TOOL_KIND_EDIT}
+    assert spec.file_tools == {"change": FileTool("file", replaces=("old", "new"))}
+    assert spec.models == (Model("m", "M", is_default=True),)
+    able = spec.capabilities
+    assert [(item.feature, item.note) for item in able.items] == [
+        (pb.FEATURE_PROMPT, ""),
+        (pb.FEATURE_COST, "by its own prices"),
+    ]
+    assert (able.resume_style, able.cancel_style) == (pb.RESUME_STYLE_CAPTURE, pb.CANCEL_STYLE_NATIVE)
+    assert able.permission_mode == pb.PERMISSION_MODE_STRICT
+    assert (able.context_window_hint, able.max_concurrent_runs) == (1000, 2)
+    assert (spec.configuration_doc, spec.config_schema) == ("# acme", {"type": "object"})
+
+
+def test_what_is_not_declared_is_as_agents_usually_are() -> None:
+    spec = read()
+    assert (spec.needs_terminal, spec.asks_version, spec.executables, spec.skill_strategy) == (True, True, (), None)
+    assert spec.capabilities.cancel_style == pb.CANCEL_STYLE_SIGNAL
+    assert not spec.capabilities.HasField("context_window_hint")
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"executable": ["a"]}, "executable is not known"),
+        ({"config_schema": {}}, "config_schema is not known"),
+        ({"executables": "a"}, "executables must be a list of strings"),
+        ({"inherit": ["A", 1]}, "inherit must be a list of strings"),
+        ({"aliases": "a"}, "aliases must be a list of strings"),
+        ({"needs_terminal": "no"}, "needs_terminal must be a boolean"),
+        ({"linger_s": True}, "linger_s must be a number"),
+        ({"login_hint": 1}, "login_hint must be a string"),
+        ({"version": 1}, "version must be a string"),
+        ({"skill_strategy": "nowhere"}, "skill_strategy must be one of private_directory, config_directory"),
+        ({"models": {"id": "m"}}, "models must be tables"),
+        ({"models": [{"id": "m", "name": "M"}]}, "models.name is not known"),
+        ({"models": [{"label": "M"}]}, "models.id must be given"),
+        ({"capabilities": ["prompt"]}, "capabilities must be a table"),
+        ({"capabilities": {"feature": []}}, "capabilities.feature is not known"),
+        ({"capabilities": {"features": ["fly"]}}, "'fly' is no feature"),
+        ({"capabilities": {"resume_style": "soon"}}, "'soon' is no resume style"),
+        ({"capabilities": {"context_window": "large"}}, "capabilities.context_window must be a whole number"),
+        ({"capabilities": {"features": ["prompt"], "notes": {"cost": "n"}}}, "notes.cost is about no feature"),
+        ({"capabilities": {"features": ["cost"], "notes": {"cost": 1}}}, "capabilities.notes.cost must be a string"),
+    ],
+)
+def test_mistakes_are_named(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        read(**declared)
+
+
+def test_a_name_and_a_version_are_required() -> None:
+    with pytest.raises(SpecError, match="label and version must be given"):
+        read_spec({"type": "acme"}, DOCUMENTS)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_adapter_of_this_house_declares_itself_beside_its_code(entry: EntryPoint) -> None:
+    adapter: AgentAdapter = entry.load()()
+    assert adapter.spec is agent_spec(entry.module), "it is read once"
+    declared = tomllib.loads((files(entry.module) / "adapter.toml").read_text(encoding="utf-8"))
+    assert declared["type"] == entry.name == adapter.describe().type
+    defaults = AgentSpec(type="", label="", version="", configuration_doc="", config_schema={})
+    usual = [key for key in declared if getattr(defaults, key) == getattr(adapter.spec, key)]
+    assert usual == [], "what is as usual goes without saying"
+
+
+def test_an_adapter_without_a_spec_says_what_to_write() -> None:
+    class BareAdapter(CommandLineAdapter):
+        def plan(self, job: Job) -> Plan:
+            return Plan((job.executable,))
+
+        def parser(self, job: Job) -> Parser:
+            raise NotImplementedError
+
+    with pytest.raises(TypeError, match=r"BareAdapter has no spec\. Write `spec = agent_spec\(__package__\)`"):
+        BareAdapter()
