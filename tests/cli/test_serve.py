@@ -1,46 +1,13 @@
-"""Where ``dragoman serve`` listens, and what ``dragoman adapter serve`` says of an adapter that is wrong."""
+"""What ``dragoman adapter serve`` says of an adapter that is wrong."""
 
-import socket
 import zlib
 from pathlib import Path
 
 import pytest
-from dragoman.cli.commands.serve import _with_own_socket
 from dragoman.cli.main import main
-from dragoman.protocol.private import default_address
 
-TCP = "127.0.0.1:7777"
 TOML = 'type = "acme"\nlabel = "Acme"\nversion = "1"\n'
 SCHEMA = '{"type": "object"}'
-
-
-@pytest.fixture(autouse=True)
-def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "r").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
-
-
-def test_a_router_on_tcp_is_found_at_the_users_socket_too() -> None:
-    assert _with_own_socket((TCP,)) == (TCP, default_address())
-
-
-@pytest.mark.parametrize("addresses", [(), ("unix:/run/other.sock",), (TCP, "unix:/run/other.sock")])
-def test_a_socket_that_is_named_is_the_only_one(addresses: tuple[str, ...]) -> None:
-    assert _with_own_socket(addresses) == addresses
-
-
-def test_a_second_router_leaves_the_users_socket_to_the_first() -> None:
-    path = Path(default_address().removeprefix("unix:"))
-    path.parent.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as first:
-        first.bind(str(path))
-        first.listen()
-        assert _with_own_socket((TCP,)) == (TCP,)
-
-
-def test_a_socket_that_cannot_be_there_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "r" / "dragoman").touch()
-    assert _with_own_socket((TCP,)) == (TCP,)
 
 
 @pytest.mark.parametrize(

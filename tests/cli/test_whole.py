@@ -137,6 +137,35 @@ async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Pa
     assert not psutil.pid_exists(int(entries["process"]["guardPid"]))
 
 
+async def test_a_router_on_tcp_is_found_at_the_users_socket_too(home: dict[str, str], tmp_path: Path) -> None:
+    own, named = f"unix:{home['XDG_RUNTIME_DIR']}/dragoman/router.sock", f"unix:{tmp_path / 'run' / 'n.sock'}"
+    asked = [("127.0.0.1:0",), ("127.0.0.1:0",), ("127.0.0.1:0", named)]
+    servers = []
+    for number, addresses in enumerate(asked):
+        arguments = [part for address in addresses for part in ("--listen", address)]
+        arguments += ["--state-dir", str(tmp_path / "run" / str(number)), "--no-detect"]
+        servers.append(await start("serve", *arguments, env=home))
+    try:
+        # Whichever of the first two is quicker has it; the one with a socket of its own wants no other.
+        lines = [await listening(server) for server in servers]
+        assert sorted(map(len, lines[:2])) == [1, 2]
+        assert own in lines[0] + lines[1]
+        assert lines[2][1:] == [named]
+        ran = await dragoman("adapters", env=home)
+        assert ran.code == 0
+    finally:
+        for server in servers:
+            server.send_signal(signal.SIGTERM)
+            await finish(server)
+
+
+async def listening(server: asyncio.subprocess.Process) -> list[str]:
+    """Return the addresses that a server prints before anything else, in one write."""
+    assert server.stdout is not None
+    text = (await server.stdout.read(4096)).decode()
+    return [line.removeprefix("listening on ") for line in text.splitlines()]
+
+
 async def started_log(env: dict[str, str], address: str, log_format: str) -> list[str]:
     """Return what a served router logs until it has reported which agents it found."""
     server = await start("serve", "--detect", "--listen", address, "--log-format", log_format, env=env)

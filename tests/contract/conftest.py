@@ -44,8 +44,9 @@ def grpc_addr(server_kind: str, server_log: Path) -> Iterator[str]:
     command += ["--insecure-tcp-without-token"]
     if server_kind == "router":
         command += ["--state-dir", str(server_log.parent)]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(server_log.parent)}
     with server_log.open("wb") as log:
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=dict(os.environ))
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env)
     try:
         yield _address(server, server_log)
     finally:

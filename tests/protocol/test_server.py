@@ -345,6 +345,17 @@ async def test_a_socket_is_for_this_user_alone_and_has_one_server(tmp_path: Path
         await second.stop([], 0)
 
 
+async def test_a_socket_that_is_wanted_if_free_is_left_to_the_server_that_has_it(tmp_path: Path) -> None:
+    tcp, own = "127.0.0.1:0", f"unix:{tmp_path}/a.sock"
+    first = DragomanServer({}, [tcp], if_free=own, insecure_tcp_without_token=True)
+    second = DragomanServer({}, [tcp], if_free=own, insecure_tcp_without_token=True)
+    await asyncio.gather(first.start(), second.start())
+    assert sorted(len(server.addresses) for server in (first, second)) == [1, 2]
+    assert own in first.addresses + second.addresses
+    for server in (first, second):
+        await server.stop([], 0)
+
+
 async def test_a_port_that_is_taken_is_reported() -> None:
     async with serving() as served:
         second = DragomanServer({}, served.server.addresses, insecure_tcp_without_token=True)

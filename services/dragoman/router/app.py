@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import structlog
+from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
@@ -208,7 +209,10 @@ class _Running:
             ),
         }
         self.server = DragomanServer(
-            services, _listen(config), insecure_tcp_without_token=config.insecure_tcp_without_token
+            services,
+            _listen(config),
+            if_free=_default_if_free(config),
+            insecure_tcp_without_token=config.insecure_tcp_without_token,
         )
 
     def begin(self, address: str) -> None:
@@ -242,6 +246,17 @@ def _listen(config: RouterConfig) -> tuple[str, ...]:
         return config.listen
     make_default_directory()
     return (default_address(),)
+
+
+def _default_if_free(config: RouterConfig) -> str:
+    if not config.at_default_too or default_address() in config.listen:
+        return ""
+    try:
+        make_default_directory()
+    except AddressError as error:
+        _log.info("not listening at the default address", why=str(error))
+        return ""
+    return default_address()
 
 
 def _database(run_log: str, places: RuntimeDirs) -> Database:

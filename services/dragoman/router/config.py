@@ -21,6 +21,8 @@ class RouterConfig:
     Attributes:
         listen: addresses to listen on: ``unix:/path`` (only this user can connect), or ``host:port`` on loopback
             (callers need the token; port 0 for any). Empty for the user's default address.
+        at_default_too: whether to listen at the user's default address too, if no other router does, so that clients
+            find one that listens on TCP.
         insecure_tcp_without_token: whether to accept calls over TCP without the token; for tests only.
         state_dir: directory for adapter logs and the detection cache, and for sockets if its path is short enough;
             ``None`` for the user's default directories.
@@ -61,6 +63,7 @@ class RouterConfig:
     """
 
     listen: tuple[str, ...] = ()
+    at_default_too: bool = False
     insecure_tcp_without_token: bool = False
     state_dir: Path | None = None
     entry_points: bool = True

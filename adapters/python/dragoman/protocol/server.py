@@ -401,6 +401,7 @@ class DragomanServer:
     Args:
         services: descriptor and handler of each service.
         listen: addresses, as ``parse_address`` reads them.
+        if_free: a Unix socket to listen on too, unless another server has it or it cannot be there.
         insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
 
     Raises:
@@ -412,14 +413,17 @@ class DragomanServer:
         services: Mapping[ServiceDescriptor, grpc.GenericRpcHandler],
         listen: Sequence[str],
         *,
+        if_free: str = "",
         insecure_tcp_without_token: bool = False,
     ) -> None:
         self._addresses = [parse_address(text) for text in listen]
+        self._if_free = parse_address(if_free) if if_free else None
         for address in self._addresses:
             check_listen(address)
         self._names = [descriptor.full_name for descriptor in services]
         asks_token = not insecure_tcp_without_token and not all(address.path for address in self._addresses)
-        self._gate = Gate([address.path for address in self._addresses if address.path], asks_token=asks_token)
+        paths = [address.path for address in (*self._addresses, self._if_free) if address and address.path]
+        self._gate = Gate(paths, asks_token=asks_token)
         self._server = grpc.aio.server(options=server_options(), interceptors=[_Gated(self._gate)])
         self._health = _Health(self._names)
         self._held = contextlib.ExitStack()
@@ -439,6 +443,10 @@ class DragomanServer:
         for address in self._addresses:
             if address.path:
                 self._held.enter_context(hold_socket_path(address.path))
+        if self._if_free is not None:
+            with contextlib.suppress(AddressError):
+                self._held.enter_context(hold_socket_path(self._if_free.path))
+                self._addresses.append(self._if_free)
         with private_files():
             self.addresses = [self._bind(address) for address in self._addresses]
         await self._server.start()

@@ -14,7 +14,7 @@ from dragoman.cli.errors import ErrorReport
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat
-from dragoman.protocol.private import default_address, make_default_directory, make_token
+from dragoman.protocol.private import make_token
 
 _GROUP = "dragoman.adapters"
 
@@ -140,7 +140,9 @@ def serve_command(options: RouterOptions) -> None:
 
     try:
         config = RouterConfig(
-            listen=_with_own_socket(options.listen),
+            listen=options.listen,
+            # A socket that is named is the only one.
+            at_default_too=bool(options.listen) and not any(one.startswith("unix:") for one in options.listen),
             addresses=options.adapters,
             manifests=options.manifests,
             state_dir=options.state_dir,
@@ -155,23 +157,6 @@ def serve_command(options: RouterOptions) -> None:
         serve(config)
     except AddressError as error:
         raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
-
-
-def _with_own_socket(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the addresses and this user's socket, so that clients find a router that also listens on TCP.
-
-    It is left out if a socket was named, if another router of this user has it, and if it cannot be there.
-    """
-    from dragoman.protocol.dialing import is_served  # noqa: PLC0415 - this module also serves adapters
-
-    own = default_address()
-    if not addresses or any(address.startswith("unix:") for address in addresses) or is_served(own):
-        return addresses
-    try:
-        make_default_directory()
-    except AddressError:
-        return addresses
-    return (*addresses, own)
 
 
 def _run_log(url: str) -> str:
