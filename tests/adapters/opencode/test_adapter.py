@@ -1,5 +1,6 @@
 """What the adapter says of itself, its checks, logins, tools, and its word on failures."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,27 @@ def test_its_own_last_word_stands() -> None:
 )
 def test_checks(config: dict[str, Any], codes: list[str]) -> None:
     assert [check.code for check in adapter().extra_checks(config, {"PATH": "/none"})] == ["ripgrep_missing", *codes]
+
+
+async def test_the_first_runs_have_the_database_created_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    program, database = tmp_path / "opencode", tmp_path / "data" / "opencode" / "opencode.db"
+    database.parent.mkdir(parents=True)
+    # Long enough for the other run to find no database.
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\nsleep 0.3\ntouch {database}\n')
+    program.chmod(0o755)
+    env = {"XDG_DATA_HOME": str(tmp_path / "data"), "PATH": "/usr/bin:/bin"}
+    opencode, first = adapter(), job_of(request(tmp_path), executable=str(program))
+    await asyncio.gather(opencode.prepare(first, env), opencode.prepare(first, env))
+    await opencode.prepare(first, env)
+    assert (tmp_path / "calls").read_text() == "db path\n"
+
+
+async def test_a_run_goes_on_without_a_lock_or_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    env = {"XDG_DATA_HOME": str(tmp_path / "data"), "PATH": "/usr/bin:/bin"}
+    assert await adapter().prepare(job_of(request(tmp_path), executable="opencode"), env) == {}
 
 
 def test_ripgrep_is_looked_for(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the opencode adapter is."""
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ _MODEL: Final = re.compile(r"[^/\s-][^/\s]*/\S+")
 _NO_MODEL: Final = "unknown/unknown"
 """The model of a session for which opencode has found none."""
 _MODELS_LIMIT_S: Final = 20.0
+_DATABASE_LIMIT_S: Final = 60.0
 _UNSEEN: Final = "\u200b"
 """A character that opencode does not take for white space, and that is not visible."""
 
@@ -103,6 +105,24 @@ class OpencodeAdapter(AcpAdapter):
             )
         hint = classify_text(evidence.stderr_tail, datetime.now(UTC))
         return failure_from_hint(hint, code="opencode_failed") if hint is not None else None
+
+    async def prepare(self, job: Job, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Have opencode create its database alone.
+
+        Two first runs at once would both create its tables, and one fail with "Failed query: CREATE TABLE" (1.18).
+        """
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):  # without a lock it is created all the same
+                lock = await self.login_locks.take(RenewingLogin(database(env)), lambda: None)
+                held.callback(lock.release)
+            if not database(env).exists():
+                await probe([job.executable, "db", "path"], env, _DATABASE_LIMIT_S)
+        return await super().prepare(job, env)
+
+    def startup_reason(self, job: Job) -> str:
+        """Return what ``prepare`` waits for."""
+        del job
+        return "opencode to create its database"
 
     async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
         """Learn from opencode's store what all calls of the model used, and how the last one ended."""
