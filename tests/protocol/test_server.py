@@ -345,7 +345,7 @@ async def test_a_socket_is_for_this_user_alone_and_has_one_server(tmp_path: Path
         await second.stop([], 0)
 
 
-async def test_a_socket_that_is_wanted_if_free_is_left_to_the_server_that_has_it(tmp_path: Path) -> None:
+async def test_a_socket_that_is_optional_is_left_to_the_server_that_has_it(tmp_path: Path) -> None:
     tcp, own = "127.0.0.1:0", f"unix:{tmp_path}/a.sock"
     first = DragomanServer({}, [tcp], if_free=own, insecure_tcp_without_token=True)
     second = DragomanServer({}, [tcp], if_free=own, insecure_tcp_without_token=True)

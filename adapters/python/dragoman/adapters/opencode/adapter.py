@@ -112,17 +112,12 @@ class OpencodeAdapter(AcpAdapter):
         Two first runs at once would both create its tables, and one fail with "Failed query: CREATE TABLE" (1.18).
         """
         with contextlib.ExitStack() as held:
-            with contextlib.suppress(OSError):  # without a lock it is created all the same
+            with contextlib.suppress(OSError):  # without a lock it is created nevertheless
                 lock = await self.login_locks.take(RenewingLogin(database(env)), lambda: None)
                 held.callback(lock.release)
             if not database(env).exists():
                 await probe([job.executable, "db", "path"], env, _DATABASE_LIMIT_S)
         return await super().prepare(job, env)
-
-    def startup_reason(self, job: Job) -> str:
-        """Return what ``prepare`` waits for."""
-        del job
-        return "opencode to create its database"
 
     async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
         """Learn from opencode's store what all calls of the model used, and how the last one ended."""
