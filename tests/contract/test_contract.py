@@ -209,7 +209,6 @@ WRONG: dict[str, tuple[Callable[[api.ExecuteRequest], object], Reason, str]] = {
     "run id": (lambda r: setattr(r, "run_id", "a b"), Reason.INVALID_REQUEST, "run_id"),
     "prefix": (lambda r: setattr(r.brand, "env_prefix", "PATH"), Reason.INVALID_REQUEST, "brand.env_prefix"),
     "model": (lambda r: setattr(r, "model", "x"), Reason.NOT_SUPPORTED, "model"),
-    "batching": (lambda r: r.batching.SetInParent(), Reason.NOT_SUPPORTED, "batching"),
 }
 
 

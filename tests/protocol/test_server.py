@@ -59,7 +59,8 @@ class Service:
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:  # noqa: N802 - as above
         reader = self.fanout.reader(request.after_sequence)
         try:
-            await stream_events(context, reader, ended_early=self.end_streams)
+            batching = request.HasField("batching")
+            await stream_events(context, reader, batching=batching, ended_early=self.end_streams)
         finally:
             self.stream_ended.set()
 
@@ -85,8 +86,9 @@ class Served:
 class Attached:
     """A client's stream."""
 
-    def __init__(self, served: Served) -> None:
-        self.call = served.stub.Attach(pb.AttachRequest(run_id=RUN_ID))
+    def __init__(self, served: Served, *, after: int = 0, batching: bool = False) -> None:
+        request = pb.AttachRequest(run_id=RUN_ID, after_sequence=after, batching=pb.Batching() if batching else None)
+        self.call = served.stub.Attach(request)
 
     async def sequence(self) -> int:
         """Return the next event's sequence; 0 at the end."""
@@ -115,6 +117,9 @@ async def serving(listen: str = "127.0.0.1:0") -> AsyncIterator[Served]:
             yield Served(service, server, channel)
     finally:
         await server.stop([service], 1)
+
+
+READERS = ((0, False), (0, True), (2, True))
 
 
 async def failure(call: Awaitable[object]) -> DragomanError:
@@ -199,6 +204,34 @@ async def overrun(served: Served) -> Attached:
         served.service.emit("text", size=900_000)
         await served.stub.Describe(pb.DescribeRequest())  # lets the stream's own tasks run
     return stream
+
+
+async def test_what_is_ready_at_once_is_one_message_for_who_asked() -> None:
+    async with serving() as served:
+        for kind in ("started", "text", "log", "text", "session", "text", "text"):
+            served.service.emit(kind)
+        plain, whole, later = (Attached(served, after=after, batching=batching) for after, batching in READERS)
+        assert [await plain.sequence() for _ in range(7)] == [1, 2, 3, 4, 5, 6, 7]
+        assert [await whole.sequence() for _ in range(4)] == [1, 4, 5, 7]  # a batch has its last event's
+        assert [await later.sequence() for _ in range(3)] == [4, 5, 7]
+        for sequence in (8, 9):  # one at a time: there is nothing to wait for
+            served.service.emit("text")
+            assert [await stream.sequence() for stream in (plain, whole, later)] == [sequence] * 3
+        served.service.emit("result")
+        served.service.fanout.close()
+        assert [await stream.rest([]) for stream in (plain, whole, later)] == [None] * 3
+
+
+async def test_a_stream_of_batches_that_a_drain_ends_has_its_cursor() -> None:
+    async with serving() as served:
+        for kind in ("started", "text", "log", "text"):
+            served.service.emit(kind)
+        stream = Attached(served, batching=True)
+        assert [await stream.sequence() for _ in range(2)] == [1, 4]
+        served.service.end_streams.set()
+        error = await stream.rest([])
+    assert error is not None
+    assert error.metadata["last_sequence"] in {"1", "4"}  # as a reader may have a message before its write returned
 
 
 async def test_a_dropped_reader_learns_the_last_sequence_that_was_written_to_it() -> None:

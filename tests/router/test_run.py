@@ -139,7 +139,8 @@ async def test_a_cancel_of_what_turns_out_to_be_another_routers_run_says_so() ->
 async def test_each_event_of_a_batch_waits_for_the_mark() -> None:
     run, marking, intake = followed()
     await intake.take(event(1, started=pb.Started()))
-    await intake.take(join([event(number, text=pb.Text(offset=number - 2, delta="x")) for number in (2, 3)]))
+    (batch,) = join([event(number, text=pb.Text(offset=number - 2, delta="x")) for number in (2, 3)])
+    await intake.take(batch)
     assert marking.asked == [(1, 0), (2, 1), (3, 2)]
     assert run.fanout.last_sequence == 3
 

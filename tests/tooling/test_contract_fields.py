@@ -22,7 +22,7 @@ FILLS |= {"add", "append", "extend", "update"}
 """Methods that write into the field they are called on."""
 
 UNUSED = {
-    "Batching.max_delay": "servers refuse batches, so that no delay is looked at",
+    "Batching.max_delay": "servers delay no event; what is ready at the same time is one batch",
     "Capabilities.instructions_path_key": "adapters of this SDK read the key that leaving it empty means",
 }
 """Field -> why nothing uses it."""

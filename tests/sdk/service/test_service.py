@@ -12,6 +12,7 @@ import structlog
 from dragoman.protocol.errors import Reason, invalid
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import MAX_EVENT_BYTES
+from dragoman.protocol.wire import unroll
 from dragoman.sdk import Run, capabilities
 from dragoman.sdk._serving.service import AdapterServicer
 from dragoman.v1 import adapter_pb2 as api
@@ -203,7 +204,6 @@ async def test_a_refused_request_makes_no_run() -> None:
 NOT_HONOURED: dict[str, tuple[api.ExecuteRequest, Reason, str]] = {
     "fallback": (api.ExecuteRequest(fallback=api.Fallback()), Reason.NOT_SUPPORTED, "fallback"),
     "admission": (api.ExecuteRequest(admission=api.Admission()), Reason.NOT_SUPPORTED, "admission"),
-    "batching": (api.ExecuteRequest(batching=api.Batching()), Reason.NOT_SUPPORTED, "batching"),
     "a session by key": (
         api.ExecuteRequest(session=api.SessionSelector(key=api.SessionKey())),
         Reason.NOT_SUPPORTED,
@@ -226,12 +226,20 @@ async def test_what_is_not_honoured_is_refused(case: str) -> None:
         assert [item.path for item in error.violations] == [path]
 
 
-async def test_batching_is_refused_on_attach_too() -> None:
-    async with serving(Scripted()) as sidecar:
-        error = await refusal(
-            Stream(sidecar.stub.Attach(api.AttachRequest(run_id="r", batching=api.Batching()))).rest()
-        )
-        assert error.reason is Reason.NOT_SUPPORTED
+async def test_batches_are_granted_to_who_asks() -> None:
+    async with serving(Scripted(fifty)) as sidecar:
+        assert (await sidecar.stub.Describe(api.DescribeRequest())).batching
+        messages = await sidecar.execute(api.ExecuteRequest(run_id="r", batching=api.Batching()))
+        assert [kind for kind in kinds(messages) if kind != "batch"] == ["started", "result"]
+        single = await sidecar.execute(api.ExecuteRequest(run_id="r"))
+        assert len(single) == 52, "nothing changes for a reader that did not ask"
+        assert [event for message in messages for event in unroll(message)] == single
+        for after in range(53):
+            request = api.AttachRequest(run_id="r", after_sequence=after, batching=api.Batching())
+            messages = await Stream(sidecar.stub.Attach(request), after).rest()
+            # In the middle of what was one batch, too; at the end the result comes again.
+            assert [event for message in messages for event in unroll(message)] == single[min(after, 51) :]
+            assert len(messages) == (2 if after < 51 else 1) + (not after)
 
 
 async def test_missing_capabilities_are_named_even_unknown_ones() -> None:

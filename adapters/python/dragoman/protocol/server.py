@@ -30,6 +30,7 @@ from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.private import hold_socket_path
+from dragoman.protocol.wire import join
 from dragoman.v1 import event_pb2
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -197,12 +198,15 @@ async def write_event(context: Context, data: bytes) -> None:
         raise PeerGoneError from error
 
 
-async def stream_events(context: Context, reader: EventReader, *, ended_early: asyncio.Event | None = None) -> None:
+async def stream_events(
+    context: Context, reader: EventReader, *, batching: bool = False, ended_early: asyncio.Event | None = None
+) -> None:
     """Write what ``reader`` hands out, until the run is over.
 
     Args:
         context: the RPC.
         reader: the place in the run. Closed when this returns or raises.
+        batching: whether the caller takes several events in one message: those that are ready at the same time.
         ended_early: set by the server when it drains.
 
     Raises:
@@ -217,7 +221,7 @@ async def stream_events(context: Context, reader: EventReader, *, ended_early: a
     stop = ended_early or asyncio.Event()
     watchers = [asyncio.create_task(reader.dropped.wait()), asyncio.create_task(stop.wait())]
     written = _Written(reader.last_sequence)
-    pump = asyncio.create_task(_pump(context, reader, written))
+    pump = asyncio.create_task(_pump(context, reader, written, batching=batching))
     try:
         await asyncio.wait([pump, *watchers], return_when=asyncio.FIRST_COMPLETED)
         if pump.done():
@@ -255,27 +259,28 @@ class _Written:
     """How far a stream got: less far than its reader, which hands out many events at once."""
 
     before: int
-    """The last sequence before ``events``."""
-    events: Sequence[bytes] = ()
+    """The last sequence before ``messages``."""
+    messages: Sequence[bytes] = ()
     count: int = 0
-    """How many of ``events`` were written."""
+    """How many of ``messages`` were written."""
 
     def last_sequence(self) -> int:
-        """Return the last sequence that was written. Events are looked into only here, when a stream ends early."""
-        for data in reversed(self.events[: self.count]):
+        """Return the last sequence that was written. Messages are looked into only here, when a stream ends early."""
+        for data in reversed(self.messages[: self.count]):
             event = event_pb2.AgentEvent.FromString(data)
             if event.sequence or event.HasField("gap"):
                 return event.sequence or event.gap.to_sequence
         return self.before
 
 
-async def _pump(context: Context, reader: EventReader, written: _Written) -> None:
+async def _pump(context: Context, reader: EventReader, written: _Written, *, batching: bool) -> None:
     while True:
         written.before, written.count = reader.last_sequence, 0
-        written.events = await reader.read()
-        if not written.events:
+        events = await reader.read()
+        if not events:
             return
-        for data in written.events:
+        written.messages = join(events) if batching and len(events) > 1 else events
+        for data in written.messages:
             await write_event(context, data)
             written.count += 1
 

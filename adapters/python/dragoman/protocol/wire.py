@@ -54,6 +54,14 @@ NEVER_BATCHED = frozenset(
 """Field numbers of bodies that a batch never carries."""
 
 
+_BATCHED = frozenset(KIND_BY_FIELD[field] for field in KIND_BY_FIELD.keys() - NEVER_BATCHED)
+_LARGE_BYTES = MAX_BATCH_BYTES // 2
+_HEAD_BYTES = 16
+"""More than what a batch has before its events: its sequence, and tag and length of its body."""
+_PART_BYTES = 4
+"""Tag and length of an event in a batch, at most: no event there has 2 MiB."""
+
+
 class MalformedEventError(ValueError):
     """The bytes are not an ``AgentEvent``."""
 
@@ -106,31 +114,52 @@ def _encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def join(events: Iterable[bytes]) -> bytes:
-    """Make one batch event of serialized events, in order. Bytes are moved, nothing is written anew.
+def join(events: Iterable[bytes]) -> list[bytes]:
+    """Return messages with these events, in order: neighbours that may share a batch as one, the others as they are.
+
+    Bytes are moved, nothing is written anew.
+
+    Args:
+        events: serialized events.
 
     Raises:
-        ValueError: nothing to join, an event without sequence or of a kind that is never batched, sequences
-            that do not follow one another, or more than 256 KiB.
+        MalformedEventError: one of them is not an ``AgentEvent``.
     """
-    last = 0
+    messages: list[bytes] = []
+    waiting: list[bytes] = []
+    size, last = 0, 0
+    for data in events:
+        sequence = _sequence_in_batch(data)
+        part_bytes = len(data) + _PART_BYTES
+        if waiting and (sequence != last + 1 or size + part_bytes > MAX_BATCH_BYTES):
+            messages.append(_message(waiting, last))
+            waiting = []
+        if not sequence:
+            messages.append(data)
+            continue
+        size = size + part_bytes if waiting else _HEAD_BYTES + part_bytes
+        waiting.append(data)
+        last = sequence
+    if waiting:
+        messages.append(_message(waiting, last))
+    return messages
+
+
+def _sequence_in_batch(data: bytes) -> int:
+    """Return the sequence of an event that may be in a batch; 0 if it may not, or is too large to gain by it."""
+    if len(data) > _LARGE_BYTES:
+        return 0
+    event = _parse(data)
+    return event.sequence if event.WhichOneof("body") in _BATCHED else 0
+
+
+def _message(events: list[bytes], last: int) -> bytes:
+    if len(events) == 1:
+        return events[0]
     parts = bytearray()
     for data in events:
-        sequence, field = peek(data)
-        if field in NEVER_BATCHED:
-            raise ValueError(f"{KIND_BY_FIELD[field]} is never batched")
-        if not sequence:
-            raise ValueError("an event without sequence is never batched")
-        if last and sequence != last + 1:
-            raise ValueError(f"sequence {sequence} after {last} in a batch")
-        last = sequence
         parts += b"\x0a" + _encode_varint(len(data)) + data
-    if not last:
-        raise ValueError("a batch has events")
-    head = b"\x09" + struct.pack("<Q", last) + _encode_varint(BATCH << 3 | 2) + _encode_varint(len(parts))
-    if len(head) + len(parts) > MAX_BATCH_BYTES:
-        raise ValueError("a batch has at most 256 KiB")
-    return head + bytes(parts)
+    return b"\x09" + struct.pack("<Q", last) + _encode_varint(BATCH << 3 | 2) + _encode_varint(len(parts)) + parts
 
 
 def split(data: bytes) -> list[bytes]:

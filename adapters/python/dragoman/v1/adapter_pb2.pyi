@@ -252,6 +252,7 @@ class DescribeResponse(google.protobuf.message.Message):
     CONFIG_SCHEMA_JSON_FIELD_NUMBER: builtins.int
     CONFIGURATION_DOC_FIELD_NUMBER: builtins.int
     PID_FIELD_NUMBER: builtins.int
+    BATCHING_FIELD_NUMBER: builtins.int
     adapter: builtins.str
     """The type: `[a-z][a-z0-9_]*`, unique across a router."""
     label: builtins.str
@@ -272,6 +273,8 @@ class DescribeResponse(google.protobuf.message.Message):
     """The adapter's process ID on its machine, for debugging. A router on the same machine checks it when the
     connection is lost, to learn at once that the process is dead. Absent if the adapter is not a process of its own.
     """
+    batching: builtins.bool
+    """Whether the adapter grants `batching`. A router grants it itself, whatever the adapter says here."""
     @property
     def aliases(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Alternative names, e.g. from other systems ("claude_local"). Unique across a router. At most 32, of 128 bytes
@@ -300,9 +303,10 @@ class DescribeResponse(google.protobuf.message.Message):
         config_schema_json: builtins.str = ...,
         configuration_doc: builtins.str = ...,
         pid: builtins.int | None = ...,
+        batching: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_pid", b"_pid", "capabilities", b"capabilities", "pid", b"pid"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_pid", b"_pid", "adapter", b"adapter", "aliases", b"aliases", "capabilities", b"capabilities", "config_schema_json", b"config_schema_json", "configuration_doc", b"configuration_doc", "instance_id", b"instance_id", "label", b"label", "models", b"models", "pid", b"pid", "revision", b"revision", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_pid", b"_pid", "adapter", b"adapter", "aliases", b"aliases", "batching", b"batching", "capabilities", b"capabilities", "config_schema_json", b"config_schema_json", "configuration_doc", b"configuration_doc", "instance_id", b"instance_id", "label", b"label", "models", b"models", "pid", b"pid", "revision", b"revision", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_pid", b"_pid"]) -> typing.Literal["pid"] | None: ...
 
 Global___DescribeResponse: typing_extensions.TypeAlias = DescribeResponse
@@ -1443,14 +1447,19 @@ Global___Admission: typing_extensions.TypeAlias = Admission
 
 @typing.final
 class Batching(google.protobuf.message.Message):
-    """Batching allows several events in one message. No server supports it yet: NOT_SUPPORTED."""
+    """Batching allows several events in one message, see Batch. A server that does not support it rejects the call with
+    NOT_SUPPORTED and the field `batching`; the same call without it is then as good. Support permits single events too,
+    and a reader that joins anywhere gets the events after its sequence, however they were batched for others.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MAX_DELAY_FIELD_NUMBER: builtins.int
     @property
     def max_delay(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the server may delay an event. Absent: 5 ms."""
+        """How long the server may delay an event so that others join it. Absent: 5 ms. A server need not delay any: those of
+        this project send together what is ready at the same time.
+        """
 
     def __init__(
         self,

@@ -1313,7 +1313,7 @@ class AgentEvent(google.protobuf.message.Message):
 
     @property
     def batch(self) -> Global___Batch:
-        """Several events in one message, for callers that requested it."""
+        """Several events in one message, for callers that set `batching`."""
 
     @property
     def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
@@ -2732,8 +2732,10 @@ Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 
 @typing.final
 class Batch(google.protobuf.message.Message):
-    """Batch carries several events in one message. Its sequence is the last one's. Never nested, at most 256 KiB,
-    and never with started, session, state, input_request, input_resolved, attempt_ended, gap or result.
+    """Batch carries several events in one message. Its sequence is the last one's. Never empty, never nested, at most
+    256 KiB as a whole, and never with an ephemeral event, started, session, state, input_request, input_resolved,
+    attempt_ended, gap or result. It means what its events mean one after the other: readers that requested batches
+    unroll them; a router may split them and form others.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -2741,7 +2743,7 @@ class Batch(google.protobuf.message.Message):
     EVENTS_FIELD_NUMBER: builtins.int
     @property
     def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AgentEvent]:
-        """The events, each with its own sequence."""
+        """The events, each with its own sequence, which are consecutive."""
 
     def __init__(
         self,

@@ -79,6 +79,7 @@ class AdapterServicer:
             config_schema_json=json.dumps(described_schema(info)),
             configuration_doc=info.configuration_doc,
             pid=os.getpid(),
+            batching=True,
         )
         for model in info.models:
             response.models.add(id=model.id, label=model.label, is_default=model.is_default)
@@ -131,13 +132,12 @@ class AdapterServicer:
         structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
         with _keeping_alive(run):
             await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
-            await self._stream(run, context, run.event_buffer.reader(run.first_sequence - 1, holds=True))
+            reader = run.event_buffer.reader(run.first_sequence - 1, holds=True)
+            await self._stream(run, context, reader, batching=request.HasField("batching"))
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:  # noqa: N802
         """Follow a run."""
         _check_name(self.info, request.adapter)
-        if request.HasField("batching"):
-            raise not_supported("batching", "batches are not made here")
         run = self._runs.find(request.run_id)
         structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
         try:
@@ -152,7 +152,7 @@ class AdapterServicer:
                 {"last_sequence": str(error.last_sequence)},
             ) from error
         with _keeping_alive(run) if request.hold else contextlib.nullcontext():
-            await self._stream(run, context, reader)
+            await self._stream(run, context, reader, batching=request.HasField("batching"))
 
     async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:  # noqa: N802
         """Stop a run and say how it ended."""
@@ -225,8 +225,8 @@ class AdapterServicer:
         log.info("run ended", outcome=outcome, sequence=run.result_sequence)
         self._runs.retire(run)
 
-    async def _stream(self, run: Run, context: Context, reader: Reader) -> None:
-        work = stream_events(context, reader, ended_early=self._streams_end)
+    async def _stream(self, run: Run, context: Context, reader: Reader, *, batching: bool) -> None:
+        work = stream_events(context, reader, batching=batching, ended_early=self._streams_end)
         stream = asyncio.get_running_loop().create_task(work, name=f"stream {run.run_id}")
         self._streams.add(stream)
         stream.add_done_callback(self._streams.discard)
@@ -264,8 +264,6 @@ def _refuse_unsupported(info: AdapterInfo, request: pb.ExecuteRequest) -> None:
         raise not_supported("fallback", "adapters do not fall back; ask a router that does")
     if request.HasField("admission"):
         raise not_supported("admission", "adapters have no places to wait for; ask a router")
-    if request.HasField("batching"):
-        raise not_supported("batching", "batches are not made here")
     selector = request.session.WhichOneof("selector") if request.HasField("session") else None
     if selector in {"key", "resume_run_id"}:
         raise not_supported(f"session.{selector}", "sessions are stored by routers; give session.handle")
