@@ -1,4 +1,4 @@
-"""Programs that call as somebody else: as the user nobody, or from beneath a run."""
+"""Programs that call as another user, one without rights, or from beneath a run."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.callers import MARKER
 
-NOBODY = 65534
+OTHER_USER = 65534
 PATIENCE_S = 60.0
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -72,10 +72,10 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
     os.waitpid(child, 0)
     caller.sendall(data)
     caller.settimeout(10)
-    told = b""
-    while b"grpc-status" not in told and (piece := caller.recv(65536)):
-        told += piece
-print(told)
+    answer = b""
+    while b"grpc-status" not in answer and (piece := caller.recv(65536)):
+        answer += piece
+print(answer)
 """
 """Calls over a connection that a child opened, which has ended since."""
 
@@ -154,7 +154,7 @@ async def call(
     program, arguments = CALL, [address, method, json.dumps(list((metadata or {}).items())), str(count)]
     if bare:
         program, arguments = BENEATH, [sys.executable, "-c", CALL.replace("BECOME", BECOME), "0", *arguments]
-    return [tuple(told) for told in json.loads(await run(program, *arguments, user=user, env=env))]
+    return [tuple(answer) for answer in json.loads(await run(program, *arguments, user=user, env=env))]
 
 
 async def call_from_a_run(address: str, method: str, **how: Any) -> list[tuple[str, str, str]]:

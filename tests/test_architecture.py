@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adapters.*": {"v1", "protocol", "sdk"},
     "cli": {"v1", "protocol", "guard", "sdk", "router", "client", "testkit"},
 }
-"""What each part may import of the others. An adapter never imports another, and nobody imports an adapter: built-in
+"""What each part may import of the others. An adapter never imports another, and no part imports an adapter: built-in
 ones come in by an entry point, like a stranger's."""
 
 MAY_IMPORT_IN_SDK: dict[str, set[str]] = {

@@ -23,7 +23,7 @@ from dragoman.protocol.server import Context, DragomanServer, service_handler
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc
 
-from tests.strangers import CALL_AND_LEAVE, CALL_OVER_ANOTHERS, NOBODY, call, call_from_a_run, needs_root, run
+from tests.strangers import CALL_AND_LEAVE, CALL_OVER_ANOTHERS, OTHER_USER, call, call_from_a_run, needs_root, run
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AdapterService"]
 DETECT = "/dragoman.v1.AdapterService/Detect"
@@ -110,7 +110,7 @@ async def test_our_own_channels_find_the_token() -> None:
 @needs_root
 async def test_another_user_gets_nothing_over_tcp() -> None:
     async with serving("127.0.0.1:0") as (service, address):
-        ((code, _, _),) = await call(address, DETECT, user=NOBODY)
+        ((code, _, _),) = await call(address, DETECT, user=OTHER_USER)
         assert code == "UNAUTHENTICATED"
         assert service.calls == 0
 
@@ -119,7 +119,7 @@ async def test_another_user_gets_nothing_over_tcp() -> None:
 async def test_another_user_cannot_open_a_unix_socket(folder: Path) -> None:
     folder.chmod(0o755)
     async with serving(f"unix:{folder}/s") as (service, address):
-        ((code, _, _),) = await call(address, DETECT, user=NOBODY)
+        ((code, _, _),) = await call(address, DETECT, user=OTHER_USER)
         assert code == "UNAVAILABLE"
         assert service.calls == 0
 
@@ -130,9 +130,9 @@ async def test_another_user_is_not_answered_on_a_socket_that_was_opened_to_all(f
     async with serving(f"unix:{folder}/s") as (service, address):
         (folder / "s").chmod(0o666)
         assert await call(address, DETECT) == [("OK", "", "")]
-        refused = await call(address, DETECT, user=NOBODY, count=20)
+        refused = await call(address, DETECT, user=OTHER_USER, count=20)
         assert {(code, reason) for code, reason, _ in refused} == {("PERMISSION_DENIED", "CALLER_REFUSED")}
-        assert {code for code, _, _ in await call(address, HEALTH, user=NOBODY)} == {"PERMISSION_DENIED"}
+        assert {code for code, _, _ in await call(address, HEALTH, user=OTHER_USER)} == {"PERMISSION_DENIED"}
         assert service.calls == 1
 
 

@@ -22,7 +22,7 @@ from dragoman.protocol.private import (
     read_token,
 )
 
-from tests.strangers import NOBODY, listener, needs_root
+from tests.strangers import OTHER_USER, listener, needs_root
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_default_address_is_in_the_users_own_directory(folder: Path, monkeyp
 @needs_root
 def test_the_runtime_directory_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``su`` leaves the variable as it was."""
-    os.chown(folder, NOBODY, NOBODY)
+    os.chown(folder, OTHER_USER, OTHER_USER)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     assert default_address() == f"unix:{folder}/state/dragoman/run/router.sock"
 
@@ -117,12 +117,15 @@ def test_a_lock_that_is_a_link_is_not_followed(folder: Path) -> None:
 @needs_root
 def test_the_lock_and_the_directory_of_another_user_are_not_believed(folder: Path) -> None:
     (folder / "s.lock").touch()
-    os.chown(folder / "s.lock", NOBODY, NOBODY)
-    with pytest.raises(AddressError, match=f"no lock file of yours .uid {NOBODY}"), hold_socket_path(f"{folder}/s"):
+    os.chown(folder / "s.lock", OTHER_USER, OTHER_USER)
+    with (
+        pytest.raises(AddressError, match=f"no lock file of yours .uid {OTHER_USER}"),
+        hold_socket_path(f"{folder}/s"),
+    ):
         pass
     (folder / "theirs").mkdir()
-    os.chown(folder / "theirs", NOBODY, NOBODY)
-    with pytest.raises(AddressError, match=f"belongs to uid {NOBODY}"), hold_socket_path(f"{folder}/theirs/s"):
+    os.chown(folder / "theirs", OTHER_USER, OTHER_USER)
+    with pytest.raises(AddressError, match=f"belongs to uid {OTHER_USER}"), hold_socket_path(f"{folder}/theirs/s"):
         pass
 
 
@@ -165,23 +168,23 @@ async def test_requests_do_not_go_to_another_machine_where_they_must_not() -> No
 async def test_a_socket_of_another_user_is_not_dialed(folder: Path) -> None:
     """Squatted in a shared directory, or in one of theirs."""
     folder.chmod(0o1777)
-    async with listener(folder / "s", user=NOBODY):
+    async with listener(folder / "s", user=OTHER_USER):
         with pytest.raises(DragomanError, match=r"other users can write to|belongs to uid"):
             open_channel(f"unix:{folder}/s", [])
         folder.chmod(0o755)
-        with pytest.raises(DragomanError, match=f"belongs to uid {NOBODY}"):
+        with pytest.raises(DragomanError, match=f"belongs to uid {OTHER_USER}"):
             open_channel(f"unix:{folder}/s", [])
         # Who created the socket does not matter: what counts is who listens.
         os.chown(folder / "s", 0, 0)
-        with pytest.raises(DragomanError, match=f"run by uid {NOBODY}"):
+        with pytest.raises(DragomanError, match=f"run by uid {OTHER_USER}"):
             open_channel(f"unix:{folder}/s", [])
 
 
 @needs_root
 async def test_a_port_of_another_user_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     make_token()
-    async with listener("tcp", user=NOBODY) as port:
-        with pytest.raises(DragomanError, match=f"run by uid {NOBODY}"):
+    async with listener("tcp", user=OTHER_USER) as port:
+        with pytest.raises(DragomanError, match=f"run by uid {OTHER_USER}"):
             open_channel(f"127.0.0.1:{port}", [])
         address = f"127.0.0.1:{port}"
         monkeypatch.setenv("DRAGOMAN_TOKEN", "a-token-that-was-given-for-it")
@@ -191,12 +194,12 @@ async def test_a_port_of_another_user_gets_no_token(monkeypatch: pytest.MonkeyPa
 @needs_root
 async def test_a_port_that_another_user_took_meanwhile_gets_no_token() -> None:
     make_token()
-    async with listener("tcp", user=NOBODY) as port:
+    async with listener("tcp", user=OTHER_USER) as port:
         pass
     channel = open_channel(f"127.0.0.1:{port}", [])
-    async with listener(f"tcp:{port}", user=NOBODY):
+    async with listener(f"tcp:{port}", user=OTHER_USER):
         method: Any = channel.unary_unary("/a/b")
-        with pytest.raises(DragomanError, match=f"run by uid {NOBODY}"):
+        with pytest.raises(DragomanError, match=f"run by uid {OTHER_USER}"):
             method(b"")
     await channel.close()
 
@@ -249,8 +252,8 @@ def test_a_directory_becomes_private_but_not_one_that_is_meant_for_all(folder: P
 def test_a_directory_of_another_user_or_in_one_is_not_private(folder: Path) -> None:
     theirs = folder / "theirs"
     (theirs / "mine").mkdir(parents=True)
-    os.chown(theirs, NOBODY, NOBODY)
+    os.chown(theirs, OTHER_USER, OTHER_USER)
     for path in (theirs, theirs / "mine"):
-        with pytest.raises(AddressError, match=f"theirs belongs to uid {NOBODY}"):
+        with pytest.raises(AddressError, match=f"theirs belongs to uid {OTHER_USER}"):
             make_private_directory(path)
     assert theirs.stat().st_mode & 0o777 == 0o755

@@ -1,4 +1,4 @@
-"""When a caller of Execute is told that there is a run: once it is accepted, and never for a call that is refused."""
+"""Execute announces a run only once it is accepted, and never for a call that is rejected."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ async def metadata(call: object) -> list[str]:
     return [key for key, _value in await call.initial_metadata() or ()]  # type: ignore[attr-defined] # a grpc call
 
 
-async def test_a_refused_call_was_never_told_to_be_a_run(folder: Path) -> None:
+async def test_a_rejected_call_never_announces_a_run(folder: Path) -> None:
     address = f"unix:{folder}/a.sock"
     async with (
         serving(Sidecar(), address),
@@ -31,7 +31,7 @@ async def test_a_refused_call_was_never_told_to_be_a_run(folder: Path) -> None:
         unknown = caller.execute("fakee")
         assert RUN_ID_METADATA_KEY not in await metadata(unknown.call)
         stream = caller.execute("fake", "(silent)", run_id="r")
-        assert await stream.run_id() == "r", "accepted, though nothing was told yet"
+        assert await stream.run_id() == "r", "accepted, before its first event"
         stream.cancel()
 
 
@@ -77,9 +77,9 @@ async def test_a_run_that_waits_for_a_place_is_accepted(folder: Path) -> None:
         waiting.admission.longest_wait.FromSeconds(60)
         call = caller.adapter.Execute(waiting)
         assert RUN_ID_METADATA_KEY in await metadata(call)
-        first_told = await call.read()
-        assert isinstance(first_told, event_pb2.AgentEvent)
-        assert first_told.state.phase == event_pb2.RUN_PHASE_QUEUED
+        first_event = await call.read()
+        assert isinstance(first_event, event_pb2.AgentEvent)
+        assert first_event.state.phase == event_pb2.RUN_PHASE_QUEUED
         sidecar.open("g")
         assert kinds(await first.rest()) == ["result"]
         call.cancel()

@@ -23,7 +23,7 @@ __all__ = ["run_log"]
 
 AUTH = event_pb2.FAILURE_KIND_AUTH_REQUIRED
 UPSTREAM = event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE
-TOLD = [event_pb2.FEATURE_TOOL_START, event_pb2.FEATURE_PROMPT]
+REPORTED = [event_pb2.FEATURE_TOOL_START, event_pb2.FEATURE_PROMPT]
 FAILS = [{"failed": "AUTH_REQUIRED"}]
 WORKS = ["b", {"end": "SUCCEEDED"}]
 
@@ -32,7 +32,7 @@ WORKS = ["b", {"end": "SUCCEEDED"}]
 async def among(
     folder: Path,
     types: Sequence[str] = ("one", "two", "three"),
-    features: Any = TOLD,
+    features: Any = REPORTED,
     schema: str = "",
     **fields: Any,
 ) -> AsyncIterator[tuple[Caller, dict[str, Sidecar]]]:
@@ -53,11 +53,11 @@ def request(
     scripts: Any, *chain: str, run_id: str = "r", on: Sequence[Any] = (AUTH,), **fields: Any
 ) -> pb.ExecuteRequest:
     """Return a request whose adapters do these things; ``chain`` may follow the first."""
-    made = pb.ExecuteRequest(run_id=run_id, adapter=next(iter(scripts)), prompt=json.dumps(scripts), **fields)
+    execute = pb.ExecuteRequest(run_id=run_id, adapter=next(iter(scripts)), prompt=json.dumps(scripts), **fields)
     if chain:
-        made.fallback.adapters.extend(chain)
-        made.fallback.on.extend(on)
-    return made
+        execute.fallback.adapters.extend(chain)
+        execute.fallback.on.extend(on)
+    return execute
 
 
 async def run_to_end(caller: Caller, asked: pb.ExecuteRequest) -> list[event_pb2.AgentEvent]:
@@ -127,19 +127,19 @@ async def test_only_what_the_request_names_is_followed_and_never_what_had_effect
         assert bool(sidecars["two"].requests("Execute")) is follows
 
 
-async def test_an_adapter_that_does_not_tell_of_tools_may_have_called_them(folder: Path) -> None:
+async def test_an_adapter_that_does_not_report_tools_may_have_called_them(folder: Path) -> None:
     async with among(folder, ("one", "two"), features=()) as (caller, sidecars):
         asked = request({"one": [[{"running": True}, *FAILS]], "two": [WORKS]}, "two")
         assert durable(await run_to_end(caller, asked)) == ["started", "state", "result"]
         assert not sidecars["two"].requests("Execute")
 
 
-async def test_who_refuses_is_passed_over_and_if_nobody_is_left_the_last_result_counts(
+async def test_an_adapter_that_rejects_is_skipped_and_without_another_the_last_result_counts(
     folder: Path, run_log: str
 ) -> None:
     async with among(folder, run_log=run_log) as (caller, sidecars):
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
-        chain = ("nobody", "two", "three")
+        chain = ("unknown", "two", "three")
         events = await run_to_end(caller, request({"one": [FAILS], "two": refuses, "three": [WORKS]}, *chain))
         assert durable(events) == ["started", "attempt_ended", "started", "text:b", "result"]
         assert notices(events) == ["fallback_unknown", "fallback_refused", "fallback_refused"]
@@ -171,7 +171,7 @@ CLOSED = '{"properties": {"maxTurns": {}}, "additionalProperties": false}'
 
 async def test_settings_that_the_next_adapter_does_not_know_are_refused_before_the_run(folder: Path) -> None:
     async with among(folder, schema=CLOSED) as (caller, sidecars):
-        asked = request({"one": [FAILS], "two": [FAILS], "three": [WORKS]}, "nobody", "two", "three")
+        asked = request({"one": [FAILS], "two": [FAILS], "three": [WORKS]}, "unknown", "two", "three")
         asked.config.update({"maxTurns": 3, "of": "one", "command": "/one"})
         error = await Stream(caller.adapter.Execute(asked)).error()
         assert error.reason is Reason.INVALID_REQUEST
@@ -188,7 +188,7 @@ async def test_settings_that_the_next_adapter_does_not_know_are_refused_before_t
         assert (dict(second.config), dict(third.config)) == ({}, {"maxTurns": 3})
 
 
-async def test_an_adapter_that_has_not_said_what_it_knows_is_asked_when_its_turn_comes(folder: Path) -> None:
+async def test_an_adapter_not_yet_described_is_asked_when_its_turn_comes(folder: Path) -> None:
     named = [manifest(folder, name, env={"SIDECAR_SCHEMA": CLOSED}) for name in ("one", "two")]
     async with routing(config(folder, manifests=tuple(named))) as (_router, caller):
         asked = request({"one": [FAILS], "two": [WORKS]}, "two")
@@ -220,14 +220,14 @@ async def test_a_run_that_waits_for_the_next_after_one_refused_is_cancelled_ther
 
 async def test_if_none_is_there_the_result_is_the_adapters_own(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
-        events = await run_to_end(caller, request({"one": [FAILS]}, "nobody"))
+        events = await run_to_end(caller, request({"one": [FAILS]}, "unknown"))
         assert durable(events) == ["started", "result"]
         assert events[-1].origin == event_pb2.EVENT_ORIGIN_AGENT
 
 
 async def test_nothing_follows_a_cancel(folder: Path) -> None:
     async with among(folder, ("one", "two")) as (caller, sidecars):
-        first = [{"deaf": "g"}, {"gate": "g"}, *FAILS]  # it fails by itself while it is told to end
+        first = [{"deaf": "g"}, {"gate": "g"}, *FAILS]  # it fails by itself while it is being cancelled
         stream = Stream(caller.adapter.Execute(request({"one": [first], "two": [WORKS]}, "two")))
         await stream.until("started")
         answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
@@ -396,7 +396,7 @@ async def test_if_none_takes_a_run_whose_first_adapter_is_kept_away_it_is_refuse
     async with among(folder) as (caller, _sidecars):
         await run_to_end(caller, request({"one": [FAILS]}, run_id="opens-it"))
         refuses = [[{"refuse": "INVALID_REQUEST"}]]
-        asked = request({"one": [WORKS], "two": refuses, "three": refuses}, "two", "nobody", "three")
+        asked = request({"one": [WORKS], "two": refuses, "three": refuses}, "two", "unknown", "three")
         error = await Stream(caller.adapter.Execute(asked)).error()
         assert (error.reason, error.metadata["adapter"]) == (Reason.BREAKER_OPEN, "one")
         assert error.retry_after_s
@@ -422,7 +422,7 @@ async def test_a_run_that_waits_after_one_that_is_kept_away_is_cancelled_there(f
         assert len(sidecars["three"].requests("Execute")) == 1
 
 
-async def test_a_login_that_was_mended_is_seen_when_it_is_looked_for(folder: Path) -> None:
+async def test_a_repaired_login_is_seen_by_the_next_detection(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, sidecars):
         await run_to_end(caller, request({"one": [FAILS]}))
         asked = request({"one": [WORKS]}, run_id="s")
@@ -449,7 +449,7 @@ async def test_an_adapter_that_is_full_refuses_or_lets_wait_as_the_caller_choose
         check_stream([queued, *await second.rest()])
 
 
-async def test_who_joins_a_run_that_waits_is_told_so_and_that_it_lives(
+async def test_a_reader_that_joins_a_waiting_run_gets_its_state_and_heartbeats(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.router.runs.notices._HEARTBEAT_S", 0.05)
@@ -524,7 +524,7 @@ async def test_another_agent_takes_a_task_over_only_between_runs_and_in_a_fresh_
         ({"admission": {"longest_wait": {"seconds": -1}}}, "admission.longest_wait"),
     ],
 )
-async def test_a_wish_that_cannot_be_is_refused(folder: Path, fields: dict[str, Any], path: str) -> None:
+async def test_an_impossible_fallback_is_rejected(folder: Path, fields: dict[str, Any], path: str) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
         error = await Stream(caller.adapter.Execute(request({"one": [WORKS]}, **fields))).error()
         assert error.reason is Reason.INVALID_REQUEST

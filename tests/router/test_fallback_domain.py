@@ -42,11 +42,11 @@ def failed(kind: pb.FailureKind.ValueType, **fields: Any) -> pb.Result:
 
 
 def event(kind: str, sequence: int, attempt: int) -> pb.AgentEvent:
-    made = pb.AgentEvent(sequence=sequence, attempt=attempt, run_id="r")
-    getattr(made, kind).SetInParent()
+    message = pb.AgentEvent(sequence=sequence, attempt=attempt, run_id="r")
+    getattr(message, kind).SetInParent()
     if kind == "input_request":
-        made.input_request.id = str(sequence)
-    return made
+        message.input_request.id = str(sequence)
+    return message
 
 
 # A question is answered or dropped before its attempt ends; that is another test's.
@@ -70,13 +70,13 @@ def test_whatever_attempts_do_their_stream_is_in_order_and_nothing_follows_effec
         assert not is_over
         course.begin()
         for kind in ("started", *kinds):
-            made = event(kind, record.last_sequence + 1, record.attempt + (kind == "started"))
-            assert record.accept(made, made.ByteSize(), now)
-            course.observe(made, kind)
-            checker.observe(made)
+            message = event(kind, record.last_sequence + 1, record.attempt + (kind == "started"))
+            assert record.accept(message, message.ByteSize(), now)
+            course.observe(message, kind)
+            checker.observe(message)
         result = failed(failure)
-        made = pb.AgentEvent(sequence=record.last_sequence + 1, attempt=record.attempt, run_id="r", result=result)
-        assert record.validator.would_accept(made, "result", 10)
+        message = pb.AgentEvent(sequence=record.last_sequence + 1, attempt=record.attempt, run_id="r", result=result)
+        assert record.validator.would_accept(message, "result", 10)
         follower = None
         step = course.after(course.failed(result), 0.5)
         assert course.may_continue(result) is not isinstance(step, End)
@@ -87,8 +87,8 @@ def test_whatever_attempts_do_their_stream_is_in_order_and_nothing_follows_effec
             assert after or not set(kinds) & EFFECTS
             course.history, follower = step.history.moved(), step.adapter
         if follower is None:
-            record.accept(made, 10, now)
-            checker.observe(made)
+            record.accept(message, 10, now)
+            checker.observe(message)
             is_over = True
             break
         _sequence, data = record.end_attempt(attempt_ended(result, follower, "why"), now)
@@ -109,7 +109,7 @@ def test_nothing_follows_effects(kind: str) -> None:
     assert course.may_continue(failed(AUTH))
 
 
-def test_what_nobody_saw_may_have_been_effects() -> None:
+def test_an_attempt_without_observed_events_may_have_had_effects() -> None:
     course = Course(Rules(api.Fallback(adapters=["b"], on=[AUTH])))
     course.assume_effects()
     assert not course.may_continue(failed(AUTH))
@@ -153,7 +153,7 @@ def test_the_next_request_is_the_same_task_in_the_same_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "session", "is_said"),
+    ("task", "session", "has_reason"),
     [
         ("", {}, False),
         ("t", {}, True),
@@ -163,13 +163,13 @@ def test_the_next_request_is_the_same_task_in_the_same_place() -> None:
         ("t", {"fresh": True, "reason": "the session is 80 hours old"}, True),
     ],
 )
-def test_why_the_next_session_is_fresh_is_said_where_another_may_have_been_meant(
-    task: str, session: dict[str, Any], is_said: bool
+def test_a_fresh_session_has_its_reason_where_another_may_have_been_meant(
+    task: str, session: dict[str, Any], has_reason: bool
 ) -> None:
     request = api.ExecuteRequest(adapter="one", task_key=task, session=api.SessionSelector(**session))
     following = fallback_request(request, "b", "b", "", api.Fallback(adapters=["b"]))
-    assert following.HasField("session") == is_said
-    assert (following.session.fresh, "fell back from 'one'" in following.session.reason) == (is_said, is_said)
+    assert following.HasField("session") == has_reason
+    assert (following.session.fresh, "fell back from 'one'" in following.session.reason) == (has_reason, has_reason)
 
 
 @pytest.mark.parametrize("name", ["b", "c"])
@@ -258,18 +258,18 @@ def test_a_policy_for_another_adapter_is_looked_at_too(policy: Any, path: str | 
     assert (objection.path if objection is not None else None) == path
 
 
-NOBODY_ELSES = {
+NOT_THE_ADAPTERS = {
     *("UNSPECIFIED", "MODEL_REFUSED", "MAX_TURNS", "CONTEXT_OVERFLOW", "SESSION_LOST", "INVALID_CONFIG"),
     *("PERMISSION_DENIED", "ADAPTER_LOST", "WORKSPACE_FAILED", "INTERNAL", "TOOL_TIMEOUT", "OUTPUT_LIMIT"),
 }
-"""Failures of the task, the request or ourselves: another agent would meet them too, or nobody knows."""
+"""Failures of the task, the request or ourselves: another agent would meet them too, or the cause is unknown."""
 
 
 @pytest.mark.parametrize("kind", [name.removeprefix("FAILURE_KIND_") for name in pb.FailureKind.keys()])  # noqa: SIM118
 def test_another_agent_is_offered_for_what_it_may_not_have(kind: str) -> None:
     outcome = pb.OUTCOME_TIMED_OUT if kind.endswith("TIMEOUT") else pb.OUTCOME_FAILED
     result = pb.Result(outcome=outcome, failure=pb.Failure(kind=pb.FailureKind.Value(f"FAILURE_KIND_{kind}")))
-    assert needs_candidates(result) is (kind not in NOBODY_ELSES)
+    assert needs_candidates(result) is (kind not in NOT_THE_ADAPTERS)
     result.outcome = pb.OUTCOME_CANCELLED
     assert not needs_candidates(result)
 
@@ -314,13 +314,13 @@ def test_a_later_attempt_has_what_is_left_of_the_time(wall_s: float, passed_s: f
 
 
 @pytest.mark.parametrize(
-    ("told", "left"), [(60, 40), (20.5, 1), (0, 0), (-1, -1), ("60", "60"), (float("inf"), float("inf"))]
+    ("limit", "left"), [(60, 40), (20.5, 1), (0, 0), (-1, -1), ("60", "60"), (float("inf"), float("inf"))]
 )
 @pytest.mark.parametrize("where", ["config", "adapter_config"])
-def test_so_it_is_where_a_setting_bounds_it(where: str, told: Any, left: Any) -> None:
+def test_so_it_is_where_a_setting_bounds_it(where: str, limit: Any, left: Any) -> None:
     request = api.ExecuteRequest()
     settings = request.config if where == "config" else request.agent.adapter_config
-    settings.update({"timeoutSec": told, "graceSec": 3})
+    settings.update({"timeoutSec": limit, "graceSec": 3})
     following = with_remaining_time(request, 20.0)
     after = following.config if where == "config" else following.agent.adapter_config
     assert dict(after) == {"timeoutSec": left, "graceSec": 3}
@@ -331,16 +331,16 @@ def test_so_it_is_where_a_setting_bounds_it(where: str, told: Any, left: Any) ->
 
 def test_what_an_agent_tried_again_itself_is_not_tried_again_here() -> None:
     rules = Rules(api.Fallback(adapters=["two"], on=[UPSTREAM]), 2)
-    plain, said, told = failed(UPSTREAM), failed(UPSTREAM), failed(UPSTREAM, counters=pb.RunCounters(retries=3))
-    said.failure.agent_retried = True
-    steps = [next_step(rules, History(), Failed(result)) for result in (plain, said, told)]
+    plain, flagged, counted = failed(UPSTREAM), failed(UPSTREAM), failed(UPSTREAM, counters=pb.RunCounters(retries=3))
+    flagged.failure.agent_retried = True
+    steps = [next_step(rules, History(), Failed(result)) for result in (plain, flagged, counted)]
     assert [type(step) for step in steps] == [Retry, Fallback, Fallback], "another agent may do better"
 
 
 @pytest.mark.parametrize(
     ("counters", "follows"), [({"turns": 1}, True), ({"tool_calls": 1}, False), ({"file_changes": 1}, False)]
 )
-def test_what_a_result_counts_has_happened_though_no_event_told_it(counters: dict[str, int], follows: bool) -> None:
+def test_a_counter_of_the_result_counts_without_an_event_for_it(counters: dict[str, int], follows: bool) -> None:
     course = Course(Rules(api.Fallback(adapters=["two"], on=[AUTH]), 2))
     again, another = (failed(kind, counters=pb.RunCounters(**counters)) for kind in (UPSTREAM, AUTH))
     assert isinstance(course.after(Failed(again)), Retry) is follows

@@ -24,7 +24,7 @@ from dragoman.router.storage.writer import LoggedRun, Writer
 from dragoman.router.system import SystemClock
 from dragoman.v1 import event_pb2 as pb
 
-SCENE = RouterContext(
+CONTEXT = RouterContext(
     AdapterRegistry(),
     cast("Launcher", None),
     cast("DescriptionStore", None),
@@ -64,12 +64,12 @@ def event(sequence: int, **body: Any) -> bytes:
 
 def followed() -> tuple[Run, Marking, EventIntake]:
     record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
-    run = Run(record, cast("AdapterBackend", None), SCENE, RunHooks())
+    run = Run(record, cast("AdapterBackend", None), CONTEXT, RunHooks())
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
     marking = Marking(run)
     run.equip(ledger=RunLedger(cast("Writer", marking), cast("LoggedRun", marking)))
-    return run, marking, EventIntake(run, SCENE.clock)
+    return run, marking, EventIntake(run, CONTEXT.clock)
 
 
 def result(sequence: int) -> bytes:

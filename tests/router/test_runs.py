@@ -22,9 +22,9 @@ from tests.router.sidecar import Sidecar, serving
 
 def event(sequence: int, kind: str, run_id: str = "r", **envelope: Any) -> bytes:
     """Return an event with nothing in it."""
-    made = event_pb2.AgentEvent(**{"sequence": sequence, "run_id": run_id, "attempt": 1, **envelope})
-    getattr(made, kind).SetInParent()
-    return made.SerializeToString()
+    event = event_pb2.AgentEvent(**{"sequence": sequence, "run_id": run_id, "attempt": 1, **envelope})
+    getattr(event, kind).SetInParent()
+    return event.SerializeToString()
 
 
 ROUTER = event_pb2.EVENT_ORIGIN_ROUTER
@@ -34,7 +34,7 @@ GATED = ("a", {"gate": "g"}, "b", {"end": "SUCCEEDED"})
 
 
 async def happens(event: asyncio.Event) -> bool:
-    """Tell whether this happens soon; what does not happen cannot be waited for in a better way."""
+    """Return whether this happens within 0.3 s; there is no event to wait for that says it did not."""
     waiting = asyncio.ensure_future(event.wait())
     done, _ = await asyncio.wait({waiting}, timeout=0.3)
     waiting.cancel()
@@ -78,13 +78,13 @@ async def test_a_broken_link_is_followed_without_a_hole_or_a_repetition(folder: 
         first = await stream.until("text")
 
         await proxy.cut()
-        told = await stream.until("notice")
-        assert told[-1].notice.code == "adapter_stream_broken"
+        noticed = await stream.until("notice")
+        assert noticed[-1].notice.code == "adapter_stream_broken"
         sidecar.open("g")
         await proxy.restore()
         rest = await stream.rest()
 
-        assert sequences([*first, *told, *rest]) == [1, 2, 3, 4]
+        assert sequences([*first, *noticed, *rest]) == [1, 2, 3, 4]
         assert kinds(rest) == ["text:b", "result"]
         (attached,) = sidecar.requests("Attach")
         assert attached.after_sequence == 2
@@ -108,7 +108,7 @@ async def test_a_new_process_at_the_address_means_lost(folder: Path) -> None:
 
             assert events[-1].result.outcome == event_pb2.OUTCOME_LOST
             assert events[-1].sequence == 3
-            # The successor is not given somebody else's run, and takes the next one.
+            # The successor does not get the run of another instance; it gets the next one.
             assert successor.requests("Execute") == []
             assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}).rest()) == ["started", "result"]
 
@@ -147,7 +147,7 @@ async def test_an_adapter_that_forgot_the_run_means_lost(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "message"),
     [
         (["a", {"raw": event(6, "text").hex()}, {"gate": "never"}], "sequence 6 followed 2"),
         (["a", {"raw": event(1, "text").hex()}, {"gate": "never"}], "sequence 1 followed 2 in one stream"),
@@ -166,7 +166,7 @@ async def test_an_adapter_that_forgot_the_run_means_lost(folder: Path) -> None:
     ],
 )
 async def test_a_stream_against_the_contract_ends_the_run_and_calls_the_adapter_off(
-    folder: Path, steps: list[Any], told: str
+    folder: Path, steps: list[Any], message: str
 ) -> None:
     async with beside(folder) as (caller, sidecar):
         events = await caller.execute("fake", *steps, run_id="r").rest()
@@ -175,7 +175,7 @@ async def test_a_stream_against_the_contract_ends_the_run_and_calls_the_adapter_
         assert last.result.failure.kind == event_pb2.FAILURE_KIND_INTERNAL
         assert last.result.failure.code == "adapter_protocol_violation"
         assert not last.result.failure.retryable
-        assert told in last.result.failure.message
+        assert message in last.result.failure.message
         async with asyncio.timeout(PATIENCE_S):
             await sidecar.gate("called Cancel").wait()
         checker = OrderChecker()
@@ -260,7 +260,7 @@ async def test_a_run_whose_callers_are_gone_is_cancelled_after_its_time(folder: 
         assert sidecar.requests("Cancel")[0].reason == "no client is attached"
 
 
-async def test_a_holder_keeps_the_run_and_without_a_wish_it_ends_at_once(folder: Path) -> None:
+async def test_a_held_stream_keeps_the_run_and_without_hold_it_ends_at_once(folder: Path) -> None:
     async with beside(folder) as (caller, sidecar):
         stream = caller.execute("fake", *GATED, run_id="r")
         await stream.until("text")
@@ -281,7 +281,7 @@ async def test_a_holder_keeps_the_run_and_without_a_wish_it_ends_at_once(folder:
 
 
 async def test_a_slow_reader_is_dropped_and_the_others_go_on(folder: Path) -> None:
-    # In portions that the next one waits for: nobody but the reader that does not read is to be slow here.
+    # In portions that the next one waits for: only the reader that does not read may be slow here.
     portions = [({"gate": f"g{number}"}, {"flood": [4, 500_000]}) for number in range(15)]
     steps = ("a", *(step for portion in portions for step in portion), {"end": "SUCCEEDED"})
     async with beside(folder) as (caller, sidecar):
@@ -294,7 +294,7 @@ async def test_a_slow_reader_is_dropped_and_the_others_go_on(folder: Path) -> No
             sidecar.open(f"g{number}")
             seen += [await stream.next() for _ in range(4)]
 
-        # The reader that reads sees everything; the one that does not is told where it was.
+        # The reader that reads sees everything; the one that does not gets its last sequence.
         assert sequences([*seen, *await stream.rest()]) == list(range(3, 64))
         read: list[event_pb2.AgentEvent] = []
         error = None
@@ -308,9 +308,9 @@ async def test_a_slow_reader_is_dropped_and_the_others_go_on(folder: Path) -> No
         last = max(sequences(read))
         assert int(error.metadata["last_sequence"]) in {last - 1, last}  # type: ignore[attr-defined] # checked above
         rest = await caller.attach("r", after=last).rest()
-        told = [event for event in rest if event.WhichOneof("body") == "gap"]
+        gaps = [event for event in rest if event.WhichOneof("body") == "gap"]
         assert sequences(rest)[-1] == 63
-        assert all(event.gap.from_sequence == last + 1 for event in told)
+        assert all(event.gap.from_sequence == last + 1 for event in gaps)
 
 
 async def test_attach_replays_and_sends_pending_requests_again(folder: Path) -> None:
@@ -337,11 +337,13 @@ async def test_attach_past_the_end_and_to_nothing(folder: Path) -> None:
         ahead = await caller.attach("r", after=9).error()
         assert ahead.reason is Reason.SEQUENCE_AHEAD
         assert ahead.metadata["last_sequence"] == "2"
-        told = await caller.attach("r").rest()
-        assert kinds(told) == ["started", "result"]
-        assert await caller.attach("r", after=2).rest() == told[1:], "who joins at the end is told how it ended"
+        replayed = await caller.attach("r").rest()
+        assert kinds(replayed) == ["started", "result"]
+        assert await caller.attach("r", after=2).rest() == replayed[1:], (
+            "a reader that joins at the end gets the result"
+        )
         assert (await caller.attach("x").error()).reason is Reason.RUN_NOT_FOUND
-        # The adapter's own word, as it is named.
+        # The adapter answers itself, as it is named.
         error = await caller.attach("x", adapter="fake").error()
         assert error.reason is Reason.RUN_NOT_FOUND
         assert "the sidecar knows no run" in error.message
@@ -386,7 +388,7 @@ async def test_cancel_answers_with_how_the_run_ended(folder: Path) -> None:
         late = await caller.adapter.Cancel(pb.CancelRequest(run_id="s"), timeout=PATIENCE_S)
         assert late.outcome == event_pb2.OUTCOME_SUCCEEDED
         assert len(sidecar.requests("Cancel")) == 1
-        unknown = await failure(caller.adapter.Cancel(pb.CancelRequest(run_id="nobody")))
+        unknown = await failure(caller.adapter.Cancel(pb.CancelRequest(run_id="unknown")))
         assert unknown.reason is Reason.RUN_NOT_FOUND
         over = await failure(caller.adapter.Respond(pb.RespondRequest(run_id="s", request_id="q")))
         assert over.reason is Reason.RUN_FINISHED
@@ -484,8 +486,8 @@ async def test_a_grace_that_is_negative_is_refused_and_the_run_goes_on(folder: P
     async with beside(folder) as (caller, sidecar):
         stream = caller.execute("fake", *GATED, run_id="r")
         await stream.until("text")
-        wish = pb.CancelRequest(run_id="r", grace=duration_pb2.Duration(seconds=-20))
-        error = await failure(caller.adapter.Cancel(wish, timeout=PATIENCE_S))
+        cancel = pb.CancelRequest(run_id="r", grace=duration_pb2.Duration(seconds=-20))
+        error = await failure(caller.adapter.Cancel(cancel, timeout=PATIENCE_S))
         assert (error.reason, [violation.path for violation in error.violations]) == (
             Reason.INVALID_REQUEST,
             ["grace"],
@@ -503,7 +505,7 @@ async def test_a_page_of_runs_with_long_results_ends_early(folder: Path) -> None
         while not found or token:
             request = router_pb2.ListRunsRequest(page_token=token)
             page = await caller.router.ListRuns(request, timeout=PATIENCE_S)
-            assert page.ByteSize() < 4 * MIB, "what a gRPC client takes that was told nothing"
+            assert page.ByteSize() < 4 * MIB, "the default limit of a gRPC client"
             found += [run.run_id for run in page.runs]
             token = page.next_page_token
         assert found == [f"r{number}" for number in reversed(range(20))]
@@ -544,15 +546,15 @@ async def test_runs_are_listed_newest_first_in_pages(folder: Path) -> None:
         live.cancel()
 
 
-async def test_finished_runs_that_memory_has_forgotten_are_told_from_the_log(folder: Path) -> None:
+async def test_finished_runs_evicted_from_memory_are_read_from_the_log(folder: Path) -> None:
     async with beside(folder, max_retained_runs=2) as (caller, _sidecar):
-        told = [
+        streams = [
             await caller.execute("fake", "a", {"end": "SUCCEEDED"}, run_id=f"r{number}").rest() for number in range(4)
         ]
         for number in range(4):
             assert (await caller.run(f"r{number}")).run.run_id == f"r{number}"
-            assert await caller.attach(f"r{number}", 1).rest() == told[number][1:]
-            assert await caller.attach(f"r{number}", 3).rest() == told[number][2:], "its result again"
+            assert await caller.attach(f"r{number}", 1).rest() == streams[number][1:]
+            assert await caller.attach(f"r{number}", 3).rest() == streams[number][2:], "its result again"
             ahead = await caller.attach(f"r{number}", 4).error()
             assert (ahead.reason, ahead.metadata["last_sequence"]) == (Reason.SEQUENCE_AHEAD, "3")
 
@@ -561,7 +563,7 @@ async def test_finished_runs_are_forgotten_in_the_end(folder: Path) -> None:
     async with beside(folder, max_retained_runs=0, log_retain_s=0.0, log_lease_s=0.3) as (caller, _sidecar):
         await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()
         async with asyncio.timeout(PATIENCE_S):
-            while (await caller.router.ListRuns(router_pb2.ListRunsRequest())).runs:  # noqa: ASYNC110 - nobody tells
+            while (await caller.router.ListRuns(router_pb2.ListRunsRequest())).runs:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
         assert (await failure(caller.run("r"))).reason is Reason.RUN_NOT_FOUND
 

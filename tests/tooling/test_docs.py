@@ -201,7 +201,7 @@ def parse(words: list[str]) -> None:
     group.make_context("dragoman", words, parent=context)
 
 
-def test_commands_are_told_apart_and_wrong_ones_noticed() -> None:
+def test_commands_are_split_and_wrong_ones_reported() -> None:
     line = """A=1 dragoman run pi "a | b" 2>/dev/null < notes.txt | jq . && dragoman runs  # what ran"""
     assert [words for words in simple_commands(line) if words] == [
         ["dragoman", "run", "pi", "a | b"],

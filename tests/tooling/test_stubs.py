@@ -17,9 +17,9 @@ def test_the_stubs_are_what_the_contract_makes(tmp_path: Path) -> None:
     floor = program(ROOT / ".venv-floor/bin/python")
     done = run(str(ROOT / "scripts/generate-stubs"), str(tmp_path), PYTHON=floor, HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    made = generated(tmp_path / "dragoman/v1")
-    assert len(made) == 12
-    assert made == generated(COMMITTED)
+    stubs = generated(tmp_path / "dragoman/v1")
+    assert len(stubs) == 12
+    assert stubs == generated(COMMITTED)
 
 
 def test_they_need_no_newer_runtime_than_we_say() -> None:

@@ -131,10 +131,10 @@ async def test_sessions_that_no_run_uses_are_forgotten(store: Store) -> None:
 
 
 async def test_sessions_are_forgotten_as_it_was_configured(folder: Path) -> None:
-    async with harness_in(folder, log_retain_s=0.0, log_retain_sessions_s=0.01) as scene:
-        await scene.run({"set": "s1"})
+    async with harness_in(folder, log_retain_s=0.0, log_retain_sessions_s=0.01) as harness:
+        await harness.run({"set": "s1"})
         async with asyncio.timeout(PATIENCE_S):
-            while await scene.sessions():  # noqa: ASYNC110 - there is no event for it
+            while await harness.sessions():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
 
 

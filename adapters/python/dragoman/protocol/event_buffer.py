@@ -54,7 +54,7 @@ def _nothing() -> None:
 
 
 class EventReader(Protocol):
-    """A place in a run's events, wherever they come from."""
+    """A cursor in a run's events, wherever they come from."""
 
     last_sequence: int
     """The last sequence handed out."""
@@ -264,7 +264,7 @@ class EventBuffer:
 
 
 class Reader:
-    """One reader's place in a run. Made by ``EventBuffer.reader``; close it when done."""
+    """One reader's cursor in a run. Made by ``EventBuffer.reader``; close it when done."""
 
     def __init__(
         self, fanout: EventBuffer, after_sequence: int, *, replay_done: bool, copies: list[bytes], holds: bool

@@ -61,7 +61,7 @@ ROUTER_ORPHAN_AFTER_S = 60.0
 """What a router asks of adapters; it applies the caller's own value itself."""
 MAX_ORPHAN_AFTER_S = 24 * 3600.0
 LONGEST_WAIT_S = 3600.0
-"""How long a run may wait for a place at a router."""
+"""How long a run may wait for a slot at a router."""
 MOST_SECONDS = 315_576_000_000
 """The longest time that a protobuf Duration can hold: about 10,000 years."""
 REATTACH_S = 30.0

@@ -205,7 +205,7 @@ async def stream_events(
 
     Args:
         context: the RPC.
-        reader: the place in the run. Closed when this returns or raises.
+        reader: the cursor in the run. Closed when this returns or raises.
         batching: whether the caller takes several events in one message: those that are ready at the same time.
         ended_early: set by the server when it drains.
 

@@ -263,7 +263,7 @@ def _refuse_unsupported(info: AdapterInfo, request: pb.ExecuteRequest) -> None:
     if request.HasField("fallback"):
         raise not_supported("fallback", "adapters do not fall back; ask a router that does")
     if request.HasField("admission"):
-        raise not_supported("admission", "adapters have no places to wait for; ask a router")
+        raise not_supported("admission", "adapters have no queue of runs; send the request to a router")
     selector = request.session.WhichOneof("selector") if request.HasField("session") else None
     if selector in {"key", "resume_run_id"}:
         raise not_supported(f"session.{selector}", "sessions are stored by routers; give session.handle")
