@@ -89,10 +89,12 @@ class AgentSpec(AdapterInfo):
     """Variables that lead elsewhere while it is asked, as the agent makes directories wherever they lead."""
     session_ids: SessionIds = SessionIds.PRINTABLE
     """What its session ids look like."""
+    session_id_pattern: str = ""
+    """A regular expression that each of them matches as a whole, beside ``session_ids``. Empty: there is none."""
     takes_blank_prompt: bool = True
     """Whether it makes anything of a prompt of blanks. If not, such a request is refused."""
     native_modes: tuple[str, ...] | None = None
-    """Its modes for a run, which ``permissions.native_mode`` names. None: the adapter checks it itself."""
+    """Its modes for a run, which ``permissions.native_mode`` names. None: any that is no option."""
     tools: Kinds = field(default_factory=dict)
     """What its own tools do, by name."""
     file_tools: Mapping[str, FileTool] = field(default_factory=dict)

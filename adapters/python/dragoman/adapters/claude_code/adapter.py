@@ -12,7 +12,6 @@ from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
 from dragoman.sdk.fields import JsonValue, as_string
-from dragoman.sdk.run import is_uuid
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 
@@ -39,20 +38,11 @@ class ClaudeCodeAdapter(CommandLineAdapter):
         )
         return next((failure for failure in failures if failure is not None), None)
 
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` is a UUID. Anything else might match the *title* of some session."""
-        return is_uuid(text)
-
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that Claude Code would read as something else."""
-        yield from rules.blank_prompt(request)
-        yield from rules.read_as_options(
-            {
-                "model": settings.model,
-                "permissions.native_mode": settings.permissions.native_mode,
-                "config.fallbackModel": as_string(settings.config.get("fallbackModel"), ""),
-            }
-        )
+        del request
+        fallback = as_string(settings.config.get("fallbackModel"), "")
+        yield from rules.read_as_options({"config.fallbackModel": fallback})
 
     def renewing_login(self, job: Job, env: Mapping[str, str]) -> RenewingLogin | None:
         """Return the stored login that would be used, if it is one that the agent renews."""

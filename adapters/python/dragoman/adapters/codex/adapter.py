@@ -11,16 +11,14 @@ from dragoman.adapters.codex.login import default_model, find_billing, find_logi
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.adapters.codex.plan import BYPASS, EXEC, plan_run, uses_exec
 from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
+from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
 from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, probe
 from dragoman.sdk.fields import JsonValue, as_bool, as_string, objects, parse_json_object, text
-from dragoman.sdk.run import is_uuid
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_POLICIES: Final = ("untrusted", "on-request", "never")
 _MODELS_LIMIT_S: Final = 10.0
 _MOST_MODEL_BYTES: Final = 8 * 1024 * 1024
 _SANDBOX_LIMIT_S: Final = 8.0
@@ -45,15 +43,8 @@ class CodexAdapter(CommandLineAdapter):
             return None
         return failure_of_text(evidence.stderr_tail, resumed=evidence.resumed)
 
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` is a UUID. With anything else ``codex exec resume`` begins a new thread."""
-        return is_uuid(text)
-
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that Codex would read as something else."""
-        yield from rules.blank_prompt(request)
-        yield from rules.read_as_options({"model": settings.model})
-        yield from rules.native_mode(settings.permissions, _POLICIES)
         if request.mcp_servers and as_string(settings.config.get("transport"), "") == EXEC:
             yield FieldViolation(
                 "mcp_servers", "need transport app-server: on a command line their secrets would show"

@@ -8,11 +8,9 @@ from typing import Final
 from dragoman.adapters.copilot.classify import failure_of_text
 from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.adapters.copilot.plan import PROVIDER_VARIABLES, plan_run, session_options
-from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
+from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
 from dragoman.sdk.detection import AuthFinding, Billing, key_billing
 from dragoman.sdk.fields import JsonValue, objects, read_json_object, text
-from dragoman.sdk.run import is_uuid
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -43,15 +41,6 @@ class CopilotAdapter(CommandLineAdapter):
             failure_of_text(words, resumed=evidence.resumed) for words in (evidence.stderr_tail, evidence.stdout_tail)
         )
         return next((failure for failure in failures if failure is not None), None)
-
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` is a UUID."""
-        return is_uuid(text)
-
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield the fields that Copilot has no use for."""
-        yield from rules.blank_prompt(request)
-        yield from rules.native_mode(settings.permissions, ())
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Return whether Copilot is logged in, by its files and variables: it has no command for that."""

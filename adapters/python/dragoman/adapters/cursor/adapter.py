@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.adapters.cursor.parse import CursorParser
-from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
+from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
 from dragoman.sdk.detection import AuthFinding, Billing, probe
 from dragoman.sdk.failures import classify_text, failure_from_hint, unknown_session
 from dragoman.sdk.fields import as_string
@@ -19,7 +18,6 @@ from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 BASE: Final = ("--print", "--output-format", "stream-json", "--stream-partial-output", "--trust")
-_MODES: Final = ("plan", "ask")
 _STATUS_LIMIT_S: Final = 6.0
 _FROM_DOCUMENTATION: Final = "from its documentation; not seen on the real program"
 
@@ -68,12 +66,6 @@ class CursorAdapter(CommandLineAdapter):
             found.login_url,
             found.http_status,
         )
-
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield what would reach Cursor as something else than it is."""
-        yield from rules.blank_prompt(request)
-        yield from rules.native_mode(settings.permissions, _MODES)
-        yield from rules.read_as_options({"model": settings.model})
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether Cursor is logged in."""

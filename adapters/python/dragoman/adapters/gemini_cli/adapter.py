@@ -11,7 +11,6 @@ from dragoman.adapters.gemini_cli.login import find_billing, find_login, renewin
 from dragoman.adapters.gemini_cli.parse import StreamParser
 from dragoman.adapters.gemini_cli.plan import (
     ENVIRONMENT,
-    MODES,
     SETTINGS_FILE,
     arguments,
     instruction_files,
@@ -22,11 +21,10 @@ from dragoman.adapters.gemini_cli.plan import (
 )
 from dragoman.adapters.gemini_cli.usage_file import better_usage, session_lines, stored_usage
 from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
+from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
 from dragoman.sdk.acp import AcpAdapter, Conversation
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
 from dragoman.sdk.fields import JsonValue, as_string, compact
-from dragoman.sdk.run import is_uuid
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -103,15 +101,9 @@ class GeminiCliAdapter(AcpAdapter):
             failure.errors[0], status=int(status) if status.isdigit() else None, code=failure.code
         )
 
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` is a UUID. A number, or ``latest``, would resume some other session."""
-        return is_uuid(text)
-
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that Gemini CLI would read as something else, or cannot enforce."""
-        yield from rules.blank_prompt(request)
-        yield from rules.read_as_options({"model": settings.model})
-        yield from rules.native_mode(settings.permissions, MODES)
+        del request
         asks = settings.permissions.interactive or bool(settings.permissions.rules)
         if asks and as_string(settings.config.get("transport"), "") == "stream-json":
             message = "cannot be enforced over JSON lines, which have no questions; leave config.transport out"

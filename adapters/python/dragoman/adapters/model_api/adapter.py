@@ -1,6 +1,6 @@
 """What the model API adapter is: an agent for a machine without agents."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from dragoman.adapters.model_api import access
@@ -8,9 +8,8 @@ from dragoman.adapters.model_api.loop import Loop
 from dragoman.adapters.model_api.providers import ANTHROPIC, OPENAI, Service, is_installed, sdk_version
 from dragoman.adapters.model_api.reply import Message
 from dragoman.adapters.model_api.tools import offered
-from dragoman.adapters.model_api.transcripts import Transcripts, is_session_id, settled, state_directory
-from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import FailureError, FailureInfo, InProcessAdapter, Settings, Turn, rules
+from dragoman.adapters.model_api.transcripts import Transcripts, settled, state_directory
+from dragoman.sdk import FailureError, FailureInfo, InProcessAdapter, Turn
 from dragoman.sdk.detection import Billing
 from dragoman.sdk.fields import JsonValue, as_bool, as_string
 from dragoman.sdk.spec import agent_spec
@@ -25,15 +24,6 @@ class ModelApiAdapter(InProcessAdapter):
     """Calls a model itself, and lets it read and write files."""
 
     spec = agent_spec(__package__)
-
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` is a UUID."""
-        return is_session_id(text)
-
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield the fields that no model can be given."""
-        yield from rules.blank_prompt(request)
-        yield from rules.native_mode(settings.permissions, (WHOLE_FILES,))
 
     async def work(self, turn: Turn) -> None:
         """Run the agent loop.

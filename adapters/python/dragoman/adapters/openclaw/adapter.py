@@ -21,16 +21,11 @@ from dragoman.sdk import (
     Plan,
     Report,
     Settings,
-    rules,
 )
 from dragoman.sdk.detection import AuthFinding
-from dragoman.sdk.run import is_uuid
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
-
-MODES: Final = ("read-only", "guarded", "workspace", "full")
-"""OpenClaw's own permission modes."""
 
 _MARKER: Final = "DRAGOMAN_RUN_MARKER"
 """The variable that marks all programs of a run."""
@@ -67,14 +62,8 @@ class OpenClawAdapter(CommandLineAdapter):
             return failure
         return FailureInfo(failure.kind, f"The gateway was lost: {failure.message}", code="openclaw_gateway_lost")
 
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` is a UUID. OpenClaw itself accepts anything, and begins a new session."""
-        return is_uuid(text, lower_case=True)
-
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that OpenClaw would ignore, or read as something else."""
-        yield from rules.blank_prompt(request)
-        yield from rules.native_mode(settings.permissions, MODES)
         if local_mode.is_local(settings.config):
             yield from _not_local(request, settings)
 
@@ -132,7 +121,6 @@ class OpenClawAdapter(CommandLineAdapter):
 def _not_local(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
     """Yield the fields that need a gateway."""
     asked = settings.permissions
-    yield from rules.read_as_options({"model": settings.model})
     if asked.native_mode:
         yield FieldViolation("permissions.native_mode", "is not to be had with transport: local")
     allows = asked.default_decision == pb.PERMISSION_DECISION_ALLOW

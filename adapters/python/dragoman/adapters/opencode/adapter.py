@@ -28,7 +28,6 @@ from dragoman.v1 import event_pb2 as pb
 OURS: Final = ("OPENCODE_CONFIG_CONTENT", "OPENCODE_PERMISSION")
 """Variables with which this adapter configures a run."""
 
-_SESSION_ID: Final = re.compile(r"ses_[0-9A-Za-z]{8,64}")
 _MODEL: Final = re.compile(r"[^/\s-][^/\s]*/\S+")
 _NO_MODEL: Final = "unknown/unknown"
 """The model of a session for which opencode has found none."""
@@ -135,16 +134,11 @@ class OpencodeAdapter(AcpAdapter):
 
     # What is known before a run.
 
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` has the form of opencode's session IDs."""
-        return _SESSION_ID.fullmatch(text) is not None
-
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that opencode would read as something else."""
-        yield from rules.blank_prompt(request)
         mode = settings.permissions.native_mode
         variant = as_string(settings.config.get("variant"), "")
-        yield from rules.read_as_options({"permissions.native_mode": mode, "config.variant": variant})
+        yield from rules.read_as_options({"config.variant": variant})
         near = near_names(mode, content.OWN_AGENTS) if mode and mode not in content.OWN_AGENTS else []
         if near:
             # opencode would create an agent of that name, with all of its tools.

@@ -15,11 +15,10 @@ from dragoman.adapters.qwen.plan import (
 )
 from dragoman.adapters.qwen.stream import QwenStreamParser, classify_stream
 from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
+from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
 from dragoman.sdk.acp import AcpAdapter, AcpOptions
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
 from dragoman.sdk.fields import compact
-from dragoman.sdk.run import is_uuid
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 
@@ -44,8 +43,6 @@ class QwenAdapter(AcpAdapter):
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield what only the other way can do."""
-        mode = settings.permissions.native_mode
-        yield from rules.read_as_options({"model": settings.model, "permissions.native_mode": mode})
         if settings.config.get("transport") == "stream-json" and request.mcp_servers:
             yield FieldViolation("mcp_servers", "need config.transport acp")
 
@@ -60,10 +57,6 @@ class QwenAdapter(AcpAdapter):
     def acp_options(self, job: Job) -> AcpOptions:
         """Return its ways in this run."""
         return options(job)
-
-    def is_session_id(self, text: str) -> bool:
-        """Return whether ``text`` is a UUID, as all of its sessions have."""
-        return is_uuid(text)
 
     def renewing_login(self, job: Job, env: Mapping[str, str]) -> RenewingLogin | None:
         """Return the stored login that would be used, if it is one that the agent renews."""

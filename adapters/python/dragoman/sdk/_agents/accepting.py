@@ -14,7 +14,7 @@ from dragoman.sdk._request.settings import Settings, read_settings
 from dragoman.sdk._request.template import TemplateSizeError
 from dragoman.sdk._skills.source import SkillError
 from dragoman.sdk._skills.strategy import SkillStrategy, prompt_section, strategy_in_force, workspace_skills
-from dragoman.sdk.rules import blank_prompt, native_mode, wrong_mcp_servers
+from dragoman.sdk.rules import blank_prompt, native_mode, read_as_options, wrong_mcp_servers
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2
 
@@ -48,8 +48,12 @@ def _accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.Exec
     spec = agent.spec
     settings = read_settings(request, spec, schema)
     wrong = [*wrong_mcp_servers(request.mcp_servers)]
+    wrong += read_as_options({"model": settings.model})
     wrong += () if spec.takes_blank_prompt else blank_prompt(request)
-    wrong += () if spec.native_modes is None else native_mode(settings.permissions, spec.native_modes)
+    if spec.native_modes is None:
+        wrong += read_as_options({"permissions.native_mode": settings.permissions.native_mode})
+    else:
+        wrong += native_mode(settings.permissions, spec.native_modes)
     wrong += agent.wrong_fields(request, settings)
     if wrong:
         raise invalid_fields(wrong)

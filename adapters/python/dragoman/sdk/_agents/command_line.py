@@ -65,7 +65,7 @@ class CommandLineAdapter(AgentAdapter):
     def startup_reason(self, job: Job) -> str:
         """Return what ``prepare`` waits for, for people, e.g. "its gateway to answer". Asked every few seconds."""
         del job
-        return "what the agent needs to start"
+        return f"what {self.spec.label} needs to start"
 
     def renewing_login(self, job: Job, env: Mapping[str, str]) -> RenewingLogin | None:
         """Return the stored login that the agent would use with these variables, if the agent renews it by itself.

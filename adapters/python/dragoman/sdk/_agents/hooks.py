@@ -1,6 +1,7 @@
 """What the SDK asks of an agent of any kind: data in ``spec``, and functions that have an answer for most agents."""
 
 import abc
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from dragoman.protocol.errors import FieldViolation
@@ -37,6 +38,8 @@ class AgentHooks(abc.ABC):
 
     def is_session_id(self, text: str) -> bool:
         """Return whether ``text`` has the shape of this agent's session ids."""
+        if self.spec.session_id_pattern and not re.fullmatch(self.spec.session_id_pattern, text):
+            return False
         if self.spec.session_ids is SessionIds.PRINTABLE:
             return bool(text) and len(text) <= 256 and not text.startswith("-") and text.isprintable()
         return is_uuid(text, lower_case=self.spec.session_ids is SessionIds.LOWER_CASE_UUID)
