@@ -7,7 +7,7 @@ rows of the database, read without a router, and the database's notes of the run
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +84,9 @@ def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
     if evidence.refused:
         _judge_refused(evidence)
         return None
+    # Who read that no adapter had it has the end of another run than who requested it once more.
+    readers = [one for one in evidence.readers if _is_started(one) or not evidence.is_asked_for]
+    evidence = replace(evidence, readers=readers)
     if evidence.log is None:
         raise Problem("the log does not know the run")
     for who, events in [("the log", evidence.log), *((f"client {n}", e) for n, e in enumerate(evidence.readers))]:
@@ -102,6 +105,10 @@ def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
     _judge_rows(evidence.rows, evidence.log)
     _judge_moves(evidence)
     return result.outcome
+
+
+def _is_started(events: Sequence[pb.AgentEvent]) -> bool:
+    return events[-1].result.failure.code != "not_started"
 
 
 def _judge_refused(evidence: Evidence) -> None:
@@ -224,7 +231,7 @@ _ALLOWED: Final = {
     "guard": {FAILED},
 }
 _MAY_LOSE_A_BEGINNER: Final = {"router", "claim", *REPLICAS}
-"""Those whose death may catch a run that no adapter has yet: it is LOST, unless its request comes again."""
+"""Those whose death may catch a run that no adapter has yet: it is LOST, until its request comes again."""
 
 
 def _judge_outcome(evidence: Evidence, result: pb.Result) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
-from dragoman.router.cluster.forwarding import HOP
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.postgres import PostgresDatabase
@@ -21,7 +20,7 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, Stream, config, failure, gone, is_alive, kinds, manifest, routing
+from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, is_alive, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 from tests.router.store.databases import new_postgres
 from tests.router.test_processes import program
@@ -335,7 +334,7 @@ async def _after_one_that_was_killed(folder: Path, named: Path, run_log: str) ->
     async with contextlib.AsyncExitStack() as held:
         here = config(folder, listen=(f"unix:{folder}/n.sock",), manifests=(named,), run_log=run_log)
         _, taking = await held.enter_async_context(routing(here))
-        there = config(folder, listen=(f"unix:{folder}/o.sock",), run_log=run_log)
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), manifests=(named,), run_log=run_log)
         _, other = await held.enter_async_context(routing(there))
         await taking.router.ListRuns(router_pb2.ListRunsRequest())  # what it knows by now is written then
         yield taking, other
@@ -367,9 +366,11 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_to_anothe
         process.kill()
         await process.wait()
     async with contextlib.AsyncExitStack() as held:
-        _, other = await held.enter_async_context(_after_one_that_was_killed(folder, named, run_log))
+        taking, other = await held.enter_async_context(_after_one_that_was_killed(folder, named, run_log))
+        assert (await taking.attach("r").rest())[-1].result.failure.code == "not_started"
         durable_events = [event for event in await execute_waiting(other, *steps).rest() if event.sequence]
         assert kinds(durable_events) == ["started", "text:a", "result"]
+        assert (await taking.attach("r").rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
 
 
 async def test_a_run_that_no_adapter_had_begins_when_its_request_is_what_takes_it_over(
@@ -386,13 +387,6 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_is_what_takes_i
         await process.wait()
         durable_events = [event for event in await execute_waiting(other, *steps).rest() if event.sequence]
         assert kinds(durable_events) == ["started", "text:a", "result"]
-
-
-async def test_a_forwarded_request_does_not_begin_an_unknown_run(pair: RouterPair) -> None:
-    asked = pb.ExecuteRequest(adapter="fake", run_id="r")
-    refused = await Stream(pair.mine.adapter.Execute(asked, metadata=((HOP, "1"),))).error()
-    assert refused.reason is Reason.ADAPTER_UNAVAILABLE
-    assert not pair.sidecar.requests("Execute")
 
 
 async def test_who_attaches_where_the_run_is_only_just_being_begun_is_sent_to_the_router_that_has_it(

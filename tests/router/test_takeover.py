@@ -12,6 +12,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.supervisor import ProcessSupervisor
+from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
@@ -111,7 +112,7 @@ async def test_a_run_of_an_adapter_that_no_router_has_any_more_is_lost(folder: P
     async with routing(config(folder)) as (_router, caller):
         rest = await attached(caller, "r", 1)
         assert rest[-1].result.outcome == event_pb2.OUTCOME_LOST
-        assert "no adapter 'fake'" in rest[-1].result.failure.message
+        assert "'fake' is not known to this router" in rest[-1].result.failure.message
     os.kill(entry.pid, signal.SIGKILL)
     await gone(entry.guard_pid)
 
@@ -187,21 +188,25 @@ def execute_waiting(caller: Caller, *steps: Any) -> Stream:
     return caller.execute("fake", *steps, run_id="r", admission=wait)
 
 
-async def test_a_run_that_no_adapter_had_begins_when_its_request_comes_again(folder: Path) -> None:
-    named, steps = manifest(folder, "fake"), ("a", {"end": "SUCCEEDED"})
+async def test_a_run_that_no_adapter_had_is_lost_and_its_id_may_be_used_again(folder: Path) -> None:
+    named = manifest(folder, "fake")
     async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
-        await waiting(caller, *steps)
+        await waiting(caller, "a", {"end": "SUCCEEDED"})
         process.kill()
         await process.wait()
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
-        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(live_only=True), timeout=PATIENCE_S)
-        assert {run.run_id for run in listed.runs} == {"r", "first"}
-        follower = caller.attach("r")
-        again = [event for event in await execute_waiting(caller, *steps).rest() if event.sequence]
-        assert kinds(again) == ["started", "text:a", "result"]
+        (gap, result) = [event for event in await attached(caller, "r", 0) if not event.HasField("replay_done")]
+        assert gap.gap.reason == event_pb2.GAP_REASON_NOT_DURABLE
+        assert (result.result.outcome, result.result.failure.code) == (event_pb2.OUTCOME_LOST, "not_started")
+        assert result.result.failure.retryable
+        assert (await caller.run("r")).run.result == result.result
+        again = await caller.execute("fake", "b", {"end": "SUCCEEDED"}, run_id="r").rest()
+        assert kinds(again) == ["started", "text:b", "result"]
         assert [event.sequence for event in again] == [1, 2, 3]
-        assert without_replay_done(await follower.rest()) == kinds(again)
-        assert (await caller.execute("fake", "else", run_id="r").error()).reason is Reason.RUN_ID_REUSED
+        assert without_replay_done(await caller.attach("r").rest()) == kinds(again)
+        assert (await caller.execute("fake", "c", run_id="r").error()).reason is Reason.RUN_ID_REUSED
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        assert without_replay_done(await caller.attach("r").rest()) == kinds(again)
 
 
 async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Path) -> None:
@@ -288,28 +293,7 @@ async def test_a_run_that_its_own_router_reclaims_after_its_end_ends_as_publishe
         assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
 
 
-async def test_a_run_waits_for_its_request_though_its_adapter_is_not_up_yet(folder: Path) -> None:
-    sidecar, address = Sidecar(), f"unix:{folder}/a.sock"
-    steps = ("a", {"end": "SUCCEEDED"})
-    async with contextlib.AsyncExitStack() as held:
-        await held.enter_async_context(serving(sidecar, address))
-        process, caller = await held.enter_async_context(program(folder, addresses=[address], max_runs={"fake": 1}))
-        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
-        await waiting(caller, *steps)
-        process.kill()
-        await process.wait()
-    async with routing(config(folder, addresses=(address,))) as (_router, caller):
-        assert not (await caller.run("r")).run.HasField("result")
-        async with serving(Sidecar(), address):
-            await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
-            assert without_replay_done(await execute_waiting(caller, *steps).rest()) == [
-                "started",
-                "text:a",
-                "result",
-            ]
-
-
-async def test_a_run_that_waits_outlives_a_router_that_is_stopped(folder: Path) -> None:
+async def test_a_run_that_waits_is_started_by_the_next_router_when_its_own_is_stopped(folder: Path) -> None:
     named, steps = manifest(folder, "fake"), ("a", {"end": "SUCCEEDED"})
     async with program(folder, manifests=[str(named)], max_runs={"fake": 1}, drain_grace_s=0.1) as (process, caller):
         await caller.execute("fake", {"gate": "g"}, run_id="first").until("started")
@@ -319,7 +303,6 @@ async def test_a_run_that_waits_outlives_a_router_that_is_stopped(folder: Path) 
         assert (await stream.error()).reason is Reason.DRAINING
         assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
-        assert not (await caller.run("r")).run.HasField("result")
         assert without_replay_done(await execute_waiting(caller, *steps).rest()) == ["started", "text:a", "result"]
         assert (await caller.run("first")).run.result.outcome == event_pb2.OUTCOME_CANCELLED
 
@@ -342,34 +325,6 @@ async def test_a_run_that_is_lost_after_it_was_found_again_leaves_no_sequence_ou
         assert (result.sequence, result.result.outcome) == (2, event_pb2.OUTCOME_LOST)
 
 
-async def test_a_run_that_no_adapter_had_is_lost_unless_it_is_requested_again(folder: Path) -> None:
-    named = manifest(folder, "fake")
-    async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
-        await waiting(caller)
-        process.kill()
-        await process.wait()
-    async with routing(config(folder, manifests=(named,), reattach_s=0.2)) as (_router, caller):
-        (gap, result) = [
-            event for event in await attached(caller, "r", 0) if event.WhichOneof("body") != "replay_done"
-        ]
-        assert gap.gap.reason == event_pb2.GAP_REASON_NOT_DURABLE
-        assert result.result.outcome == event_pb2.OUTCOME_LOST
-        assert "had not received the run" in result.result.failure.message
-        # It is over under this id; it is unknown whether anything was begun.
-        assert (await execute_waiting(caller).rest())[-1] == result
-
-
-async def test_a_run_that_no_adapter_had_is_cancelled_while_it_is_recovering(folder: Path) -> None:
-    named = manifest(folder, "fake")
-    async with program(folder, manifests=[str(named)], max_runs={"fake": 1}) as (process, caller):
-        await waiting(caller)
-        process.kill()
-        await process.wait()
-    async with routing(config(folder, manifests=(named,))) as (_router, caller):
-        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
-        assert answer.outcome == event_pb2.OUTCOME_CANCELLED
-
-
 async def test_a_run_that_cannot_be_taken_over_keeps_no_other_from_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,11 +337,11 @@ async def test_a_run_that_cannot_be_taken_over_keeps_no_other_from_it(
     take_over = RunRegistry.take_over
     failed: list[str] = []
 
-    def fail_once(runs: RunRegistry, stored: StoredRun, host: AdapterBackend) -> Run:
+    def fail_once(runs: RunRegistry, stored: StoredRun, at: Dispatched, host: AdapterBackend) -> Run:
         if not failed:
             failed.append(stored.run_id)
             raise ValueError("what was written of it makes no sense")
-        return take_over(runs, stored, host)
+        return take_over(runs, stored, at, host)
 
     monkeypatch.setattr(RunRegistry, "take_over", fail_once)
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
@@ -522,8 +477,8 @@ async def test_a_run_that_yet_another_router_claims_blocks_no_call(
         await gate.wait()
         return await adopt(host, address)
 
-    def noted(runs: RunRegistry, stored: StoredRun, host: AdapterBackend) -> Run:
-        taken.append(take_over(runs, stored, host))
+    def noted(runs: RunRegistry, stored: StoredRun, at: Dispatched, host: AdapterBackend) -> Run:
+        taken.append(take_over(runs, stored, at, host))
         return taken[-1]
 
     async with program(folder, manifests=[str(named)]) as (process, caller):

@@ -131,7 +131,7 @@ OPERATIONS: dict[str, Callable[[World], Awaitable[None]]] = {
         for event in (
             *(to.Recorded(), to.Accepted(), to.Declined(), to.Disconnected(), to.Reconnected(), to.Replayed()),
             *(to.StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED)), to.CancelRequested(), to.Refused(ERROR)),
-            *(to.LeaseLost(), to.Exhausted(FAILED), to.NotDispatched(), to.Resubmitted()),
+            *(to.LeaseLost(), to.Exhausted(FAILED)),
         )
     },
     "lost": sent(to.Lost(pb.Result(outcome=pb.OUTCOME_LOST, failure=pb.Failure(message="x")))),

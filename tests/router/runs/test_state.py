@@ -27,8 +27,7 @@ Queued       Refused           Rejected
 Queued       Lost              Finished
 Queued       LeaseLost         Superseded
 Recovering   Assigned          Starting Streaming
-Recovering   Resubmitted       Queued
-Recovering   CancelRequested   Finished Recovering
+Recovering   CancelRequested   Recovering
 Recovering   Refused           Rejected
 Recovering   Lost              Finished
 Recovering   LeaseLost         Superseded
@@ -57,7 +56,6 @@ Reconnecting Declined          Finished Queued
 Reconnecting Disconnected      Reconnecting
 Reconnecting Reconnected       Starting Streaming
 Reconnecting Replayed          Reconnecting
-Reconnecting NotDispatched     Finished Recovering
 Reconnecting CancelRequested   Reconnecting
 Reconnecting Refused           Rejected
 Reconnecting Lost              Finished
@@ -147,7 +145,7 @@ def test_what_no_adapter_can_end_is_ended_by_a_cancel_at_once() -> None:
     for _state, event, following, actions in ROWS:
         if isinstance(event, to.CancelRequested) and isinstance(following, states.Live):
             has_adapter = isinstance(following, states.Starting | states.Streaming | states.Reconnecting)
-            is_sought = isinstance(following, states.Recovering) and not states.is_unassigned(following)
+            is_sought = isinstance(following, states.Recovering)
             has_result = isinstance(following, states.Deciding) and following.ended is None
             assert has_adapter or is_sought or has_result
             assert not actions
@@ -167,7 +165,7 @@ def test_a_result_of_the_routers_own_says_how_a_cancelled_run_ended() -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (states.Queued(), Unassigned("unix:/b")),
+        (states.Queued(), Unassigned()),
         (states.Queued(states.Progress(failed=pb.Result())), BetweenAttempts()),
         (states.Starting(states.Progress(), AT), AT),
         (states.Streaming(states.Progress(), AT), AT),
@@ -175,12 +173,11 @@ def test_a_result_of_the_routers_own_says_how_a_cancelled_run_ended() -> None:
         (states.Deciding(states.Progress(), AT, pb.AgentEvent(), b""), AT),
         (states.Deciding(states.Progress(), AT, pb.AgentEvent(), b"", to.Durable(2, b"")), BetweenAttempts()),
         (states.Recovering(states.Progress(), AT), AT),
-        (states.Recovering(states.Progress(), Unassigned("unix:/x")), Unassigned("unix:/b")),
         (states.Finished(states.Streaming(states.Progress(), AT)), AT),
     ],
 )
 def test_a_router_that_recovers_the_run_learns_where_it_is(state: states.State, expected: Assignment) -> None:
-    assert states.assignment_of(state, "unix:/b") == expected
+    assert states.assignment_of(state) == expected
 
 
 def test_the_diagram_has_every_state_and_every_way_between_two() -> None:

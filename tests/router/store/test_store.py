@@ -109,6 +109,17 @@ async def test_a_run_that_was_perhaps_begun_is_begun_again_by_its_owner(store: S
     assert (await kept(store)).reserved == 30_000, "no more may be published than is written"
 
 
+async def test_a_run_that_no_adapter_ever_had_makes_room_for_another_one(store: Store) -> None:
+    await store.begin(a_run(digest=b"one"))
+    over = replace(ended("r", 5.0), digest=None, logged=10_001)
+    await store.write([StoredEvents("r", 1, 10_000, None), StoredEvents("r", 10_001, 10_001, b"end")], [over])
+    assert (await kept(store)).digest is None
+    assert await store.begin(a_run(digest=b"two", accepted_at=7.0)), "of the same owner, too"
+    assert (await kept(store)).digest == b"two"
+    assert await store.events("r", 0) == []
+    assert not await store.begin(a_run(digest=b"three", accepted_at=8.0))
+
+
 async def test_no_router_recovers_its_own_runs(store: Store) -> None:
     await store.begin(a_run(lease_until=1.0))
     assert await store.leases.claim("one", now=50.0, lease_until=99.0) == []

@@ -340,7 +340,8 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     router has reported that the run is queued: from then on the run exists and ends with a `result`. At that moment
     the server sends the initial metadata, whose "dragoman-run-id" is the run's ID; a caller that has it may
     disconnect. A rejected call never gets it. Execute is idempotent: a known ID with the same request attaches to
-    that run from its beginning, and holds it.
+    that run from its beginning, and holds it. Only a run that is lost with the failure code `not_started` leaves its
+    ID to the next request, whichever it is: its router stopped before an adapter had it.
 
     Back-pressure: an adapter buffers a bounded part of a run for its holders, which are the streams of Execute and
     of Attach with `hold`. If even the fastest holder falls too far behind, the adapter stops reading the agent's
@@ -539,7 +540,8 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         router has reported that the run is queued: from then on the run exists and ends with a `result`. At that moment
         the server sends the initial metadata, whose "dragoman-run-id" is the run's ID; a caller that has it may
         disconnect. A rejected call never gets it. Execute is idempotent: a known ID with the same request attaches to
-        that run from its beginning, and holds it.
+        that run from its beginning, and holds it. Only a run that is lost with the failure code `not_started` leaves its
+        ID to the next request, whichever it is: its router stopped before an adapter had it.
 
         Back-pressure: an adapter buffers a bounded part of a run for its holders, which are the streams of Execute and
         of Attach with `hold`. If even the fastest holder falls too far behind, the adapter stops reading the agent's

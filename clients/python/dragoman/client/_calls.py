@@ -140,7 +140,7 @@ class RunCalls:
         if self._events.last_sequence or not self.accepted:
             return self.accepted
         try:
-            # A router that stopped before it dispatched a run leaves one that starts when its request comes again.
+            # A router that stopped before it dispatched a run leaves one that starts anew by the same request.
             request = router_pb2.GetRunRequest(run_id=self._attach.run_id)
             await self._channel.router.GetRun(request, timeout=self._reattach_s)
         except grpc.aio.AioRpcError as error:

@@ -19,8 +19,8 @@ Execute broke before it was answered, the run may exist: the same request is sen
 DRAINING and RUN_LOG_UNAVAILABLE, which do not show whether the run exists, lead to a retry. So does
 ADAPTER_UNAVAILABLE with a run ID: the run exists, and its router is unreachable.
 
-If a run was accepted and no event arrived, its router may have stopped before it dispatched the run: the next router
-starts the run on the same Execute, which is therefore sent instead of Attach. An adapter gets Attach: it may have
+If a run was accepted and no event arrived, its router may have stopped before it dispatched the run: it is lost then,
+and starts anew on the same Execute, which is therefore sent instead of Attach. An adapter gets Attach: it may have
 started the run, and forgets its runs when it stops, so that Execute could run it twice.
 """
 

@@ -9,7 +9,6 @@ from dragoman.router.api.drain import Drain
 from dragoman.router.policy.fallback_settings import unknown_settings
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
-from dragoman.router.runs.state import is_unassigned
 from dragoman.v1 import adapter_pb2 as pb
 
 
@@ -42,18 +41,15 @@ class Acceptance:
             raise backend.refusal()
         session = await self._runs.sessions.find(request, backend)
         self._drain.refuse_new()
-        known = self._runs.same(request)
-        if known is None:
-            self._runs.refuse_switch(request, backend)
-            self._refuse_unknown_settings(request)
-            chain = tuple(request.fallback.adapters)  # its adapter does not get it
-            run = self._runs.execute(request, backend, session)
-            self._note_unknown_fallbacks(run, chain)
-            return run, True
         # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.
-        if is_unassigned(known.state):
-            self._runs.begin_again(known, request, backend, session)
-        return known, False
+        if (known := self._runs.same(request)) is not None:
+            return known, False
+        self._runs.refuse_switch(request, backend)
+        self._refuse_unknown_settings(request)
+        chain = tuple(request.fallback.adapters)  # its adapter does not get it
+        run = self._runs.execute(request, backend, session)
+        self._note_unknown_fallbacks(run, chain)
+        return run, True
 
     def _note_unknown_fallbacks(self, run: Run, chain: Sequence[str]) -> None:
         """Emit a notice for each unknown fallback adapter: no error, as adapters report aliases at their start."""

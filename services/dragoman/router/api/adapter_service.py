@@ -20,13 +20,12 @@ from dragoman.router.api.calls import bind, read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator, Unknown
-from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError, send_id
+from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError
 from dragoman.router.api.validation import attach_objection, execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
-from dragoman.router.model.errors import elsewhere
 from dragoman.router.runs.answers import find_answer, finished, repeat_answer
 from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
-from dragoman.router.runs.state import Superseded, is_recorded, is_settled, is_unassigned
+from dragoman.router.runs.state import Superseded, is_recorded, is_replayed
 from dragoman.v1 import adapter_pb2 as pb
 
 _Named: TypeAlias = (
@@ -110,38 +109,30 @@ class AdapterServicer:
         request = read(pb.ExecuteRequest, data)
         refuse(execute_objection(request))
         while not await self._executed(request, context):
-            # Another router accepted this very request first, so the run is found there. What was accepted here was
-            # rewritten for its adapter.
+            # Another router accepted this very request first, so the run is found there; or none that had accepted
+            # it brought it to an adapter. What was accepted here was rewritten for its adapter.
             request = read(pb.ExecuteRequest, data)
 
     async def _executed(self, request: pb.ExecuteRequest, context: Context) -> bool:
-        """Accept a run, or find it, and stream it; False if another router had accepted it meanwhile."""
+        """Accept a run, or find it, and stream it; False if it is to be looked for once more."""
         located = await self._locator.of_request(request)
         if isinstance(located, Remote | Finished):
-            # Forwarded as the request itself: a run that no adapter ever had is started by its request alone.
-            await self._elsewhere(located, request, context)
+            await self._elsewhere(located, pb.AttachRequest(run_id=request.run_id, hold=True), context)
             return True
-        run = located.run if located is not None else None
-        is_new, is_relayed = run is None, came_from_a_router(context)
-        if run is None and is_relayed:
-            raise elsewhere(request.run_id)  # the other router has found the run accepted, so it is not accepted here
-        if run is not None:
-            await run.until(is_settled)
-        if run is None or is_unassigned(run.state):
-            run, is_new = await self._acceptance.accept(request)
+        run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
-        with KeepAlive(run, is_relayed=is_relayed):
+        with KeepAlive(run):
             await run.until(is_recorded)
+            await run.until(is_replayed)
+            if run.record.is_free:
+                return False
             if isinstance(run.state, Superseded):
                 return False
             if run.refusal is not None:
                 raise run.refusal
-            if is_relayed:
-                # It only shows that this router was reached; the caller gets the id with the first event.
-                await send_id(run.run_id, context)
             try:
-                await self._streams.live(run, context, joined=not is_new, sends_id=not is_relayed)
+                await self._streams.live(run, context, joined=not is_new, sends_id=True)
             except SupersededError:
                 return False
         return True
@@ -176,17 +167,14 @@ class AdapterServicer:
                 return await self._locator.resolve(request.run_id, request.adapter)
         return located
 
-    async def _elsewhere(
-        self, located: Remote | Finished, request: pb.AttachRequest | pb.ExecuteRequest, context: Context
-    ) -> None:
+    async def _elsewhere(self, located: Remote | Finished, request: pb.AttachRequest, context: Context) -> None:
         """Stream a run of another router, or from the log."""
         stored = located.stored
         bind(adapter=stored.adapter, run_id=stored.run_id)
         if isinstance(located, Remote):
             await self._streams.forwarded(located, request, context)
         else:
-            after_sequence = request.after_sequence if isinstance(request, pb.AttachRequest) else 0
-            await self._streams.stored(stored, context, after_sequence=after_sequence)
+            await self._streams.stored(stored, context, after_sequence=request.after_sequence)
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""

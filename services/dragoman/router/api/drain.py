@@ -83,7 +83,7 @@ class Drain:
                     "router_stopped", "The router and its adapters are shutting down; the run is being cancelled."
                 )
             if is_unstarted(run.state):
-                # The next router starts it when its request comes again; this one must not give it a free slot.
+                # The next router ends it as not started; this one must not give it a free slot.
                 run.end_streams(stop=True)
         await self._adapters.stop_launched(self._hurry)
         with contextlib.suppress(TimeoutError):

@@ -48,13 +48,9 @@ class Remote:
         return await self.forwarder.answer(self.stored, method, request, context)
 
     async def stream(
-        self,
-        request: adapter_pb2.AttachRequest | adapter_pb2.ExecuteRequest,
-        context: Context,
-        *,
-        ended_early: asyncio.Event,
+        self, request: adapter_pb2.AttachRequest, context: Context, *, ended_early: asyncio.Event
     ) -> None:
-        """Forward a streaming call to that router.
+        """Forward an Attach to that router.
 
         Raises:
             DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
@@ -128,12 +124,15 @@ class RunLocator:
         if (run := self._runs.same(request)) is not None:
             return Local(run)
         stored = await self._runs.recall(request)
-        return None if stored is None else await self._of_stored(stored)
+        located = None if stored is None else await self._of_stored(stored)
+        # One that ended just now, as no adapter had it, is started anew.
+        return None if isinstance(located, Finished) and located.stored.digest is None else located
 
     async def _of_stored(self, stored: StoredRun) -> Local | Remote | Finished:
-        if (run := await self._failover.take(stored)) is not None:
-            return Local(run)
-        return Remote(stored, self._forwarder) if stored.finished_at is None else Finished(stored)
+        found = await self._failover.take(stored)
+        if isinstance(found, Run):
+            return Local(found)
+        return Remote(found, self._forwarder) if found.finished_at is None else Finished(found)
 
     async def _check_adapter(self, run: Run, adapter: str) -> None:
         """Raise RUN_NOT_FOUND if a run never was at the adapter that is named."""

@@ -108,9 +108,7 @@ class RunStreams:
             reader = self.stored_reader(stored, after_sequence)
             await stream_events(context, reader, ended_early=self._drain.ending)
 
-    async def forwarded(
-        self, remote: Remote, request: pb.AttachRequest | pb.ExecuteRequest, context: Context
-    ) -> None:
+    async def forwarded(self, remote: Remote, request: pb.AttachRequest, context: Context) -> None:
         """Write the events that another router, which owns the run, sends.
 
         Raises:

@@ -16,14 +16,14 @@ from dragoman.router.adapters.context import RouterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.supervisor import ProcessSupervisor
-from dragoman.router.model.assignment import BetweenAttempts, Dispatched, Unassigned
+from dragoman.router.model.assignment import Dispatched, Unassigned
 from dragoman.router.model.ports import Processes
-from dragoman.router.model.run_record import adapter_lost, router_failed
+from dragoman.router.model.run_record import adapter_lost, not_started, router_failed
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.inputs import LeaseLost, Lost
 from dragoman.router.runs.registry import RunRegistry
-from dragoman.router.runs.state import Recovering, is_unassigned, progress_of
+from dragoman.router.runs.state import progress_of
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.leases import RELEASED
 from dragoman.router.storage.run_log import RunLog
@@ -33,6 +33,7 @@ LOOK_S: Final = 3.0
 _LEAVE_S: Final = 1.0
 """How long a run that is left waits until its published events are written; the adapter can replay the others."""
 _BETWEEN: Final = "failed the last attempt, and the router stopped before it started another"
+_UNKNOWN: Final = "is not known to this router, and the router that owned the run is gone"
 _GONE: Final = "is gone, and so is the router that owned the run"
 
 _log = structlog.get_logger("dragoman.router")
@@ -77,11 +78,11 @@ class Failover:
         await self._try_to_look()
         self._scene.tasks.start(self._watch(), "failover")
 
-    async def take(self, stored: StoredRun) -> Run | None:
+    async def take(self, stored: StoredRun) -> Run | StoredRun:
         """Recover a run that a client asks for, if no router owns it any more; see ``is_unowned``.
 
         Returns:
-            The run; ``None`` if another router owns it.
+            The run; what is stored of it if another router owns it, or it is over.
 
         Raises:
             DragomanError: RUN_LOG_UNAVAILABLE.
@@ -89,7 +90,8 @@ class Failover:
         if self._may_take(stored):
             # To its end, even if the client goes away meanwhile: by then this router may own the run.
             await asyncio.shield(self._take_one(stored))
-        return self._runs.find(stored.run_id)
+            stored = await self._run_log.find(stored.run_id) or stored
+        return self._runs.find(stored.run_id) or stored
 
     async def _take_one(self, stored: StoredRun) -> None:
         async with self._taking:  # of several who ask at once the first does it
@@ -119,13 +121,7 @@ class Failover:
     def _can_see(self, stored: StoredRun) -> bool:
         if not isinstance(self._adapters.present(stored.adapter), ProcessSupervisor):
             return False
-        match stored.assignment:
-            case Dispatched(is_launched=is_launched):
-                return is_launched
-            case Unassigned(address):
-                return not address
-            case BetweenAttempts():
-                return True
+        return not isinstance(stored.assignment, Dispatched) or stored.assignment.is_launched
 
     async def _watch(self) -> None:
         while True:
@@ -159,35 +155,33 @@ class Failover:
             own.ledger.changed()  # this router owns it again and has published its end, which stays the only one
             return
         _log.info("run recovered", run_id=stored.run_id, adapter=stored.adapter, logged=stored.logged)
-        address = "" if isinstance(stored.assignment, BetweenAttempts) else stored.assignment.address
-        backend = self._adapters.present(stored.adapter) or (self._adapters.at_address(address) if address else None)
+        at = stored.assignment
+        if not isinstance(at, Dispatched):
+            if own is not None:
+                own.send(LeaseLost())
+            is_new, adapter = isinstance(at, Unassigned), stored.adapter
+            self._run_log.end(stored, not_started(adapter) if is_new else adapter_lost(adapter, _BETWEEN))
+            return
+        backend = self._adapters.present(stored.adapter) or self._adapters.at_address(at.address)
         if backend is None:
             await self._adapters.tried()
             backend = self._adapters.present(stored.adapter)
         if backend is None:
-            self._run_log.end_unknown(stored)
+            self._run_log.end(stored, adapter_lost(stored.adapter, _UNKNOWN))
             return
-        run = self._runs.take_over(stored, backend)
-        run.start(self._take(run, backend), "recover")
+        run = self._runs.take_over(stored, at, backend)
+        run.start(self._take(run, at, backend), "recover")
 
-    async def _take(self, run: Run, backend: AdapterBackend) -> None:
+    async def _take(self, run: Run, at: Dispatched, backend: AdapterBackend) -> None:
         try:
-            await self._find_again(run, backend)
+            await self._find_again(run, at, backend)
         except Exception:
             # Logged by who started this task; but nothing may leave a run without an end.
             run.send(Lost(router_failed()))
             raise
 
-    async def _find_again(self, run: Run, backend: AdapterBackend) -> None:
-        if not isinstance(run.state, Recovering):
-            return  # it was taken over by its request, which has begun it by now
-        if is_unassigned(run.state):
-            await self._runs.wait_for_request(run)
-            return
-        if not isinstance(run.state.assignment, Dispatched):
-            run.send(Lost(adapter_lost(run.record.adapter, _BETWEEN)))
-            return
-        instance = await self._instance(backend, run.state.assignment)
+    async def _find_again(self, run: Run, at: Dispatched, backend: AdapterBackend) -> None:
+        instance = await self._instance(backend, at)
         if run.is_ending:
             return
         if instance is None:

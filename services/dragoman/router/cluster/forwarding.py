@@ -66,20 +66,14 @@ class ReplicaForwarder:
         return router_pb2.GetRunResponse.FromString(answer)
 
     async def stream(
-        self,
-        stored: StoredRun,
-        request: pb.AttachRequest | pb.ExecuteRequest,
-        context: Context,
-        *,
-        ended_early: asyncio.Event,
+        self, stored: StoredRun, request: pb.AttachRequest, context: Context, *, ended_early: asyncio.Event
     ) -> None:
-        """Forward a streaming call to the router that owns a run.
+        """Forward an Attach to the router that owns a run.
 
         Raises:
             DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
         """
-        method = "Attach" if isinstance(request, pb.AttachRequest) else "Execute"
-        call = self._channel(stored, context).stream(method, request.SerializeToString(), metadata=_FORWARDED)
+        call = self._channel(stored, context).stream("Attach", request.SerializeToString(), metadata=_FORWARDED)
         passed: deque[bytes] = deque(maxlen=_REMEMBERED)
         passing = asyncio.ensure_future(self._pass(call, stored.run_id, context, passed))
         try:

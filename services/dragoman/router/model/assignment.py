@@ -9,9 +9,6 @@ from typing import Final, TypeAlias
 class Unassigned:
     """No adapter process has had the run."""
 
-    address: str = ""
-    """The configured address of its adapter, whose type another router may not know yet; empty if it is launched."""
-
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
@@ -42,8 +39,8 @@ def encode_place(assignment: Assignment, router: str) -> str:
         router: the address at which other routers reach its owner; empty if there is none.
     """
     match assignment:
-        case Unassigned(address):
-            place = {"wants": address} if address else {}
+        case Unassigned():
+            place = {}
         case Dispatched(address, instance_id, is_launched):
             place = {"address": address, "instance_id": instance_id, **(_LAUNCHED if is_launched else {})}
         case _:
@@ -57,4 +54,4 @@ def decode_place(place: str) -> tuple[Assignment, str]:
     router = stored.get("router", "")
     if "address" in stored:
         return Dispatched(stored["address"], stored.get("instance_id", ""), "launched" in stored), router
-    return BetweenAttempts() if "between" in stored else Unassigned(stored.get("wants", "")), router
+    return BetweenAttempts() if "between" in stored else Unassigned(), router

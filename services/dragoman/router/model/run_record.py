@@ -16,6 +16,8 @@ from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
 
 VIOLATION_CODE = "adapter_protocol_violation"
+NOT_STARTED = "not_started"
+"""The failure code of a lost run that no adapter ever had."""
 
 _MAX_REMARKS = 50
 
@@ -83,6 +85,12 @@ class RunRecord:
     def is_over(self) -> bool:
         """Whether the run has a result."""
         return self.result is not None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the run's ID may be used again, as no adapter ever had the run."""
+        result = self.result
+        return self.digest is None and result is not None and result.failure.code == NOT_STARTED
 
     @property
     def has_events(self) -> bool:
@@ -184,6 +192,8 @@ class RunRecord:
             The sequence and the event.
         """
         result.duration.FromNanoseconds(max(0, int((now - self.accepted_at) * 1e9)))
+        if result.failure.code == NOT_STARTED:
+            self.digest = None
         self.validator.last_sequence = max(self.validator.last_sequence, self.reserved) + 1
         self.validator.phase = Phase.DONE
         self._finish(result, now)
@@ -241,6 +251,12 @@ def adapter_lost(adapter: str, why: str) -> pb.Result:
     """Return the result of a run whose adapter is gone."""
     message = f"Adapter {adapter!r} {why}. The outcome of the run is unknown."
     return lost_result(pb.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message)
+
+
+def not_started(adapter: str) -> pb.Result:
+    """Return the result of a run whose router died before an adapter had it."""
+    message = f"The router that accepted the run stopped before adapter {adapter!r} had it. Send the request again."
+    return lost_result(pb.FAILURE_KIND_ADAPTER_LOST, NOT_STARTED, message)
 
 
 def protocol_violated(adapter: str, error: ProtocolViolationError) -> pb.Result:

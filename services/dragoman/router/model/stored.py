@@ -29,7 +29,7 @@ class StoredRun:
     orphan_after: float = 0.0
     """Seconds that the run continues without a holder."""
     digest: bytes | None = None
-    """A keyed digest of the request; ``None`` for a run that was found by Attach."""
+    """A keyed digest of the request; ``None`` if no adapter ever had the run, so that its ID may be used again."""
     logged: int = 0
     """The last sequence whose event is stored, or known to be missing."""
     size: int = 0

@@ -170,20 +170,12 @@ class Run(RunMachine):
         self.fanout.append(event.data, event.sequence)
         self.ledger.append(event)
 
-    def move(self, backend: AdapterBackend, *, anew: bool = False) -> None:
-        """Say which adapter gets it next.
-
-        Args:
-            backend: the adapter.
-            anew: whether its request was repeated, as no adapter had it: as far as is stored, nothing was published.
-        """
-        self.backend, self.backends = backend, [*([] if anew else self.backends), backend]
-        self.record.reserved = 0 if anew else self.record.reserved
+    def move(self, backend: AdapterBackend) -> None:
+        """Say which adapter gets it next."""
+        self.backend, self.backends = backend, [*self.backends, backend]
         self.record.adapter = backend.record.type
         self.log = self.log.bind(adapter=backend.record.type)
-        if anew:
-            self.session = None
-        elif self.session is not None:
+        if self.session is not None:
             self.session.begin_anew()
 
     async def end_attempt(self, next_adapter: str, reason: str) -> None:

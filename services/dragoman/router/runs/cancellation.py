@@ -15,7 +15,7 @@ from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.answers import finished
 from dragoman.router.runs.inputs import CancelRequested, Lost
-from dragoman.router.runs.state import Superseded, is_accepted, is_over
+from dragoman.router.runs.state import Superseded, is_accepted, is_over, is_replayed
 from dragoman.v1 import adapter_pb2, event_pb2
 
 _ACCEPTANCE_S = 10.0
@@ -93,7 +93,7 @@ async def _send(run: Run, request: bytes) -> None:
     Raises:
         DragomanError: the adapter's status.
     """
-    await run.until(is_accepted, _ACCEPTANCE_S)
+    await run.until(lambda state: is_accepted(state) and is_replayed(state), _ACCEPTANCE_S)
     while run.instance is None and not is_over(run.state):  # it is being recovered, and will be found or lost
         await run.until(is_accepted, _ACCEPTANCE_S)
     if run.instance is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router.model.assignment import BetweenAttempts, Dispatched, Unassigned
+from dragoman.router.model.assignment import Dispatched
 from dragoman.router.runs import inputs as to
 from dragoman.router.runs.actions import Action
 from dragoman.router.runs.state import (
@@ -27,12 +27,8 @@ _RESULT: Final = pb.Result(outcome=pb.OUTCOME_FAILED, failure=pb.Failure(message
 _EVENT: Final = to.Durable(2, b"event")
 _ERROR: Final = DragomanError(Reason.ADAPTER_UNAVAILABLE, "unavailable")
 
-BEGINNINGS: Final[tuple[Live, ...]] = (
-    Queued(),
-    *(Recovering(_INHERITED, assignment) for assignment in (Unassigned(), BetweenAttempts(), _AT, None)),
-    Recovering(_INHERITED, _AT, is_doubtful=True),
-)
-"""The states of a newly accepted run, of the runs that failover recovers, and of one that only its adapter knows."""
+BEGINNINGS: Final[tuple[Live, ...]] = (Queued(), Recovering(_INHERITED, _AT), Recovering(_INHERITED, None))
+"""The states of a newly accepted run, of one that failover recovers, and of one that only its adapter knows."""
 
 INPUTS: Final[tuple[to.Input, ...]] = (
     to.Recorded(),
@@ -54,8 +50,6 @@ INPUTS: Final[tuple[to.Input, ...]] = (
     to.CancelRequested(),
     to.Refused(_ERROR),
     to.LeaseLost(),
-    to.NotDispatched(),
-    to.Resubmitted(),
 )
 """One of each input, and of ``StatusReported`` both."""
 

@@ -130,16 +130,6 @@ class LeaseLost:
     """Another router takes the lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotDispatched:
-    """The adapter never received the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resubmitted:
-    """The client repeats the request of a run that no adapter had."""
-
-
 Input: TypeAlias = (
     Recorded
     | StatusReported
@@ -159,6 +149,4 @@ Input: TypeAlias = (
     | CancelRequested
     | Refused
     | LeaseLost
-    | NotDispatched
-    | Resubmitted
 )

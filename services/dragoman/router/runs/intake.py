@@ -58,8 +58,6 @@ class EventIntake:
         run, state = self._run, self._run.state
         if not is_at_adapter(state):
             raise ProtocolViolationError("an event followed the result")
-        if isinstance(state, Starting) and state.is_doubtful:
-            run.send(Accepted())  # else the adapter would have nothing to send
         if not event.sequence:
             self._take_ephemeral(event, data)
         elif is_withheld:

@@ -4,47 +4,38 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.keepalive import KeepaliveStreams
-from dragoman.protocol.limits import RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
+from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import RouterContext
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.model.assignment import Dispatched, Unassigned
+from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.requests import orphan_after_s, safe_labels
-from dragoman.router.model.run_record import Retention, RunRecord, adapter_lost, router_failed
+from dragoman.router.model.run_record import Retention, RunRecord, router_failed
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.policy.sessions import remove_router_settings
 from dragoman.router.runs.actor import Run, RunHooks
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.attempts import AttemptScheduler
 from dragoman.router.runs.cancellation import end_orphan
-from dragoman.router.runs.inputs import LeaseLost, Lost, Recorded, Refused, Resubmitted
+from dragoman.router.runs.inputs import LeaseLost, Lost, Recorded, Refused
 from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.sessions import Found, Sessions
 from dragoman.router.runs.state import (
     Deciding,
-    Live,
     Progress,
     Queued,
     Recovering,
     assignment_of,
     has_adapter,
     is_over,
-    is_unassigned,
 )
 from dragoman.router.runs.upstream import UpstreamStream, request_cancel
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
-
-_REMEMBERED_S: Final = RETAIN_FINISHED_S / 10
-"""The age up to which an adapter is sure to know a run still that it ever got; far less than it keeps one."""
-_NOT_BEGUN: Final = (
-    "had not received the run when the router that accepted it stopped, and the request was not retried"
-)
 
 
 class RunRegistry:
@@ -148,7 +139,7 @@ class RunRegistry:
         if not request.run_id:
             return None
         stored = await self.run_log.find(request.run_id)
-        if stored is None or request.run_id in self._runs:
+        if stored is None or stored.digest is None or request.run_id in self._runs:
             return None
         if stored.digest != self.run_log.digests.digest(request):
             raise taken(request.run_id)
@@ -171,14 +162,6 @@ class RunRegistry:
         self._keep(run, orphan_after_s(request))
         self._set_out(run, request, backend, session)
         return run
-
-    def begin_again(
-        self, run: Run, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found
-    ) -> None:
-        """Start a run that was taken over before any adapter had it, now that its request has come again."""
-        run.move(backend, anew=True)
-        run.send(Resubmitted())
-        self._set_out(run, request, backend, session)
 
     def _set_out(
         self, run: Run, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found
@@ -241,7 +224,7 @@ class RunRegistry:
         run.log.info("run attached")
         return run
 
-    def take_over(self, stored: StoredRun, backend: AdapterBackend) -> Run:
+    def take_over(self, stored: StoredRun, at: Dispatched, backend: AdapterBackend) -> Run:
         """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
         if (own := self._runs.pop(stored.run_id, None)) is not None:
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
@@ -255,7 +238,7 @@ class RunRegistry:
         record.resume_at(
             stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1
         )  # that one is the claim's
-        beginning, first = self._recovering(stored), stored.logged + 1
+        beginning, first = Recovering(_inherited(is_known=True), at), stored.logged + 1
         run = Run(record, backend, self._scene, self._hooks, beginning, first_sequence=first)
         run.equip(keepalive=KeepaliveStreams(stored.orphan_after, lambda: end_orphan(run)))
         if summary.HasField("session_key"):
@@ -265,36 +248,17 @@ class RunRegistry:
         run.keepalive.acquire()
         run.keepalive.release(by_server=True)
         self._runs[run.run_id] = run
-        if is_unassigned(run.state):
-            run.ledger.changed()  # its request may come to another router, which is to pass it on to this one
         return run
-
-    def _recovering(self, stored: StoredRun) -> Live:
-        age_s = self._scene.clock.time() - stored.accepted_at
-        is_dispatched = isinstance(stored.assignment, Dispatched)
-        is_doubtful = is_dispatched and not stored.logged and age_s < _REMEMBERED_S
-        is_known = not is_doubtful and not isinstance(stored.assignment, Unassigned)
-        return Recovering(_inherited(is_known=is_known), stored.assignment, is_doubtful=is_doubtful)
 
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
-        run.start(self._follow(run), "run")
-
-    async def _follow(self, run: Run) -> None:
-        await self._admission.keep(run, UpstreamStream(run, self._scene, hold=True).follow_on())
-        if is_unassigned(run.state):
-            await self.wait_for_request(run)
-
-    async def wait_for_request(self, run: Run) -> None:
-        """Give a run that no adapter had yet the time in which who asked for it is expected to ask again."""
-        if not await run.until(lambda state: not is_unassigned(state), self._scene.timing.reattach_s):
-            run.send(Lost(adapter_lost(run.record.adapter, _NOT_BEGUN)))
+        run.start(self._admission.keep(run, UpstreamStream(run, self._scene, hold=True).follow_on()), "run")
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         remark = functools.partial(run.notices.warn, each_time=True)
         logged = self.run_log.follow(
             run.record,
-            lambda: assignment_of(run.state, run.backend.record.spec.address),
+            lambda: assignment_of(run.state),
             orphan_after,
             remark,
             lambda: run.send(LeaseLost()),
@@ -336,6 +300,9 @@ class RunRegistry:
         if run.refusal is not None:
             self._forget(run.run_id, run.record.number)
             self._scene.tasks.start(self.run_log.forget(run.run_id), f"forget {run.run_id}")
+            return
+        if run.record.is_free:
+            self._forget(run.run_id, run.record.number)  # whichever router its request comes to starts it anew
             return
         finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if is_over(one.state)]
         for run_id in self._retention.expired(finished, self._scene.clock.time()):

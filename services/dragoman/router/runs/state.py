@@ -40,12 +40,10 @@ from dragoman.router.runs.inputs import (
     Input,
     LeaseLost,
     Lost,
-    NotDispatched,
     Reconnected,
     Recorded,
     Refused,
     Replayed,
-    Resubmitted,
     ResultReceived,
     ResultStored,
     StatusReported,
@@ -88,10 +86,8 @@ class Recovering:
     """The router looks for the adapter process of an inherited run."""
 
     progress: Progress
-    assignment: Assignment | None
+    at: Dispatched | None
     """Where the run log says that the run is; ``None`` for a run that the log does not have."""
-    is_doubtful: bool = False
-    """Its owner stopped just when it dispatched the run: only the adapter knows whether it got it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +96,6 @@ class Starting:
 
     progress: Progress
     at: Dispatched
-    is_doubtful: bool = False
-    """As in ``Recovering``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +114,6 @@ class Reconnecting:
     at: Dispatched
     is_accepted: bool
     """Whether the adapter had confirmed the run."""
-    is_doubtful: bool = False
-    """As in ``Recovering``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +231,11 @@ def _queued(state: Queued, event: Input) -> Decision | None:
 
 
 def _recovering(state: Recovering, event: Input) -> Decision | None:
-    match event, state.assignment:
-        case Assigned(at), (Dispatched() | None):
-            if state.assignment is None or state.is_doubtful:
-                return Starting(state.progress, at, state.is_doubtful), ()
+    match event, state.at:
+        case Assigned(at), None:
+            return Starting(state.progress, at), ()
+        case Assigned(at), _:
             return Streaming(state.progress, at), ()
-        case Resubmitted(), Unassigned():
-            return Queued(replace(state.progress, is_inherited=False, is_replayed=True)), ()
-        case CancelRequested(), Unassigned():
-            return _cancel(state)
         case CancelRequested(), _:
             return _update(state, is_cancelling=True), ()
         case Refused(error), None:
@@ -268,7 +256,7 @@ def _at_adapter(state: _AtAdapter, event: Input) -> Decision | None:
         case Refused(error):
             return Rejected(state, error), (Reject(error),)
         case Disconnected() if isinstance(state, Starting):
-            return Reconnecting(state.progress, state.at, is_accepted=False, is_doubtful=state.is_doubtful), ()
+            return Reconnecting(state.progress, state.at, is_accepted=False), ()
         case Disconnected() if isinstance(state, Streaming):
             return Reconnecting(state.progress, state.at, is_accepted=True), ()
         case Disconnected():
@@ -293,10 +281,7 @@ def _reconnecting(state: Reconnecting, event: Input) -> Decision | None:
         case Reconnected() if state.is_accepted:
             return Streaming(state.progress, state.at), ()
         case Reconnected():
-            return Starting(state.progress, state.at, state.is_doubtful), ()
-        case NotDispatched() if state.is_doubtful:
-            unassigned = Recovering(state.progress, Unassigned())
-            return _cancel(unassigned) if state.progress.is_cancelling else (unassigned, (Persist(),))
+            return Starting(state.progress, state.at), ()
         case _:
             return None
 
@@ -337,7 +322,7 @@ def _end(state: Live, result: pb.Result) -> Decision:
     return Finished(state), (EndWith(result),) if ended is None else (Publish(ended), EndWith(result))
 
 
-def _cancel(state: Queued | Recovering | Deciding) -> Decision:
+def _cancel(state: Queued | Deciding) -> Decision:
     """End a run that no adapter has."""
     failed = state.result.result if isinstance(state, Deciding) else state.progress.failed
     if failed is None:
@@ -389,16 +374,6 @@ def is_accepted(state: State) -> bool:
     return isinstance(state, Streaming | Deciding) or is_over(state)
 
 
-def is_settled(state: State) -> bool:
-    """Return whether it is known if the adapter ever got the run."""
-    return not (isinstance(state, Recovering | Starting | Reconnecting) and state.is_doubtful)
-
-
-def is_unassigned(state: State) -> bool:
-    """Return whether an inherited run waits for its request to be repeated, as no adapter had it."""
-    return isinstance(state, Recovering) and isinstance(state.assignment, Unassigned)
-
-
 def is_unstarted(state: State) -> bool:
     """Return whether no attempt of a run has begun that this router accepted."""
     return isinstance(state, Queued) and state.progress.failed is None
@@ -415,23 +390,16 @@ def has_adapter(state: State) -> bool:
     return not isinstance(last, Queued | Recovering)
 
 
-def assignment_of(state: State, address: str) -> Assignment:
-    """Return where the run is, for a router that may have to recover it.
-
-    Args:
-        state: its state.
-        address: the configured address of its adapter; empty if it is launched.
-    """
+def assignment_of(state: State) -> Assignment:
+    """Return where the run is, for a router that may have to recover it."""
     match state:
         case Finished(last) | Superseded(last) | Rejected(last):
-            return assignment_of(last, address)
+            return assignment_of(last)
         case Queued(progress) if progress.failed is not None:
             return BetweenAttempts()
         case Deciding(ended=ended) if ended is not None:
             return BetweenAttempts()
-        case Starting(at=at) | Streaming(at=at) | Reconnecting(at=at) | Deciding(at=at):
-            return at
-        case Recovering(assignment=Dispatched() | BetweenAttempts() as assignment):
-            return assignment
+        case Queued():
+            return Unassigned()
         case _:
-            return Unassigned(address)
+            return state.at or Unassigned()

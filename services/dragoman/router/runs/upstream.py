@@ -3,8 +3,8 @@
 A stream can break in four ways, and each has its answer:
 
 * the process is known to be gone, or another one answers in its place: the run is LOST at once
-* the adapter says that it does not know the run: LOST; or, where the router that was to bring it there died, and
-  nothing was published of it, its request has to come again
+* the adapter says that it does not know the run: LOST; if the router that was to bring it there died before it did,
+  the result says so
 * anything else: Attach from the last sequence, as often as it takes, for 30 seconds; then LOST
 * it ends, and there was no result, or what came was no such stream as the contract allows: LOST too, as a fault
 
@@ -20,16 +20,23 @@ import grpc
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.limits import RETAIN_FINISHED_S
 from dragoman.router.adapters.channel import StreamCall, explained, is_cut, never_connected, too_large
 from dragoman.router.adapters.context import RouterContext
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.model.run_record import VIOLATION_CODE, adapter_lost, protocol_violated, router_failed
+from dragoman.router.model.run_record import (
+    VIOLATION_CODE,
+    adapter_lost,
+    not_started,
+    protocol_violated,
+    router_failed,
+)
 from dragoman.router.model.stream_validator import ProtocolViolationError
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, NotDispatched, Reconnected, Refused
+from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, Reconnected, Refused
 from dragoman.router.runs.intake import EventIntake
-from dragoman.router.runs.state import Reconnecting, is_at_adapter, is_settled
+from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
 from dragoman.v1 import adapter_pb2
 
 _LAST_WORDS_S = 0.5
@@ -37,6 +44,8 @@ _LAST_WORDS_S = 0.5
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _OFTEN_S = 5.0
+_REMEMBERED_S = RETAIN_FINISHED_S / 10
+"""The age up to which an adapter is sure to know a run still that it ever got; far less than it keeps one."""
 _FORGOTTEN = "no longer knows the run"
 _REFUSED = "rejected Attach"
 _FINAL = {
@@ -180,8 +189,8 @@ class UpstreamStream:
         if error is not None and self._is_refusal(method, error):
             self._refused = error
             return False
-        if broken.code is grpc.StatusCode.NOT_FOUND and not is_settled(run.state):
-            run.send(NotDispatched())
+        if broken.code is grpc.StatusCode.NOT_FOUND and self._never_came():
+            run.send(Lost(not_started(run.record.adapter)))
             return False
         if broken.code in _FINAL and method == "Attach":
             after = f" after its stream broke ({self._cause})" if self._cause else ""
@@ -199,6 +208,13 @@ class UpstreamStream:
             self._lose(f"was unreachable for {self._scene.timing.reattach_s:g} s")
             self._scene.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
         return False
+
+    def _never_came(self) -> bool:
+        """Return whether an adapter that does not know the run never had it: it would remember one of that age."""
+        run = self._run
+        age_s = self._scene.clock.time() - run.record.accepted_at
+        is_inherited = progress_of(run.state).is_inherited and run.record.digest is not None
+        return is_inherited and not run.record.has_events and age_s < _REMEMBERED_S
 
     def _lose(self, why: str) -> None:
         self._run.send(Lost(adapter_lost(self._run.record.adapter, why)))

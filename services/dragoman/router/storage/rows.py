@@ -75,7 +75,18 @@ def addition(events: StoredEvents, owner: str) -> Statement:
 
 def update(run: StoredRun) -> Statement:
     """Return the statement that updates a run's row, if it is still its owner's."""
-    changing = ("finished_at", "adapter", "state", "reserved", "logged", "owner", "lease_until", "place", "outcome")
+    changing = (
+        "finished_at",
+        "adapter",
+        "digest",
+        "state",
+        "reserved",
+        "logged",
+        "owner",
+        "lease_until",
+        "place",
+        "outcome",
+    )
     changes = ", ".join(f"{name} = :{name}" for name in changing)
     sql = f"UPDATE runs SET {changes}, bytes = :size WHERE run_id = :run_id AND owner = :owner"  # noqa: S608 - constants
     values = run_values(run)

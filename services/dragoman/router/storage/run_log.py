@@ -7,10 +7,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import structlog
 from dragoman.protocol.identity import RequestDigests, is_run_id
-from dragoman.router.model.assignment import Assignment, Unassigned
+from dragoman.router.model.assignment import Assignment
 from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
-from dragoman.router.model.run_record import RunRecord, lost_result
+from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import RunQuery, StoredRun
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.leases import LEASE_S, RunOwnership
@@ -125,6 +125,8 @@ class RunLog:
         """
         if not is_run_id(run_id):
             return None
+        if (ending := self.writer.backlog.find(run_id)) is not None and not self.is_in_memory(run_id):
+            await self.writer.flushed(ending, _LISTING_S)
         # Each before and after: it may be removed, or written, while it is looked for.
         never_was, is_unwritten = run_id in self.writer.removals, self.writer.backlog.is_writing(run_id)
         try:
@@ -180,9 +182,8 @@ class RunLog:
             raise StoreError(f"no answer within {READ_S:g} s")
         return task.result()
 
-    def end_unknown(self, stored: StoredRun) -> None:
-        """End a run of an adapter that this router does not have, so that its outcome is unknown."""
-        message = f"The router that owned the run is gone, and this router has no adapter {stored.adapter!r}."
+    def end(self, stored: StoredRun, result: event_pb2.Result) -> None:
+        """End a run that this router has claimed and does not follow."""
         record = RunRecord(
             run_id=stored.run_id,
             adapter=stored.adapter,
@@ -195,9 +196,8 @@ class RunLog:
         record.labels, record.instance_id = dict(summary.labels), summary.instance_id
         # The mark is the claim's own; what was published ends before it.
         record.resume_at(stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1)
-        result = lost_result(event_pb2.FAILURE_KIND_ADAPTER_LOST, "adapter_lost", message)
         sequence, data = record.end(result, self._clock.time())
-        logged = self.follow(record, Unassigned, stored.orphan_after, _nothing, _nothing, stored)
+        logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, _nothing, _nothing, stored)
         self.writer.over(logged)
         self.writer.append(logged, sequence, data)
 

@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from dragoman.protocol.limits import MIB
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredRun
-from dragoman.router.storage.database import Database, Value
+from dragoman.router.storage.database import Database, Statement, Value
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.retention_table import RetentionTable
 from dragoman.router.storage.rows import RUN_COLUMNS, addition, run_values, runs_sql, stored_run, update
@@ -16,6 +16,8 @@ _AT_TASK: Final = (
     f"SELECT {RUN_COLUMNS} FROM runs WHERE company_id = :company_id AND agent_id = :agent_id AND task_key = :task_key"  # noqa: S608 - constants
     " AND finished_at IS NULL"
 )
+_FREE: Final = "digest IS NULL AND finished_at IS NOT NULL"
+"""What is true of a run that no adapter ever had: its ID may be used again."""
 _PAGE_ROWS: Final = 64
 _PAGE_BYTES: Final = MIB
 """Rows of events that are read at once: so many, and no more once they have so many bytes."""
@@ -73,10 +75,10 @@ class Store:
         return value
 
     async def begin(self, run: StoredRun) -> bool:
-        """Insert a new run; False if there is one with its id, of another owner.
+        """Insert a new run; False if there is another one with its id.
 
-        One of the same owner is the run itself, inserted by a transaction whose answer was lost. Then it gets the
-        mark that this one would have.
+        It takes the place of one that no adapter ever had. It may be there itself, inserted by a transaction whose
+        answer was lost; then it gets the mark that this one would have.
         """
         names = (*RUN_COLUMNS.replace("bytes", "size").split(", "), "agent_id", "company_id", "task_key", "outcome")
         columns = f"{RUN_COLUMNS}, agent_id, company_id, task_key, outcome"
@@ -84,8 +86,12 @@ class Store:
         sql = (
             f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO UPDATE"  # noqa: S608 - constants
             " SET reserved = excluded.reserved WHERE runs.owner = excluded.owner"
+            " AND runs.accepted_at = excluded.accepted_at"
         )
-        (changed,) = await self._database.execute([(sql, run_values(run))])
+        values = run_values(run)
+        (changed,) = await self._database.execute([(sql, values)])
+        if not changed:
+            *_, changed = await self._database.execute([*_removal(_FREE, {"run_id": run.run_id}), (sql, values)])
         return changed > 0
 
     async def run(self, run_id: str) -> StoredRun | None:
@@ -149,14 +155,13 @@ class Store:
 
     async def remove(self, run_id: str, owner: str) -> None:
         """Delete a run and its events, if it is still this owner's."""
-        mine = "SELECT run_id FROM runs WHERE run_id = :run_id AND owner = :owner"
-        values = {"run_id": run_id, "owner": owner}
-        await self._database.execute(
-            [
-                (f"DELETE FROM events WHERE run_id IN ({mine})", values),  # noqa: S608 - constants
-                (f"DELETE FROM runs WHERE run_id IN ({mine})", values),  # noqa: S608 - constants
-            ]
-        )
+        await self._database.execute(_removal("owner = :owner", {"run_id": run_id, "owner": owner}))
+
+
+def _removal(condition: str, values: Mapping[str, Value]) -> list[Statement]:
+    """Return the statements that delete a run with its events, if it meets a condition."""
+    which = f"SELECT run_id FROM runs WHERE run_id = :run_id AND {condition}"  # noqa: S608 - constants
+    return [(f"DELETE FROM {table} WHERE run_id IN ({which})", values) for table in ("events", "runs")]  # noqa: S608 - constants
 
 
 def _has_labels(run: StoredRun, labels: Mapping[str, str]) -> bool:
