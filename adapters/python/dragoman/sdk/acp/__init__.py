@@ -16,12 +16,20 @@ from dragoman.sdk._encoding.fields import Fields
 from dragoman.sdk._encoding.jsonrpc import RpcError
 from dragoman.sdk._output.diffs import unified_diff
 from dragoman.sdk.acp._adapter import CANCEL, AcpAdapter, conversation
-from dragoman.sdk.acp._call_facts import file_changes
-from dragoman.sdk.acp._failures import error_text
-from dragoman.sdk.acp._options import AcpOptions, ToolState, TurnEnd, UsageMeaning
+from dragoman.sdk.acp._ending import error_text
 from dragoman.sdk.acp._parser import AcpParser, opening
-from dragoman.sdk.acp._setup import Conversation, Offer, full_prompt, read_offer
-from dragoman.sdk.acp._usage import read_tokens
+from dragoman.sdk.acp._session import (
+    AcpOptions,
+    Conversation,
+    Offer,
+    ToolState,
+    TurnEnd,
+    UsageMeaning,
+    full_prompt,
+    read_offer,
+)
+from dragoman.sdk.acp._tools import file_changes
+from dragoman.sdk.acp._updates import read_tokens
 
 __all__ = [
     "CANCEL",

@@ -8,9 +8,8 @@ from dragoman.sdk._agents.command_line import CommandLineAdapter
 from dragoman.sdk._encoding.protobuf import struct_to_dict
 from dragoman.sdk._output.parser import Parser
 from dragoman.sdk._request.job import CancelStep, Job, Plan
-from dragoman.sdk.acp._options import AcpOptions
 from dragoman.sdk.acp._parser import COST_KEY, AcpParser, opening
-from dragoman.sdk.acp._setup import Conversation, full_prompt
+from dragoman.sdk.acp._session import AcpOptions, Conversation, full_prompt
 from dragoman.v1 import event_pb2 as pb
 
 CANCEL: Final = (

@@ -1,7 +1,7 @@
 """One attempt's side of the Agent Client Protocol: what the agent says, and what it is sent next. Pure.
 
 The conversation is initialize, then authenticate if the adapter wants it, then session/new (or resume, load, fork),
-then the wanted mode, model and options, then the prompt, whose answer ends it. What was said before the prompt is
+then the requested mode, model and options, then the prompt, whose answer ends it. What was said before the prompt is
 history and is not emitted again.
 """
 
@@ -26,23 +26,22 @@ from dragoman.sdk._output.parser import (
     log_event,
     outputs_of,
 )
-from dragoman.sdk.acp._adjusting import Adjustment, adjustments
-from dragoman.sdk.acp._ending import ending, other_usage, run_usage
-from dragoman.sdk.acp._failures import failure_of, is_lost_session
-from dragoman.sdk.acp._options import AcpOptions
+from dragoman.sdk.acp._ending import ending, failure_of, is_lost_session, other_usage, run_usage
 from dragoman.sdk.acp._requests import Requests
-from dragoman.sdk.acp._setup import (
+from dragoman.sdk.acp._session import (
     PROTOCOL_VERSION,
+    AcpOptions,
+    Adjustment,
     Conversation,
     Offer,
+    adjustments,
     described,
     initialize_params,
     read_offer,
     session_params,
     unsupported,
 )
-from dragoman.sdk.acp._updates import Updates
-from dragoman.sdk.acp._usage import SessionCost, amount_text, read_amount
+from dragoman.sdk.acp._updates import SessionCost, Updates, amount_text, read_amount
 from dragoman.v1 import event_pb2 as pb
 
 INITIALIZE: Final = "initialize"

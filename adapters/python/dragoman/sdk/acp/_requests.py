@@ -5,23 +5,122 @@ asks for, unless their tool call was just allowed. Reading in the workspace is l
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from dragoman.sdk._encoding.config import as_string_list
 from dragoman.sdk._encoding.fields import Fields, count, inner, objects, text
 from dragoman.sdk._encoding.json_text import JsonValue, compact
 from dragoman.sdk._encoding.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Peer, Request
+from dragoman.sdk._output.outcome import signal_name
 from dragoman.sdk._output.parser import Answer, Ask, HostCall, Output, Withdraw, Write
-from dragoman.sdk._process.host_services import AbsentError, HostServices
-from dragoman.sdk.acp import _operations as operations
-from dragoman.sdk.acp._call_facts import subject
-from dragoman.sdk.acp._failures import CANCELLED, NOT_FOUND
-from dragoman.sdk.acp._options import AcpOptions
-from dragoman.sdk.acp._setup import Conversation
-from dragoman.sdk.acp._tools import ToolCalls
+from dragoman.sdk._process.host_services import AbsentError, Command, HostServices
+from dragoman.sdk.acp._ending import CANCELLED, NOT_FOUND
+from dragoman.sdk.acp._session import AcpOptions, Conversation
+from dragoman.sdk.acp._tools import ToolCalls, subject
 from dragoman.v1 import event_pb2 as pb
+
+Done: TypeAlias = Awaitable[JsonValue]
+"""The result of a method, when it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command that the agent wants run."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    most_bytes: int | None = None
+
+    @property
+    def shown(self) -> str:
+        """The command line, as policy and people see it."""
+        return shlex.join((self.command, *self.args)) if self.args else self.command
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """What is started: without arguments, agents mean a line for the shell."""
+        if self.args or os.path.isabs(self.command) or not set(self.command) & _SHELL:  # noqa: PTH117 - a string is at hand
+            return self.command, *self.args
+        return "/bin/sh", "-c", self.command
+
+
+_SHELL: Final = frozenset(" \t\n;&|<>`$(){}*?\"'")
+
+
+async def read_file(services: HostServices, path: str, line: int | None, limit: int | None) -> JsonValue:
+    """Do ``fs/read_text_file``.
+
+    Args:
+        services: where.
+        path: the file.
+        line: the first line to return, from 1. None: from the beginning.
+        limit: how many lines. None: all.
+    """
+    content = await services.read_text(path)
+    if line is not None or limit is not None:
+        first = max(0, (line or 1) - 1)
+        lines = content.split("\n")[first:]
+        content = "\n".join(lines if limit is None else lines[:limit])
+    return {"content": content}
+
+
+async def write_file(services: HostServices, path: str, content: str) -> JsonValue:
+    """Do ``fs/write_text_file``."""
+    await services.write_text(path, content)
+    return {}
+
+
+async def start_command(services: HostServices, command_line: CommandLine) -> JsonValue:
+    """Do ``terminal/create``."""
+    terminal = await services.start(
+        command_line.argv, cwd=command_line.cwd, env=command_line.env, most_bytes=command_line.most_bytes
+    )
+    return {"terminalId": terminal}
+
+
+async def _output(services: HostServices, terminal_id: str) -> JsonValue:
+    command = services.command(terminal_id)
+    result: dict[str, JsonValue] = {"output": command.output, "truncated": command.truncated}
+    if command.exit is not None:
+        result["exitStatus"] = _exit_status(command)
+    return result
+
+
+async def _wait(services: HostServices, terminal_id: str) -> JsonValue:
+    command = services.command(terminal_id)
+    await command.ended.wait()
+    return _exit_status(command)
+
+
+async def _kill(services: HostServices, terminal_id: str) -> JsonValue:
+    services.kill(terminal_id)
+    return {}
+
+
+async def _release(services: HostServices, terminal_id: str) -> JsonValue:
+    services.release(terminal_id)
+    return {}
+
+
+def _exit_status(command: Command) -> dict[str, JsonValue]:
+    code, signal = command.exit or (None, None)
+    return {"exitCode": code, "signal": signal_name(signal) if signal else None}
+
+
+OF_TERMINALS: Final[Mapping[str, Callable[[HostServices, str], Done]]] = {
+    "terminal/output": _output,
+    "terminal/wait_for_exit": _wait,
+    "terminal/kill": _kill,
+    "terminal/release": _release,
+}
+"""Methods about one terminal."""
+
 
 _OPTION_KINDS: Final = {
     "allow_once": pb.INPUT_OPTION_KIND_ALLOW_ONCE,
@@ -32,7 +131,7 @@ _OPTION_KINDS: Final = {
 _CANCELLED: Final = {"outcome": {"outcome": "cancelled"}}
 _REFUSED: Final = "Not allowed by this run's permissions."
 
-_Operation: TypeAlias = Callable[[HostServices], "operations.Done"]
+_Operation: TypeAlias = Callable[[HostServices], Done]
 
 
 class Requests:
@@ -65,7 +164,7 @@ class Requests:
             self._handlers["fs/write_text_file"] = self._write
         if options.terminals:
             self._handlers["terminal/create"] = self._create
-            self._handlers.update(dict.fromkeys(operations.OF_TERMINALS, self._terminal))
+            self._handlers.update(dict.fromkeys(OF_TERMINALS, self._terminal))
 
     def take(self, request: Request) -> list[Output]:
         """Take a request."""
@@ -158,7 +257,7 @@ class Requests:
     def _read(self, request: Request) -> Output:
         path = text(request.params, "path")
         line, limit = count(request.params, "line"), count(request.params, "limit")
-        perform = self._perform(request, lambda services: operations.read(services, path, line, limit))
+        perform = self._perform(request, lambda services: read_file(services, path, line, limit))
         about = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_READ, paths=[path])
         return self._decided(request, about, f"Read {path}", perform, is_free=True)
 
@@ -166,13 +265,13 @@ class Requests:
         path, content = text(request.params, "path"), request.params.get("content")
         if not path or not isinstance(content, str):
             return self._error(request, INVALID_PARAMS, "give a path and a content")
-        perform = self._perform(request, lambda services: operations.write(services, path, content))
+        perform = self._perform(request, lambda services: write_file(services, path, content))
         about = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_EDIT, paths=[path])
         return self._decided(request, about, f"Write {path}", perform)
 
     def _create(self, request: Request) -> Output:
         params = request.params
-        command_line = operations.CommandLine(
+        command_line = CommandLine(
             command=text(params, "command"),
             args=tuple(as_string_list(params.get("args"))),
             cwd=text(params, "cwd"),
@@ -181,12 +280,12 @@ class Requests:
         )
         if not command_line.command:
             return self._error(request, INVALID_PARAMS, "give a command")
-        perform = self._perform(request, lambda services: operations.start(services, command_line))
+        perform = self._perform(request, lambda services: start_command(services, command_line))
         about = pb.InputSubject(tool_name=request.method, tool_kind=pb.TOOL_KIND_EXECUTE, command=command_line.shown)
         return self._decided(request, about, f"Run {command_line.shown}", perform)
 
     def _terminal(self, request: Request) -> Output:
-        operation = operations.OF_TERMINALS[request.method]
+        operation = OF_TERMINALS[request.method]
         terminal_id = text(request.params, "terminalId")
         perform = self._perform(request, lambda services: operation(services, terminal_id))
 
