@@ -343,33 +343,21 @@ async def test_attach_past_the_end_and_to_nothing(folder: Path) -> None:
             "a reader that joins at the end gets the result"
         )
         assert (await caller.attach("x").error()).reason is Reason.RUN_NOT_FOUND
-        # The adapter answers itself, as it is named.
-        error = await caller.attach("x", adapter="fake").error()
-        assert error.reason is Reason.RUN_NOT_FOUND
-        assert "the sidecar knows no run" in error.message
+        assert (await caller.attach("x", adapter="fake").error()).reason is Reason.RUN_NOT_FOUND
+        assert (await caller.attach("x", adapter="unknown").error()).reason is Reason.ADAPTER_NOT_FOUND
 
 
-async def test_a_run_that_only_its_adapter_knows_is_found_by_attach(folder: Path) -> None:
+async def test_a_run_that_was_started_without_the_router_is_unknown_to_it(folder: Path) -> None:
     async with beside(folder) as (caller, sidecar):
         direct = Caller(f"unix:{folder}/a.sock")
         begun = direct.execute("fake", *GATED, run_id="r")
         await begun.until("text")
-
-        found = caller.attach("r", after=1, adapter="fake")
-        assert kinds(await found.until("replay_done")) == ["text:a", "replay_done"]
-        assert (await caller.attach("r", after=7, adapter="fake").error()).reason is Reason.SEQUENCE_AHEAD
-        assert not sidecar.requests("Attach")[0].hold
-        # A holder holds it there too.
-        holder = caller.attach("r", hold=True)
-        await holder.until("replay_done")
-        async with asyncio.timeout(PATIENCE_S):
-            while not any(request.hold for request in sidecar.requests("Attach")):
-                sidecar.gate("called Attach").clear()
-                await sidecar.gate("called Attach").wait()
-        sidecar.open("g")
-        assert kinds(await found.rest()) == ["text:b", "result"]
-        assert kinds(await holder.rest()) == ["text:b", "result"]
-        assert (await caller.run("r")).run.last_sequence == 4
+        assert (await caller.attach("r", adapter="fake").error()).reason is Reason.RUN_NOT_FOUND
+        cancel = pb.CancelRequest(run_id="r", adapter="fake")
+        assert (await failure(caller.adapter.Cancel(cancel, timeout=PATIENCE_S))).reason is Reason.RUN_NOT_FOUND
+        respond = pb.RespondRequest(run_id="r", request_id="g", adapter="fake")
+        assert (await failure(caller.adapter.Respond(respond, timeout=PATIENCE_S))).reason is Reason.RUN_NOT_FOUND
+        assert not any(sidecar.requests(name) for name in ("Attach", "Cancel", "Respond"))
         await direct.close()
 
 

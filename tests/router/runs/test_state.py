@@ -26,9 +26,8 @@ Queued       Exhausted         Finished
 Queued       Refused           Rejected
 Queued       Lost              Finished
 Queued       LeaseLost         Superseded
-Recovering   Assigned          Starting Streaming
+Recovering   Assigned          Streaming
 Recovering   CancelRequested   Recovering
-Recovering   Refused           Rejected
 Recovering   Lost              Finished
 Recovering   LeaseLost         Superseded
 Starting     Accepted          Streaming

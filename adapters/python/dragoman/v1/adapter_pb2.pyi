@@ -1513,7 +1513,7 @@ class AttachRequest(google.protobuf.message.Message):
     hold: builtins.bool
     """Whether this stream holds the run (see ExecuteRequest.orphan_after)."""
     adapter: builtins.str
-    """The adapter's type or an alias. May be empty at a sidecar, and at a router for runs that the router knows."""
+    """The adapter's type or an alias. May be empty."""
     @property
     def batching(self) -> Global___Batching:
         """Allow several events in one message. Absent: one event per message."""
@@ -1547,7 +1547,7 @@ class CancelRequest(google.protobuf.message.Message):
     reason: builtins.str
     """The reason, for people. May be empty."""
     adapter: builtins.str
-    """The adapter's type or an alias. May be empty at a sidecar, and at a router for runs that the router knows."""
+    """The adapter's type or an alias. May be empty."""
     @property
     def grace(self) -> google.protobuf.duration_pb2.Duration:
         """Time that the agent gets to stop by itself before it is killed. Absent: the run's `limits.grace`. Zero: killed at
@@ -1615,7 +1615,7 @@ class RespondRequest(google.protobuf.message.Message):
     socket, "token" over TCP.
     """
     adapter: builtins.str
-    """The adapter's type or an alias. May be empty at a sidecar, and at a router for runs that the router knows."""
+    """The adapter's type or an alias. May be empty."""
     @property
     def answer(self) -> dragoman.v1.event_pb2.InputAnswer:
         """The answer."""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from dragoman.protocol.errors import invalid_fields
-from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.drain import Drain
 from dragoman.router.policy.fallback_settings import unknown_settings
@@ -25,10 +24,6 @@ class Acceptance:
         self._adapters = adapters
         self._runs = runs
         self._drain = drain
-
-    def adopt(self, run_id: str, backend: AdapterBackend, *, hold: bool) -> Run:
-        """Return a run that only its adapter may know."""
-        return self._runs.adopt(run_id, backend, hold=hold)
 
     async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
         """Return the run that a request starts, and whether it is new to its readers.

@@ -19,7 +19,7 @@ from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.calls import bind, read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
-from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator, Unknown
+from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
 from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError
 from dragoman.router.api.validation import attach_objection, execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
@@ -138,7 +138,7 @@ class AdapterServicer:
         return True
 
     async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
-        """Stream a run that this router, another one, the log, or its adapter knows."""
+        """Stream a run that this router, another one, or the log knows."""
         self._drain.refuse_new()
         request = read(pb.AttachRequest, data)
         refuse(attach_objection(request))
@@ -146,11 +146,7 @@ class AdapterServicer:
         if isinstance(located, Remote | Finished):
             await self._elsewhere(located, request, context)
             return
-        run = (
-            located.run
-            if isinstance(located, Local)
-            else self._acceptance.adopt(request.run_id, located.backend, hold=request.hold)
-        )
+        run = located.run
         bind(adapter=run.record.adapter, run_id=run.run_id)
         keep_alive = KeepAlive(run, is_relayed=came_from_a_router(context))
         with keep_alive if request.hold else contextlib.nullcontext():
@@ -187,10 +183,6 @@ class AdapterServicer:
                 return await remote.answer("Cancel", data, context)
             case Finished(stored):
                 return how_it_ended(stored.state.run.result, stored.logged)
-            case Unknown(backend):
-                bind(run_id=request.run_id)
-                data = addressed(pb.CancelRequest, data, request.adapter, backend.record.type)
-                return await _call(backend, "Cancel", data, context)
             case never:
                 assert_never(never)
 
@@ -217,10 +209,6 @@ class AdapterServicer:
             case Finished(stored):
                 reader = self._streams.stored_reader(stored)
                 return await _answer_again(request, reader, stored.logged, finished(request.run_id))
-            case Unknown(backend):
-                bind(run_id=request.run_id)
-                data = addressed(pb.RespondRequest, data, request.adapter, backend.record.type)
-                return await _call(backend, "Respond", data, context)
             case never:
                 assert_never(never)
 

@@ -6,7 +6,6 @@ from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.server import Context
-from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.cluster.failover import Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
@@ -58,14 +57,7 @@ class Remote:
         await self.forwarder.stream(self.stored, request, context, ended_early=ended_early)
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A run that neither this router nor the log knows, and its adapter may know."""
-
-    backend: AdapterBackend
-
-
-Located: TypeAlias = Local | Remote | Finished | Unknown
+Located: TypeAlias = Local | Remote | Finished
 
 
 class RunLocator:
@@ -108,14 +100,11 @@ class RunLocator:
             return Local(run)
         if (stored := await self._run_log.find(run_id)) is not None:
             return await self._of_stored(stored)
-        backend = await self._adapters.get(adapter) if adapter else None
-        if (run := self._runs.find(run_id)) is not None:  # it came meanwhile
-            return Local(run)
-        if backend is None or not backend.is_up:
-            raise unknown_run(run_id)
-        return Unknown(backend)
+        if adapter:
+            await self._adapters.get(adapter)
+        raise unknown_run(run_id)
 
-    async def of_request(self, request: adapter_pb2.ExecuteRequest) -> Local | Remote | Finished | None:
+    async def of_request(self, request: adapter_pb2.ExecuteRequest) -> Located | None:
         """Return where the run is that this very request started; ``None`` if its id is new.
 
         Raises:
@@ -128,7 +117,7 @@ class RunLocator:
         # One that ended just now, as no adapter had it, is started anew.
         return None if isinstance(located, Finished) and located.stored.digest is None else located
 
-    async def _of_stored(self, stored: StoredRun) -> Local | Remote | Finished:
+    async def _of_stored(self, stored: StoredRun) -> Located:
         found = await self._failover.take(stored)
         if isinstance(found, Run):
             return Local(found)

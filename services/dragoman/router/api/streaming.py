@@ -169,7 +169,6 @@ class KeepAlive:
 
     def __enter__(self) -> None:
         self._run.keepalive.acquire()
-        self._run.on_held()
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         by_server = self._is_relayed or (isinstance(error, DragomanError) and error.reason in _BY_SERVER)

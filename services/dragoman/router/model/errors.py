@@ -9,8 +9,7 @@ def unknown_run(run_id: str) -> DragomanError:
     """Return the error for an unknown run."""
     return DragomanError(
         Reason.RUN_NOT_FOUND,
-        f"Run {run_id!r} not found. It may have expired. If it was started without this router, pass its adapter's"
-        " name.",
+        f"Run {run_id!r} not found. It may have expired, or been started without this router.",
         {"run_id": run_id},
     )
 

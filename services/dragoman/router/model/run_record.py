@@ -32,7 +32,7 @@ class RunRecord:
     """A counter of accepted runs."""
     accepted_at: float
     digest: bytes | None = None
-    """A digest of the request; ``None`` for a run that was found by Attach."""
+    """A digest of the request; ``None`` if no adapter ever had the run."""
     agent_id: str = ""
     company_id: str = ""
     task_key: str = ""
@@ -89,8 +89,7 @@ class RunRecord:
     @property
     def is_free(self) -> bool:
         """Whether the run's ID may be used again, as no adapter ever had the run."""
-        result = self.result
-        return self.digest is None and result is not None and result.failure.code == NOT_STARTED
+        return self.is_over and self.digest is None
 
     @property
     def has_events(self) -> bool:

@@ -99,8 +99,6 @@ class Run(RunMachine):
         self.ledger = RunLedger()
         self.keepalive = KeepaliveStreams(0.0, _nothing)
         """The streams that keep the run alive."""
-        self.on_held: Callable[[], None] = _nothing
-        """Called when a stream begins to keep it alive."""
         self.session: RunSession | None = None
         """What becomes of its session; ``None`` if that is not stored here."""
         self.course: Course | None = None
@@ -141,14 +139,13 @@ class Run(RunMachine):
         *,
         ledger: RunLedger | None = None,
         keepalive: KeepaliveStreams | None = None,
-        on_held: Callable[[], None] | None = None,
         course: Course | None = None,
         suggest: Callable[[], list[str]] | None = None,
         session: RunSession | None = None,
     ) -> None:
         """Give it what it works with; see its attributes of these names."""
         self.ledger = ledger or self.ledger
-        self.keepalive, self.on_held = keepalive or self.keepalive, on_held or self.on_held
+        self.keepalive = keepalive or self.keepalive
         self.course, self.suggest = course or self.course, suggest or self.suggest
         self.session = session or self.session
 

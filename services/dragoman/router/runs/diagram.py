@@ -8,10 +8,10 @@ from dragoman.router.model.assignment import Dispatched
 from dragoman.router.runs import inputs as to
 from dragoman.router.runs.actions import Action
 from dragoman.router.runs.state import (
+    INHERITED,
     Finished,
     ImpossibleInputError,
     Live,
-    Progress,
     Queued,
     Recovering,
     Rejected,
@@ -22,13 +22,12 @@ from dragoman.router.runs.state import (
 from dragoman.v1 import event_pb2 as pb
 
 _AT: Final = Dispatched("unix:/sidecar.sock", "instance")
-_INHERITED: Final = Progress(is_recorded=True, is_inherited=True, is_replayed=False)
 _RESULT: Final = pb.Result(outcome=pb.OUTCOME_FAILED, failure=pb.Failure(message="failed"))
 _EVENT: Final = to.Durable(2, b"event")
 _ERROR: Final = DragomanError(Reason.ADAPTER_UNAVAILABLE, "unavailable")
 
-BEGINNINGS: Final[tuple[Live, ...]] = (Queued(), Recovering(_INHERITED, _AT), Recovering(_INHERITED, None))
-"""The states of a newly accepted run, of one that failover recovers, and of one that only its adapter knows."""
+BEGINNINGS: Final[tuple[Live, ...]] = (Queued(), Recovering(INHERITED, _AT))
+"""The states of a newly accepted run, and of one that failover recovers."""
 
 INPUTS: Final[tuple[to.Input, ...]] = (
     to.Recorded(),

@@ -25,8 +25,8 @@ from dragoman.router.runs.inputs import LeaseLost, Lost, Recorded, Refused
 from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.sessions import Found, Sessions
 from dragoman.router.runs.state import (
+    INHERITED,
     Deciding,
-    Progress,
     Queued,
     Recovering,
     assignment_of,
@@ -188,7 +188,7 @@ class RunRegistry:
                 await self._refuse_switch_elsewhere(run.record, run.record.adapter)
                 run.log.info("run accepted")
                 run.send(Recorded())
-                upstream = UpstreamStream(run, self._scene, hold=True)
+                upstream = UpstreamStream(run, self._scene)
                 await scheduler.go(upstream, request, lambda: self._prepare(run, request, session))
             except DragomanError as error:
                 run.send(Refused(error))
@@ -210,20 +210,6 @@ class RunRegistry:
             run.session.go_on_with(found)
         found.apply(request)
 
-    def adopt(self, run_id: str, backend: AdapterBackend, *, hold: bool) -> Run:
-        """Take up a run that an adapter may know and this router does not."""
-        beginning = Recovering(_inherited(is_known=False), None)
-        run = Run(self._record(run_id, backend), backend, self._scene, self._hooks, beginning)
-        upstream = UpstreamStream(run, self._scene, hold=hold)
-        # Who started it said for how long it may be without a holder, and the adapter knows; so no longer holding
-        # it there is all there is to do.
-        keepalive = KeepaliveStreams(0.0, lambda: upstream.set_hold(False))
-        run.equip(keepalive=keepalive, on_held=lambda: upstream.set_hold(True))
-        self._runs[run.run_id] = run
-        run.start(upstream.attach(), "run")
-        run.log.info("run attached")
-        return run
-
     def take_over(self, stored: StoredRun, at: Dispatched, backend: AdapterBackend) -> Run:
         """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
         if (own := self._runs.pop(stored.run_id, None)) is not None:
@@ -238,7 +224,7 @@ class RunRegistry:
         record.resume_at(
             stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1
         )  # that one is the claim's
-        beginning, first = Recovering(_inherited(is_known=True), at), stored.logged + 1
+        beginning, first = Recovering(INHERITED, at), stored.logged + 1
         run = Run(record, backend, self._scene, self._hooks, beginning, first_sequence=first)
         run.equip(keepalive=KeepaliveStreams(stored.orphan_after, lambda: end_orphan(run)))
         if summary.HasField("session_key"):
@@ -252,7 +238,7 @@ class RunRegistry:
 
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
-        run.start(self._admission.keep(run, UpstreamStream(run, self._scene, hold=True).follow_on()), "run")
+        run.start(self._admission.keep(run, UpstreamStream(run, self._scene).follow_on()), "run")
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         remark = functools.partial(run.notices.warn, each_time=True)
@@ -332,7 +318,3 @@ def _busy(run_id: str, adapter: str) -> DragomanError:
         f"Run {run_id!r} of adapter {adapter!r} is already working on this task; wait for it or cancel it.",
         {"run_id": run_id, "adapter": adapter},
     )
-
-
-def _inherited(*, is_known: bool) -> Progress:
-    return Progress(is_recorded=True, is_known=is_known, is_inherited=True, is_replayed=False)

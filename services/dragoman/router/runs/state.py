@@ -64,11 +64,15 @@ class Progress:
     is_cancelling: bool = False
     """The end of the run was requested: no further attempt follows."""
     is_inherited: bool = False
-    """The run was begun by another router, or directly at its adapter."""
+    """The run was begun by another router."""
     is_replayed: bool = True
     """What the adapter had of an inherited run has arrived."""
     failed: pb.Result | None = None
     """How the last attempt ended that another one was to follow."""
+
+
+INHERITED: Final = Progress(is_recorded=True, is_known=True, is_inherited=True, is_replayed=False)
+"""What is known of a run that another router began."""
 
 
 # The states.
@@ -86,8 +90,8 @@ class Recovering:
     """The router looks for the adapter process of an inherited run."""
 
     progress: Progress
-    at: Dispatched | None
-    """Where the run log says that the run is; ``None`` for a run that the log does not have."""
+    at: Dispatched
+    """Where the run log says that the run is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +235,11 @@ def _queued(state: Queued, event: Input) -> Decision | None:
 
 
 def _recovering(state: Recovering, event: Input) -> Decision | None:
-    match event, state.at:
-        case Assigned(at), None:
-            return Starting(state.progress, at), ()
-        case Assigned(at), _:
+    match event:
+        case Assigned(at):
             return Streaming(state.progress, at), ()
-        case CancelRequested(), _:
+        case CancelRequested():
             return _update(state, is_cancelling=True), ()
-        case Refused(error), None:
-            return Rejected(state, error), (Reject(error),)
         case _:
             return None
 
@@ -402,4 +402,4 @@ def assignment_of(state: State) -> Assignment:
         case Queued():
             return Unassigned()
         case _:
-            return state.at or Unassigned()
+            return state.at

@@ -34,7 +34,7 @@ from dragoman.router.model.run_record import (
 from dragoman.router.model.stream_validator import ProtocolViolationError
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, Reconnected, Refused
+from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, Reconnected
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
 from dragoman.v1 import adapter_pb2
@@ -81,15 +81,12 @@ class UpstreamStream:
     Args:
         run: the run.
         scene: what the router's parts share.
-        hold: whether an Attach upstream keeps the run alive there.
     """
 
-    def __init__(self, run: Run, scene: RouterContext, *, hold: bool) -> None:
+    def __init__(self, run: Run, scene: RouterContext) -> None:
         self._run = run
         self._scene = scene
-        self._hold = hold
         self.intake = EventIntake(run, scene.clock)
-        self._call: StreamCall | None = None
         self._cause = ""
         self._begins_at = 1
         """The sequence of the first event that the present adapter may send."""
@@ -114,22 +111,6 @@ class UpstreamStream:
             await self._counted(instance, "Execute", request)
         return self._refused
 
-    async def attach(self) -> None:
-        """Follow a run that was started by others, from its beginning."""
-        run = self._run
-        try:
-            async with run.backend.use() as instance:
-                run.assign(instance)
-                await self._counted(instance, "Attach", self._attach_request())
-        except DragomanError as error:
-            run.send(Refused(error))
-        except Exception:
-            # Logged by who started this task; but nothing may leave a run without an end.
-            run.send(Lost(router_failed()))
-            raise
-        if self._refused is not None:
-            run.send(Refused(self._refused))
-
     async def follow_on(self) -> None:
         """Follow a run that a router followed before, at the process it is pinned to, from its last event here."""
         run = self._run
@@ -139,18 +120,9 @@ class UpstreamStream:
             with instance.used():
                 await self._counted(instance, "Attach", self._attach_request())
         except Exception:
+            # Logged by who started this task; but nothing may leave a run without an end.
             run.send(Lost(router_failed()))
             raise
-        if self._refused is not None:
-            run.send(Refused(self._refused))
-
-    def set_hold(self, hold: bool) -> None:
-        """Keep the run alive upstream, or do not."""
-        if hold != self._hold:
-            self._hold = hold
-            if self._call is not None:
-                # Opened again at the last sequence, with the other option.
-                self._call.cancel()
 
     async def _counted(self, instance: AdapterInstance, method: str, request: bytes) -> None:
         record = self._run.backend.record
@@ -202,7 +174,7 @@ class UpstreamStream:
             return True
         if instance.gone.is_set():
             self._lose(instance.gone_because)
-        elif not broken.was_sent and error is not None:
+        elif method == "Execute" and not broken.was_sent and error is not None:
             self._refused = error
         else:
             self._lose(f"was unreachable for {self._scene.timing.reattach_s:g} s")
@@ -213,8 +185,7 @@ class UpstreamStream:
         """Return whether an adapter that does not know the run never had it: it would remember one of that age."""
         run = self._run
         age_s = self._scene.clock.time() - run.record.accepted_at
-        is_inherited = progress_of(run.state).is_inherited and run.record.digest is not None
-        return is_inherited and not run.record.has_events and age_s < _REMEMBERED_S
+        return progress_of(run.state).is_inherited and not run.record.has_events and age_s < _REMEMBERED_S
 
     def _lose(self, why: str) -> None:
         self._run.send(Lost(adapter_lost(self._run.record.adapter, why)))
@@ -231,9 +202,7 @@ class UpstreamStream:
 
     def _is_refusal(self, method: str, error: DragomanError) -> bool:
         """Return whether the adapter answered that it will not do this at all."""
-        if self._run.record.last_sequence >= self._begins_at or is_cut(error):
-            return False
-        return method == "Execute" or self._run.record.digest is None
+        return method == "Execute" and self._run.record.last_sequence < self._begins_at and not is_cut(error)
 
     async def _drain(
         self, instance: AdapterInstance, method: str, request: bytes, patience: "ReconnectPolicy"
@@ -244,7 +213,7 @@ class UpstreamStream:
             ProtocolViolationError: what came is not allowed.
             _BrokenError: the stream ended before the run.
         """
-        call = self._call = instance.channel.stream(method, request)
+        call = instance.channel.stream(method, request)
         self._run.record.validator.begin_stream()
         listening = asyncio.ensure_future(self._note_acceptance(call))
         try:
@@ -268,7 +237,6 @@ class UpstreamStream:
                 raise
             raise _BrokenError(None) from None
         finally:
-            self._call = None
             call.cancel()
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
@@ -299,7 +267,7 @@ class UpstreamStream:
     def _attach_request(self) -> bytes:
         record = self._run.record
         return adapter_pb2.AttachRequest(
-            run_id=record.run_id, after_sequence=record.last_sequence, hold=self._hold
+            run_id=record.run_id, after_sequence=record.last_sequence, hold=True
         ).SerializeToString()
 
 
