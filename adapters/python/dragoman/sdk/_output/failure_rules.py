@@ -1,16 +1,25 @@
-"""Texts of agents, and of the services behind them, that identify a failure. Data for ``classifier``.
+"""Texts of agents, and of the services behind them, that identify a failure. Data for ``failures``.
 
 Each pattern was seen in an agent's output or its source. Gaps are bounded and stay within a line, so that no
 text makes a search slow, and no two unrelated sentences make one match.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Final
 
 
-def _pattern(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives), re.IGNORECASE | re.MULTILINE)
+class LazyPattern:
+    """A regular expression, compiled when first used: the patterns take long, and most runs do not fail."""
+
+    def __init__(self, *alternatives: str) -> None:
+        self._text = "|".join(alternatives)
+
+    @cached_property
+    def search(self) -> Callable[[str], re.Match[str] | None]:
+        """Look for it in a text."""
+        return re.compile(self._text, re.IGNORECASE | re.MULTILINE).search
 
 
 # What stands for an id between "session" and "not found": quoted, or with a digit, dash or underscore in it.
@@ -18,7 +27,7 @@ _ID: Final = r"(?:[\"'`][^\"'`\n]{1,128}[\"'`]|(?=[^\s\"'`]{0,40}[0-9_-])[^\s\"'
 _THING: Final = r"\b(?:session|thread|conversation|chat|checkpoint|resume)s?(?:[ _-]?id(?:entifier)?)?\b"
 _NOT_FOUND: Final = r"(?:was |is |could )?not (?:be )?found\b"
 
-UNKNOWN_SESSION: Final = _pattern(
+UNKNOWN_SESSION: Final = LazyPattern(
     r"\bno conversation found with session id",
     r"\b(?:unknown|invalid) (?:session|thread|conversation|chat|checkpoint)(?:[ _-]?id(?:entifier)?)?\b",
     rf"{_THING}(?: (?:with|for|named))?(?: id)?[:=]?\s?(?:{_ID}[:,]? )?{_NOT_FOUND}",
@@ -35,16 +44,16 @@ UNKNOWN_SESSION: Final = _pattern(
 )
 """A session to resume is not there."""
 
-NO_UNKNOWN_SESSION: Final = _pattern(
+NO_UNKNOWN_SESSION: Final = LazyPattern(
     r"\bsession\b[^\n]{0,80}\b(?:already in use|already exists)\b",
     r"\b(?:unknown|invalid) session (?:state|event|type|option|mode|update|storage|token|cookie|key|config\w*)\b",
 )
 """Near misses of the above, whatever else the text says."""
 
-RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
+RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
     (
         "MAX_TURNS",
-        _pattern(
+        LazyPattern(
             r"\berror_max_turns\b|\bFatalTurnLimitedError\b",
             r"\b(?:reached|exceeded|hit)\b[^\n]{0,30}\bmax(?:imum)?[ _](?:number of |session )?turns\b",
             r"\bmax(?:imum)?[ _](?:number of |session )?turns\b[^\n]{0,20}\b(?:reached|exceeded|hit)\b",
@@ -52,7 +61,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "OUTPUT_LIMIT",
-        _pattern(
+        LazyPattern(
             r"\bincomplete\b[^\n]{0,60}\bmax_(?:output_)?tokens\b",
             r"\b(?:stop|finish)_?reason\\?\"?\s?[:=]\s?\\?\"?(?:length|max_(?:output_)?tokens)\b",
             r"\bexceeded the (?:\d{1,9} )?output token maximum\b",
@@ -61,7 +70,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "CONTEXT_OVERFLOW",
-        _pattern(
+        LazyPattern(
             r"\b(?:prompt|input|request|conversation|message)s? (?:is |are )?too (?:long|large)\b",
             r"\bcontext[ _](?:length|window|limit)\b[^\n]{0,40}\b(?:exceed|full|too )",
             r"\bcontext_length_exceeded\b|\brequest_too_large\b|\bmaximum context length\b|\bContextOverflowError\b",
@@ -70,7 +79,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "MODEL_NOT_FOUND",
-        _pattern(
+        LazyPattern(
             r"\bmodel_not_found\b|\bProviderModelNotFoundError\b",
             r"\b(?:unknown|invalid|unrecognized|unsupported) model\b(?! (?:provider|output|response))",
             r"\bmodels?\b(?! provider)[^\n.;]{0,80}\b(?:not found|does not exist|doesn't exist)\b",
@@ -81,7 +90,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "AUTH_REQUIRED",
-        _pattern(
+        LazyPattern(
             r"\bnot (?:logged|signed) in\b|\bplease (?:run /login|(?:log|sign) ?in)\b|\blog ?in (?:is )?required\b",
             r"\bauthentication[ _](?:error|failed|required|is required)\b|\bnot able to authenticate\b",
             r"\bnot authenticated\b|\bunauthenticated\b|\bre-?authenticate\b|\binvalid auth method\b",
@@ -96,7 +105,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "QUOTA_EXCEEDED",
-        _pattern(
+        LazyPattern(
             r"\binsufficient_quota\b|\bbilling_hard_limit_reached\b|\busage_limit_reached\b|\bbilling_error\b",
             r"\b(?:hit|reached|exceeded)\b[^\n]{0,20} (?:usage|session|weekly|monthly|daily|spending|plan) limits?\b",
             r"\b(?:usage|session|weekly|monthly|daily|spending|[0-9]-hour) limits? (?:was |has been )?reached\b",
@@ -108,7 +117,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "MODEL_REFUSED",
-        _pattern(
+        LazyPattern(
             r"\bviolates? (?:our|the) (?:usage|content) polic|\bcontent_filter\b|\bcontent[ _]policy[ _]violation\b",
             r"\bstop_reason\"?\s*[:=]\s*\"?refusal\b|\bfinish_?reason\"?\s*[:=]\s*\"?(?:safety|prohibited_content)\b",
             r"\b(?:blocked|flagged) (?:by|for|due to)\b[^\n]{0,40}\b(?:safety|policy|content filter|moderation)\b",
@@ -116,11 +125,11 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "INVALID_CONFIG",
-        _pattern(r"\binvalid_request_error\b|\bINVALID_ARGUMENT\b|\bbad_request_error\b|\bBadRequestError\b"),
+        LazyPattern(r"\binvalid_request_error\b|\bINVALID_ARGUMENT\b|\bbad_request_error\b|\bBadRequestError\b"),
     ),
     (
         "RATE_LIMITED",
-        _pattern(
+        LazyPattern(
             r"\brate[ _-]?limit(?:s|ed|ing)?(?:[ _]?(?:error|exceeded|reached))?\b|\btoo many requests\b",
             r"\brequests per (?:minute|second|day)\b|\bresource_exhausted\b|\bresource has been exhausted\b",
             r"\bquota exceeded\b|\bthrottl(?:ed|ing)",
@@ -128,7 +137,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "UPSTREAM_UNAVAILABLE",
-        _pattern(
+        LazyPattern(
             r"\boverloaded(?:_error)?\b|\b(?:temporarily|currently) (?:unavailable|overloaded)\b|\bhigh demand\b",
             r"\b(?:internal server |server |server_)error\b|\bbad gateway\b|\bservice[ _]unavailable\b",
             r"\bthe server had an error\b",
@@ -137,7 +146,7 @@ RULES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     (
         "NETWORK",
-        _pattern(
+        LazyPattern(
             r"\bE(?:CONNREFUSED|CONNRESET|CONNABORTED|TIMEDOUT|NOTFOUND|HOSTUNREACH|NETUNREACH|AI_AGAIN|PIPE)\b",
             r"\bfetch failed\b|\bsocket hang up\b|\bnetwork (?:error|is unreachable)\b|\bgetaddrinfo\b",
             r"\bconnection (?:error|failed|refused|reset|closed|aborted|timed out|lost)\b",
@@ -164,7 +173,7 @@ _REASONS: Final = (
     r"|internal server error|not implemented|bad gateway|service unavailable|gateway time-?out|overloaded"
     r"|the server had an error|rate limit|(?:incorrect|invalid) (?:x-)?api[- ]key|status code"
 )
-STATUS: Final = _pattern(
+STATUS: Final = LazyPattern(
     rf"\b(?P<reasoned>[45][0-9]{{2}})\b[\s:,-]{{1,3}}(?:{_REASONS})\b",
     r"\bHTTP(?:/[0-9](?:\.[0-9])?)?(?: (?:status|error|code))*:? ?(?P<http>[45][0-9]{2})\b",
     r"(?<![a-z])(?<!exit )status(?:[ _]?code)?\\?[\"']?\s?[:=]?\s?[\"']?(?:of )?(?P<status>[45][0-9]{2})\b",
@@ -188,5 +197,5 @@ KIND_BY_STATUS: Final[Mapping[int, str]] = {
 REJECTED: Final = frozenset({400, 404, 405, 409, 410, 415, 422})
 """Statuses of a request that the service rejects as wrong. Any text about a cause is more precise."""
 
-LEADING_STATUS: Final = _pattern(r"^(?P<leading>[45][0-9]{2}):? (?=\S)")
+LEADING_STATUS: Final = LazyPattern(r"^(?P<leading>[45][0-9]{2}):? (?=\S)")
 """The status at the begin of a line, as OpenAI's and Anthropic's client libraries write their errors."""

@@ -9,16 +9,41 @@ The text given must be that of an error: a terminal frame, an error event, the s
 program that failed. In prose the same words mean nothing.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
+from dragoman.sdk._encoding.lines import cut_text, without_terminal_orders
 from dragoman.sdk._output.failure_hint import FailureHint
+from dragoman.sdk._output.failure_rules import (
+    KIND_BY_STATUS,
+    LEADING_STATUS,
+    NO_UNKNOWN_SESSION,
+    REJECTED,
+    RULES,
+    STATUS,
+    UNKNOWN_SESSION,
+    VAGUE,
+)
 from dragoman.sdk._output.outcome import Evidence, failure_from_hint
 from dragoman.sdk._output.parser import FailureInfo
+from dragoman.sdk._output.reset_times import parse_reset_time, parse_retry_headers
 from dragoman.v1 import event_pb2 as pb
 
-# The classifier is imported when first used: its patterns take long to compile, and most runs do not fail.
+_MOST_CHARACTERS: Final = 16 * 1024  # of a text that are looked at, at either end
+_LONGEST_MESSAGE: Final = 500  # bytes of UTF-8
+_LONGEST_URL: Final = 2048
+_WAITABLE: Final = frozenset({"QUOTA_EXCEEDED", "RATE_LIMITED", "UPSTREAM_UNAVAILABLE"})
+
+_URL: Final = re.compile(r"https://[^\s\"'<>`\\\x00-\x1f\x7f|^{}]+")
+_LOGIN_PART: Final = re.compile(
+    r"log-?in|sign-?in|oauth|\bauth(?:enticate|entication|orize)?\b|/device|activate|\bverify|\bsso\b", re.IGNORECASE
+)
+_LOGIN_CUE: Final = re.compile(
+    r"\b(?:visit|open|go to|browse to|navigate to|(?:log|sign) ?in (?:at|with))\b[^\n]{0,60}\Z", re.IGNORECASE
+)
 
 
 def unknown_session(text: str) -> bool:
@@ -26,9 +51,7 @@ def unknown_session(text: str) -> bool:
 
     Only meaningful for a run that was to resume one, and that failed.
     """
-    from dragoman.sdk._output import classifier  # noqa: PLC0415 - see the top
-
-    return classifier.unknown_session(text)
+    return _session_lost(_clean(text)) is not None
 
 
 def classify_text(text: str, now: datetime, *, status_leads: bool = False) -> FailureHint | None:
@@ -36,13 +59,21 @@ def classify_text(text: str, now: datetime, *, status_leads: bool = False) -> Fa
 
     Args:
         text: See the module: the text of an error, not prose. Of a very long one, both ends are read.
-        now: The present, with a zone, for times of day and waits.
+        now: The present, with a zone, for timestamps without one and for waits.
         status_leads: Whether a number at the begin of a line is an HTTP status, as in "400 Bad field x". Only for the
             errors of a client library that writes them so, never for what a program printed.
     """
-    from dragoman.sdk._output import classifier  # noqa: PLC0415 - see the top
-
-    return classifier.classify_text(text, now, status_leads=status_leads)
+    text = _clean(text)
+    status = _status(text, leads=status_leads)
+    lost = _session_lost(text)
+    if lost:
+        return _hint("SESSION_LOST", text, lost, status, now)
+    for kind, pattern in RULES:
+        found = pattern.search(text)
+        if found:
+            return _hint(_outranked(kind, status), text, found, status, now)
+    by_status = _kind_of(status.code) if status else None
+    return _hint(by_status, text, status.found, status, now) if status and by_status else None
 
 
 def classify_http(status: int, body_text: str, headers: Mapping[str, str], now: datetime) -> FailureHint | None:
@@ -54,9 +85,22 @@ def classify_http(status: int, body_text: str, headers: Mapping[str, str], now: 
         headers: For ``Retry-After`` and its relatives, their names in any case.
         now: The present, with a zone.
     """
-    from dragoman.sdk._output import classifier  # noqa: PLC0415 - see the top
-
-    return classifier.classify_http(status, body_text, headers, now)
+    if status < 400:
+        return None
+    body = classify_text(body_text, now)
+    kind = _kind_of(status)
+    if body and body.kind != "NETWORK" and (status in REJECTED or body.kind not in VAGUE):
+        kind = body.kind
+    if kind is None:
+        return None
+    retry = parse_retry_headers(headers, now) or (body.retry_not_before if body else None)
+    return FailureHint(
+        kind=kind,
+        message=body.message if body else f"HTTP status {status}",
+        retry_not_before=retry if kind in _WAITABLE else None,
+        login_url=_login_url(_clean(body_text)) if kind == "AUTH_REQUIRED" else None,
+        http_status=status,
+    )
 
 
 def failure_of_text(text: str, code: str, *, status_leads: bool = False) -> FailureInfo | None:
@@ -79,3 +123,74 @@ def failure_of_evidence(evidence: Evidence, agent: str, *, status_leads: bool = 
         lost = f"{agent} knows no such session."
         return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, lost, f"{agent}_session", (message,))
     return failure_of_text(message, f"{agent}_error", status_leads=status_leads)
+
+
+class _Status(NamedTuple):
+    code: int
+    found: re.Match[str]
+
+
+def _status(text: str, *, leads: bool) -> _Status | None:
+    match = (LEADING_STATUS.search(text) if leads else None) or STATUS.search(text)
+    return _Status(int(match[match.lastgroup or 0]), match) if match else None
+
+
+def _kind_of(status: int) -> str | None:
+    if status in REJECTED:
+        return "INVALID_CONFIG"
+    return KIND_BY_STATUS.get(status, "UPSTREAM_UNAVAILABLE" if status >= 500 else None)
+
+
+def _outranked(kind: str, status: _Status | None) -> str:
+    """Return the kind that text and status together mean: a status outranks a vague text."""
+    if status is None or kind not in VAGUE:
+        return kind
+    is_vaguest = kind in {"NETWORK", "INVALID_CONFIG"}
+    return (_kind_of(status.code) if is_vaguest else KIND_BY_STATUS.get(status.code)) or kind
+
+
+def _session_lost(text: str) -> re.Match[str] | None:
+    return None if NO_UNKNOWN_SESSION.search(text) else UNKNOWN_SESSION.search(text)
+
+
+def _hint(kind: str, text: str, found: re.Match[str], status: _Status | None, now: datetime) -> FailureHint:
+    start = text.rfind("\n", 0, found.start()) + 1
+    end = text.find("\n", found.end())
+    line = text[start : end if end >= 0 else len(text)].strip()
+    return FailureHint(
+        kind=kind,
+        message=cut_text(line, _LONGEST_MESSAGE)[0],
+        retry_not_before=parse_reset_time(text, now) if kind in _WAITABLE else None,
+        login_url=_login_url(text) if kind == "AUTH_REQUIRED" else None,
+        http_status=status.code if status else None,
+    )
+
+
+def _login_url(text: str) -> str | None:
+    for match in _URL.finditer(text):
+        url = _without_punctuation(match[0])
+        authority = re.split("[/?#]", url[len("https://") :], maxsplit=1)[0]
+        if not authority or "@" in authority or len(url) > _LONGEST_URL:
+            continue  # user@ can make one host look like another
+        cue_start = max(0, match.start() - 100)
+        if _LOGIN_PART.search(url) or _LOGIN_CUE.search(text[cue_start : match.start()]):
+            return url
+    return None
+
+
+def _without_punctuation(url: str) -> str:
+    """Return a URL without the end of the sentence or the parenthesis that it stands in."""
+    while url:
+        last = url[-1]
+        is_unpaired = last in ")]" and url.count(last) > url.count("(" if last == ")" else "[")
+        if last not in ".,;:!?*_" and not is_unpaired:
+            break
+        url = url[:-1]
+    return url
+
+
+def _clean(text: str) -> str:
+    """Return both ends of ``text``, without colours and other orders to a terminal."""
+    if len(text) > 2 * _MOST_CHARACTERS:
+        text = f"{text[:_MOST_CHARACTERS]}\n{text[-_MOST_CHARACTERS:]}"
+    return without_terminal_orders(text)

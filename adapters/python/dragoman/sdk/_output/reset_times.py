@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from dragoman.sdk._output.failure_rules import LazyPattern
+
 _LONGEST_WAIT: Final = timedelta(days=62)
 """A moment further away than this is a misreading."""
 
@@ -24,21 +26,17 @@ _UNIT: Final = r"(?:ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|ho
 _AMOUNT: Final = rf"[0-9]{{1,9}}(?:\.[0-9]{{1,12}})?\s?{_UNIT}"
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text, re.IGNORECASE)
-
-
-_DURATION: Final = _pattern(rf"\b{_CUE}{_LINK}(?P<amounts>{_AMOUNT}(?:(?:,?\s*(?:and\s+)?){_AMOUNT}){{0,5}})")
-_PLAIN_SECONDS: Final = _pattern(
+_DURATION: Final = LazyPattern(rf"\b{_CUE}{_LINK}(?P<amounts>{_AMOUNT}(?:(?:,?\s*(?:and\s+)?){_AMOUNT}){{0,5}})")
+_PLAIN_SECONDS: Final = LazyPattern(
     r"\bretry[-_ ]?after\"?\s*[:=]?\s*\"?(?P<seconds>[0-9]{1,9})(?![0-9:.-])(?!\s?[a-z])"
 )
-_STAMP: Final = _pattern(
+_STAMP: Final = LazyPattern(
     rf"\b{_CUE}{_LINK}(?P<stamp>20[0-9]{{2}}-[0-9]{{2}}-[0-9]{{2}}[T ][0-9:.]{{5,18}}(?:Z|[+-][0-9:]{{4,5}})?)"
 )
-_EPOCH: Final = _pattern(
+_EPOCH: Final = LazyPattern(
     r"\blimit reached\s?\|\s?(?P<epoch>[0-9]{10})\b|\bresets?(?:_?at)?\"?\s*[:=]\s*(?P<at>[0-9]{10})\b"
 )
-_ONE_AMOUNT: Final = _pattern(rf"([0-9.]+)\s?({_UNIT})")
+_ONE_AMOUNT: Final = re.compile(r"([0-9.]+)\s?([a-z]+)", re.IGNORECASE)
 
 
 def parse_reset_time(text: str, now: datetime) -> datetime | None:
@@ -105,7 +103,7 @@ def _by_epoch(match: re.Match[str], _now: datetime) -> datetime | None:
     return _at_epoch(float(match["epoch"] or match["at"]))
 
 
-_READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], datetime | None]], ...]] = (
+_READERS: Final[tuple[tuple[LazyPattern, Callable[[re.Match[str], datetime], datetime | None]], ...]] = (
     (_STAMP, _by_stamp),
     (_EPOCH, _by_epoch),
     (_DURATION, _by_duration),
