@@ -98,7 +98,7 @@ def test_what_is_not_declared_is_as_agents_usually_are() -> None:
         ({"linger_s": True}, "linger_s must be a number"),
         ({"login_hint": 1}, "login_hint must be a string"),
         ({"version": 1}, "version must be a string"),
-        ({"skill_strategy": "nowhere"}, "skill_strategy must be one of private_directory, config_directory"),
+        ({"skill_strategy": "nowhere"}, "skill_strategy must be one of private_directory, workspace"),
         ({"models": {"id": "m"}}, "models must be tables"),
         ({"models": [{"id": "m", "name": "M"}]}, "models.name is not known"),
         ({"models": [{"label": "M"}]}, "models.id must be given"),

@@ -177,34 +177,21 @@ async def test_skills_in_the_prompt_with_the_references_they_name(arena: Arena) 
     assert sizes["skills"] + sizes["prompt"] + 2 == len(prompt.encode())
 
 
-async def test_skills_in_the_agents_own_directory_stay_until_they_are_synchronised(
-    arena: Arena, words: Provided
-) -> None:
-    words.spec = replace(words.spec, skill_strategy=SkillStrategy.CONFIG_DIRECTORY)
+async def test_skills_in_the_agents_own_directory_are_synchronised(arena: Arena, words: Provided) -> None:
     root = arena.workspace.parent / "words" / "skills"
     (root / "mine").mkdir(parents=True)
     (root / "mine" / "SKILL.md").write_text("Mine.")
-    events = await arena.run(request(arena))
-    assert facts(events)["own"] == [".dragoman", "demo", "mine"]
-    assert "in the agent's own directory, where they stay: demo" in notes(events)
-    with_another = request(arena, skills=False)
-    with_another.skills.add(name="other").files.content["SKILL.md"] = DOCUMENT
-    assert facts(await arena.run(with_another))["own"] == [".dragoman", "demo", "mine", "other"]
     env = {"WORDS_HOME": str(arena.workspace.parent / "words")}
+    skill = api.Skill(name="other")
+    skill.files.content["SKILL.md"] = DOCUMENT
+    synced = await words.sync_skills(api.SyncSkillsRequest(env=env, skills=[skill]))
+    states = {"mine": api.SKILL_STATE_EXTERNAL, "other": api.SKILL_STATE_INSTALLED}
+    assert {skill.name: skill.state for skill in synced.skills} == states
     listed = await words.list_skills(api.ListSkillsRequest(env=env))
-    states = {skill.name: skill.state for skill in listed.skills}
-    installed = api.SKILL_STATE_INSTALLED
-    assert states == {"demo": installed, "mine": api.SKILL_STATE_EXTERNAL, "other": installed}
+    assert {skill.name: skill.state for skill in listed.skills} == states
     synced = await words.sync_skills(api.SyncSkillsRequest(env=env))
     assert [skill.name for skill in synced.skills] == ["mine"]
     assert [path.name for path in root.iterdir()] == ["mine"]
-
-
-async def test_a_skill_whose_name_is_taken_is_reported(arena: Arena, words: Provided) -> None:
-    words.spec = replace(words.spec, skill_strategy=SkillStrategy.CONFIG_DIRECTORY)
-    (arena.workspace.parent / "words" / "skills" / "demo").mkdir(parents=True)
-    events = await arena.run(request(arena))
-    assert codes(events) == ["skill_not_installed"]
 
 
 async def test_skills_in_the_workspace_only_if_allowed(arena: Arena, words: Provided) -> None:

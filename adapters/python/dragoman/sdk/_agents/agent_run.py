@@ -15,7 +15,7 @@ from dragoman.protocol.identity import new_uuid
 from dragoman.sdk._agents.accepting import prompt_of, strategy_of
 from dragoman.sdk._agents.hooks import AgentHooks
 from dragoman.sdk._agents.run_directory import lay_out_files, run_directory
-from dragoman.sdk._detection.agent import config_dir, skills_dir
+from dragoman.sdk._detection.agent import config_dir
 from dragoman.sdk._detection.auth import FindLogin, LoginMemory, inherited_keys, keys_to_withhold, withheld_message
 from dragoman.sdk._encoding.lines import utf8_bytes
 from dragoman.sdk._output.billing import write_billing
@@ -41,7 +41,6 @@ from dragoman.sdk._run.attempt import AttemptEnd, nothing_spawned
 from dragoman.sdk._run.run import Run
 from dragoman.sdk._skills.placement import PlacementError, placed
 from dragoman.sdk._skills.strategy import SkillStrategy, may_place, placing_note, skill_note, workspace_skills
-from dragoman.sdk._skills.sync import sync_directory
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -136,10 +135,7 @@ class AgentRun:
         env = build_environment(inputs, os.environ, strip=self._spec.strip, allow=self._spec.inherit, plan_env=own)
         env, plan = await self._without_keys(job, env, plan)
         run.redactor = await _redactor(secret_values(inputs, env))
-        warnings = await self._install_skills(job, env)
         self._announce(job, plan, env)
-        for warning in warnings:
-            run.notice(pb.SEVERITY_WARNING, "skill_not_installed", warning)
         end = await self._placed(job, plan, self._agent.attempt(run, job, plan, env, self._clocks))
         report = end.evidence.report
         if not report.billing.type:
@@ -174,14 +170,6 @@ class AgentRun:
         files = [Path(executable), *(directory / name for name in self._spec.login_files)]
         decisive = {*self._spec.inherit, self._spec.config_dir_variable, "HOME", "PATH"}
         return self._logins.remembering(files, decisive, find_login)
-
-    async def _install_skills(self, job: Job, env: Mapping[str, str]) -> Sequence[str]:
-        """Put skills where the agent keeps its own, if they go that way; return what could not be done."""
-        root = skills_dir(self._spec, env)
-        if not job.skills or job.skill_strategy is not SkillStrategy.CONFIG_DIRECTORY or root is None:
-            return ()
-        synced = await asyncio.to_thread(sync_directory, root, job.skills, keeps_others=True)
-        return synced.warnings
 
     def _announce(self, job: Job, plan: Plan, env: Mapping[str, str]) -> None:
         run = self._run

@@ -17,8 +17,6 @@ class SkillStrategy(enum.Enum):
 
     PRIVATE_DIRECTORY = "private directory"
     """In a directory of the run's own, as ``skill_layout`` says; the plan passes ``job.skills_dir`` to the agent."""
-    CONFIG_DIRECTORY = "config directory"
-    """In the agent's own directory, ``skills_dir_name``. They stay there; SyncSkills takes them away again."""
     WORKSPACE = "workspace"
     """In the workspace, as ``skill_layout`` says, if the caller allows it: else as text in the prompt."""
     PROMPT = "prompt"
@@ -69,7 +67,6 @@ def workspace_skills(strategy: SkillStrategy, skills: Sequence[SkillSource], lay
 
 _WORDS: Final = {
     SkillStrategy.PRIVATE_DIRECTORY: "in a directory of this run's own",
-    SkillStrategy.CONFIG_DIRECTORY: "in the agent's own directory, where they stay",
     SkillStrategy.WORKSPACE: "in the workspace, for the time of the run",
     SkillStrategy.PROMPT: "as text in the prompt",
 }

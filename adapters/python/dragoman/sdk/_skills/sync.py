@@ -58,20 +58,19 @@ class Synced:
     warnings: list[str] = field(default_factory=list)
 
 
-def sync_directory(root: Path, skills: Sequence[SkillSource], *, keeps_others: bool = False) -> Synced:
+def sync_directory(root: Path, skills: Sequence[SkillSource]) -> Synced:
     """Make ``root`` hold these skills of ours; what is not ours stays as it is. Waits for its turn.
 
     Args:
         root: the agent's directory of skills. Made if it is needed.
         skills: checked; those in a directory are linked to, the others are written out.
-        keeps_others: whether other skills of ours stay. Else they are taken away.
     """
     if not skills and not (root / MARKS_DIR).is_dir():
         return Synced(list_directory(root))
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(root):
-            warnings = _Sync(root, skills).go(keeps_others=keeps_others)
+            warnings = _Sync(root, skills).go()
     except OSError as error:
         return Synced(list_directory(root), [f"{root} cannot be used: {error.strerror}"])
     there = list_directory(root)
@@ -113,12 +112,12 @@ class _Sync:
         self._marks = _read_marks(root)
         self._warnings: list[str] = []
 
-    def go(self, *, keeps_others: bool) -> list[str]:
+    def go(self) -> list[str]:
         """Do it; return what could not be done."""
         self._home.mkdir(mode=0o700, exist_ok=True)
         for rest in (_FRESH, _OLD):  # of one that was killed
             _remove(self._home / rest)
-        for name in [] if keeps_others else sorted(self._marks.keys() - self._skills.keys()):
+        for name in sorted(self._marks.keys() - self._skills.keys()):
             self._guarded(name, self._take_away)
         for name in sorted(self._skills):
             self._guarded(name, self._put)
