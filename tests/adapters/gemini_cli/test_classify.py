@@ -91,7 +91,7 @@ def test_exits_without_a_last_word(exit_code: int, words: str, kind: str) -> Non
     failure = failure_of_exit(exit_code, NOISE + words, resumed=True)
     assert failure is not None
     assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
-    assert words.split(".", maxsplit=1)[0] in failure.message
+    assert words.removeprefix("Error: ").split(".", maxsplit=1)[0] in failure.message
 
 
 def test_a_session_is_only_lost_if_one_was_to_go_on() -> None:

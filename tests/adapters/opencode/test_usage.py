@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.adapters.opencode.usage import StoredMessage, database, last_answer, read_usage, sum_up, with_context
+from dragoman.adapters.opencode.usage import StoredMessage, database, last_answer, read_messages, sum_up, with_context
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,8 +41,13 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
+def usage_of(path: Path, session_id: str, since_ms: int) -> pb.Usage | None:
+    messages = read_messages(path, session_id, since_ms)
+    return None if messages is None else sum_up(message.content for message in messages)
+
+
 def test_this_runs_calls_and_those_of_nested_agents_are_summed(store: Path) -> None:
-    usage = read_usage(store, SESSION, 100)
+    usage = usage_of(store, SESSION, 100)
     assert usage is not None
     assert usage.scope == pb.USAGE_SCOPE_RUN
     assert usage.tokens == pb.TokenCounts(input=20, output=10, reasoning=4, cache_read=10, cache_write=2)
@@ -51,15 +56,15 @@ def test_this_runs_calls_and_those_of_nested_agents_are_summed(store: Path) -> N
 
 
 def test_nothing_is_claimed_of_what_is_not_known(store: Path, tmp_path: Path) -> None:
-    assert read_usage(store, SESSION, 200) is None
-    assert read_usage(store, "ses_none", 0) is None
-    assert read_usage(tmp_path / "gone.db", SESSION, 0) is None
+    assert usage_of(store, SESSION, 200) is None
+    assert usage_of(store, "ses_none", 0) is None
+    assert usage_of(tmp_path / "gone.db", SESSION, 0) is None
     assert not (tmp_path / "gone.db").exists()
     (tmp_path / "other.db").write_text("no database")
-    assert read_usage(tmp_path / "other.db", SESSION, 0) is None
+    assert usage_of(tmp_path / "other.db", SESSION, 0) is None
     with closing(sqlite3.connect(tmp_path / "new.db")) as connection, connection:
         connection.execute("CREATE TABLE message (id TEXT)")
-    assert read_usage(tmp_path / "new.db", SESSION, 0) is None
+    assert usage_of(tmp_path / "new.db", SESSION, 0) is None
 
 
 def test_unknown_prices_are_not_free() -> None:

@@ -1,6 +1,6 @@
 """Looking for an agent, its login and who pays for it."""
 
-from dragoman.sdk._detection.agent import stored_object
+from dragoman.sdk._detection.agent import stored_file, stored_object
 from dragoman.sdk._detection.auth import AuthFinding
 from dragoman.sdk._detection.checks import Checks
 from dragoman.sdk._detection.programs import probe
@@ -14,5 +14,6 @@ __all__ = [
     "RenewingLogin",
     "key_billing",
     "probe",
+    "stored_file",
     "stored_object",
 ]

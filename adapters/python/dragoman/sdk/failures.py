@@ -5,6 +5,7 @@ from dragoman.sdk._output.failures import (
     classify_text,
     failure_of_evidence,
     failure_of_text,
+    sentence,
     unknown_session,
 )
 from dragoman.sdk._output.outcome import failure_from_hint
@@ -15,5 +16,6 @@ __all__ = [
     "failure_from_hint",
     "failure_of_evidence",
     "failure_of_text",
+    "sentence",
     "unknown_session",
 ]

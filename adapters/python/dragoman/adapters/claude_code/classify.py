@@ -12,12 +12,13 @@ from typing import Final, TypeAlias
 
 from dragoman.adapters.claude_code.fields import moment
 from dragoman.sdk import FailureInfo, Terminal
-from dragoman.sdk.failures import classify_text, unknown_session
+from dragoman.sdk.failures import classify_text, sentence, unknown_session
 from dragoman.sdk.fields import Fields, count, inner, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
 LOGIN_HINT: Final = agent_spec(__package__).login_hint
+_AGENT: Final = agent_spec(__package__).label
 _NOISE: Final = "[ede_diagnostic]"
 """Begins diagnostics for Claude Code's developers; users need not see them."""
 
@@ -253,21 +254,13 @@ def _failure(rule: _Rule, message: str, errors: tuple[str, ...], status: int | N
     hint = classify_text(message, datetime.now(UTC)) if rule.kind == pb.FAILURE_KIND_AUTH_REQUIRED else None
     return FailureInfo(
         kind=rule.kind,
-        message=_sentence(message, rule.message),
+        message=sentence(_AGENT, message, rule.message),
         code=rule.code,
         errors=errors or ((message,) if message else ()),
         retry_not_before=wrong.resets_at if waits else None,
         login_url=(hint.login_url or "") if hint else "",
         http_status=status if status is not None and 100 <= status <= 599 else None,
     )
-
-
-def _sentence(message: str, advice: str) -> str:
-    first = message.strip().split("\n", 1)[0].removeprefix("API Error: ").removeprefix("Error: ")[:500]
-    if not first:
-        return f"Claude Code failed. {advice}".strip()
-    stop = "" if first[-1] in ".!?" else "."
-    return f"Claude Code: {first}{stop} {advice}".strip()
 
 
 def _texts(result: Fields) -> list[str]:

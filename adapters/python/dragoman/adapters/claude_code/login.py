@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.adapters.claude_code.usage import PROVIDER
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe
-from dragoman.sdk.fields import Fields, count, inner, parse_json_object, read_json_object, text
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe, stored_file, stored_object
+from dragoman.sdk.fields import Fields, count, inner, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
 STATUS_LIMIT_S: Final = 6.0
-CONFIG_DIR: Final = agent_spec(__package__).config_dir_name
-CONFIG_DIR_VARIABLE: Final = agent_spec(__package__).config_dir_variable
+_SPEC: Final = agent_spec(__package__)
 _STATE_FILE: Final = ".claude.json"
 _LOGIN_FILE: Final = ".credentials.json"
 _KEYS: Final = {
@@ -67,7 +66,7 @@ def renewing_login(env: Mapping[str, str]) -> RenewingLogin | None:
     if not text(stored, "refreshToken") or _method({}, env):  # a key or a cloud goes before it
         return None
     expires_at_ms = count(stored, "expiresAt")
-    path = _config_dir(env) / _LOGIN_FILE
+    path = stored_file(_SPEC, env, _LOGIN_FILE)
     return RenewingLogin(path, None if expires_at_ms is None else expires_at_ms / 1000)
 
 
@@ -108,17 +107,10 @@ def _has_expired(stored: Fields, now_ms: int) -> bool:
     return not can_renew
 
 
-def _config_dir(env: Mapping[str, str]) -> Path:
-    return Path(env.get(CONFIG_DIR_VARIABLE) or _home(env) / CONFIG_DIR)
-
-
-def _home(env: Mapping[str, str]) -> Path:
-    return Path(env["HOME"]) if env.get("HOME") else Path.home()
-
-
 def _state_file(env: Mapping[str, str]) -> Path:
-    return (_config_dir(env) if env.get(CONFIG_DIR_VARIABLE) else _home(env)) / _STATE_FILE
+    directory = stored_file(_SPEC, env, "")
+    return (directory if env.get(_SPEC.config_dir_variable) else directory.parent) / _STATE_FILE
 
 
 def _stored_login(env: Mapping[str, str]) -> Fields:
-    return inner(read_json_object(_config_dir(env) / _LOGIN_FILE), "claudeAiOauth")
+    return inner(stored_object(_SPEC, env, _LOGIN_FILE), "claudeAiOauth")

@@ -7,16 +7,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe, stored_file, stored_object
 from dragoman.sdk.fields import Fields, count, inner, number, parse_json_object, read_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
-CONFIG_DIR: Final = agent_spec(__package__).config_dir_name
-CONFIG_DIR_VARIABLE: Final = agent_spec(__package__).config_dir_variable
-PROVIDER_KEYS: Final = agent_spec(__package__).api_key_variables
-
+_SPEC: Final = agent_spec(__package__)
 _LOGIN_FILE: Final = "auth.json"
 _OPENAI: Final = "openai"
 _RENEWED_AFTER: Final = timedelta(days=8)
@@ -30,7 +27,7 @@ async def find_login(executable: str, env: Mapping[str, str]) -> AuthFinding:
     provider = own_provider(read_config(env))
     if provider is not None:
         return judge_provider(provider, env)
-    if not config_dir(env).is_dir():
+    if not stored_file(_SPEC, env, "").is_dir():
         return AuthFinding(pb.AUTH_STATE_MISSING)  # Codex refuses to run without it
     answer = await probe([executable, "login", "status"], env, _STATUS_LIMIT_S)
     if answer.timed_out:
@@ -45,7 +42,7 @@ def find_billing(env: Mapping[str, str]) -> Billing:
     if provider is not None:
         has_key = bool(env.get(text(provider, "env_key")))
         return Billing(event_pb2.BILLING_TYPE_API, text(config, "model_provider")) if has_key else Billing()
-    stored = read_json_object(config_dir(env) / _LOGIN_FILE)
+    stored = stored_object(_SPEC, env, _LOGIN_FILE)
     if env.get("CODEX_API_KEY") or text(stored, "OPENAI_API_KEY"):
         return Billing(event_pb2.BILLING_TYPE_API, _OPENAI)
     if text(inner(stored, "tokens"), "access_token"):
@@ -55,7 +52,7 @@ def find_billing(env: Mapping[str, str]) -> Billing:
 
 def renewing_login(env: Mapping[str, str]) -> RenewingLogin | None:
     """Return the ChatGPT login that would be used: Codex renews it with a token that is good for one use."""
-    path = config_dir(env) / _LOGIN_FILE
+    path = stored_file(_SPEC, env, _LOGIN_FILE)
     stored = read_json_object(path)
     tokens = inner(stored, "tokens")
     is_key = text(stored, "OPENAI_API_KEY") and text(stored, "auth_mode") != "chatgpt"
@@ -114,7 +111,7 @@ def own_provider(config: Fields) -> Fields | None:
 def read_config(env: Mapping[str, str]) -> Fields:
     """Return the user's ``config.toml``; empty if there is none that can be read."""
     try:
-        return tomllib.loads(_read(config_dir(env) / "config.toml"))
+        return tomllib.loads(_read(stored_file(_SPEC, env, "config.toml")))
     except ValueError:
         return {}
 
@@ -123,12 +120,6 @@ def default_model(config: Fields, models: Sequence[Fields]) -> str:
     """Return the model that Codex uses where none is asked for: its user's, else the first by its own order. Pure."""
     ranked = [(rank, text(model, "slug")) for model in models if (rank := count(model, "priority")) is not None]
     return text(config, "model") or (min(ranked)[1] if ranked else "")
-
-
-def config_dir(env: Mapping[str, str]) -> Path:
-    """Return where Codex keeps its configuration, its login and its threads."""
-    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
-    return Path(env.get(CONFIG_DIR_VARIABLE) or home / CONFIG_DIR)
 
 
 def _read(path: Path) -> str:

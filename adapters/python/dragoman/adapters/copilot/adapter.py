@@ -9,8 +9,8 @@ from dragoman.adapters.copilot.classify import failure_of_text
 from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.adapters.copilot.plan import PROVIDER_VARIABLES, plan_run, session_options
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
-from dragoman.sdk.detection import AuthFinding, Billing, key_billing
-from dragoman.sdk.fields import JsonValue, objects, read_json_object, text
+from dragoman.sdk.detection import AuthFinding, Billing, key_billing, stored_object
+from dragoman.sdk.fields import JsonValue, objects, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -68,8 +68,7 @@ def find_login(env: Mapping[str, str]) -> AuthFinding:
         return AuthFinding(adapter_pb2.AUTH_STATE_OK, "own_model")
     if any(env.get(name) for name in TOKENS):
         return AuthFinding(adapter_pb2.AUTH_STATE_OK, "token")
-    home = Path(env.get("COPILOT_HOME") or Path(env.get("HOME") or Path.home()) / ".copilot")
-    config = read_json_object(home / "config.json")
+    config = stored_object(CopilotAdapter.spec, env, "config.json")
     if any(text(user, "login") for user in objects(config, "loggedInUsers") or objects(config, "logged_in_users")):
         return AuthFinding(adapter_pb2.AUTH_STATE_OK, "github", subscription=True)
     gh = Path(env.get("GH_CONFIG_DIR") or Path(env.get("HOME") or Path.home()) / ".config" / "gh") / "hosts.yml"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from dragoman.sdk import FailureInfo, Terminal
-from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, unknown_session
+from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, sentence, unknown_session
 from dragoman.sdk.fields import Fields, count, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -141,6 +141,4 @@ def _code(kind: Kind) -> str:
 
 
 def _sentence(message: str, kind: Kind) -> str:
-    first = message.strip().split("\n", 1)[0].removeprefix("Error: ")[:500] or "it failed without a reason"
-    stop = "" if first[-1] in ".!?" else "."
-    return f"Copilot: {first}{stop} {_ADVICE.get(kind, '')}".strip()
+    return sentence("Copilot", message, _ADVICE.get(kind, ""))

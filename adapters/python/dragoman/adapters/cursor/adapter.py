@@ -19,7 +19,6 @@ from dragoman.v1 import event_pb2 as pb
 
 BASE: Final = ("--print", "--output-format", "stream-json", "--stream-partial-output", "--trust")
 _STATUS_LIMIT_S: Final = 6.0
-_FROM_DOCUMENTATION: Final = "from its documentation; not seen on the real program"
 
 
 class CursorAdapter(CommandLineAdapter):

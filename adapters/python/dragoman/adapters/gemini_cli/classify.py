@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from dragoman.sdk import FailureInfo, fields
-from dragoman.sdk.failures import classify_text, failure_from_hint, unknown_session
+from dragoman.sdk.failures import classify_text, failure_from_hint, sentence, unknown_session
 from dragoman.sdk.fields import parse_json_object
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
 LOGIN_HINT: Final = agent_spec(__package__).login_hint
+_AGENT: Final = agent_spec(__package__).label
 
 _JSON: Final = re.compile(r"\{.*\}", re.DOTALL)
 _RETRY_IN: Final = re.compile(r"(?:retry in|retry after|reset after) (\d+(?:\.\d+)?)(ms|s|m|h)\b", re.IGNORECASE)
@@ -81,7 +82,7 @@ def failure_of_error(message: str, *, status: int | None = None, code: str = "")
         kind = pb.FAILURE_KIND_PROCESS_CRASHED
     return FailureInfo(
         kind,
-        _sentence(words, advice),
+        sentence(_AGENT, words, advice),
         code=fine or code or "gemini_error",
         errors=(message[:2000],) if message else (),
         retry_not_before=_retry(message) if kind in _WAITABLE else None,
@@ -138,16 +139,16 @@ def _kind(words: str, status: int | None) -> _Kind:
 def failure_of_stream(message: str) -> FailureInfo:
     """Return the failure of an answer that was cut, or is missing: Gemini CLI exits with 0 then."""
     if _BLOCKED.search(message):
-        sentence = _sentence(message, "Put the task otherwise, or ask another model.")
-        return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, sentence, code="gemini_blocked", errors=(message,))
+        refused = sentence(_AGENT, message, "Put the task otherwise, or ask another model.")
+        return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, refused, code="gemini_blocked", errors=(message,))
     if "token limit" in message.lower() or "max_tokens" in message.lower():
-        sentence = _sentence(message, "Ask for less at once.")
-        return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, sentence, code="gemini_max_tokens", errors=(message,))
+        cut = sentence(_AGENT, message, "Ask for less at once.")
+        return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, cut, code="gemini_max_tokens", errors=(message,))
     if _BROKEN.search(message):
         return failure_of_error(message)
-    sentence = _sentence(message, "The model gave no usable answer.")
+    empty = sentence(_AGENT, message, "The model gave no usable answer.")
     return FailureInfo(
-        pb.FAILURE_KIND_NO_RESULT, sentence, code="gemini_empty_answer", errors=(message,) if message else ()
+        pb.FAILURE_KIND_NO_RESULT, empty, code="gemini_empty_answer", errors=(message,) if message else ()
     )
 
 
@@ -158,19 +159,19 @@ def failure_of_exit(exit_code: int | None, words: str, *, resumed: bool) -> Fail
     first = lines[0].strip() if lines else ""
     if resumed and exit_code in {1, 42} and (unknown_session(output) or "previous sessions" in output):
         return FailureInfo(
-            pb.FAILURE_KIND_SESSION_LOST, _sentence(first, ""), "gemini_session_lost", (output[:2000],)
+            pb.FAILURE_KIND_SESSION_LOST, sentence(_AGENT, first, ""), "gemini_session_lost", (output[:2000],)
         )
     if _USAGE.search(output):
         advice = "See config.extraArgs, or whether this version of Gemini CLI knows the option."
         named = next((line for line in lines if line.startswith(("Unknown", "Not enough", "Invalid"))), first)
         return FailureInfo(
-            pb.FAILURE_KIND_INVALID_CONFIG, _sentence(named, advice), "gemini_bad_option", (output[:2000],)
+            pb.FAILURE_KIND_INVALID_CONFIG, sentence(_AGENT, named, advice), "gemini_bad_option", (output[:2000],)
         )
     known = _EXITS.get(exit_code) if exit_code is not None else None
     if known is None:
         return None
     kind, code, advice = known
-    return FailureInfo(kind, _sentence(first, advice), code, (output[:2000],) if output else ())
+    return FailureInfo(kind, sentence(_AGENT, first, advice), code, (output[:2000],) if output else ())
 
 
 def retry_cause(words: str) -> pb.FailureKind.ValueType:
@@ -189,11 +190,3 @@ def _retry(message: str) -> datetime | None:
 def _unwrapped(message: str) -> str:
     first = message.strip().removeprefix("[API Error: ")
     return first.partition("]\n")[0].removesuffix("]")
-
-
-def _sentence(message: str, advice: str) -> str:
-    first = message.strip().split("\n", 1)[0][:500]
-    if not first:
-        return f"Gemini CLI failed. {advice}".strip()
-    stop = "" if first[-1] in ".!?" else "."
-    return f"Gemini CLI: {first}{stop} {advice}".strip()

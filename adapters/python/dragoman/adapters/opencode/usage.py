@@ -62,12 +62,6 @@ def _content(data: object) -> Fields | None:
     return parse_json_object(data.encode("utf-8", "replace")) if isinstance(data, str) else None
 
 
-def read_usage(path: Path, session_id: str, since_ms: int) -> pb.Usage | None:
-    """Return what a session and its nested ones used; None if that is unknown. See `read_messages`."""
-    messages = read_messages(path, session_id, since_ms)
-    return None if messages is None else sum_up(message.content for message in messages)
-
-
 def last_answer(messages: Iterable[StoredMessage], session_id: str) -> Fields:
     """Return the session's own last answer of its model; empty if there is none. Pure."""
     own = (one.content for one in messages if one.session_id == session_id and one.content.get("role") == "assistant")

@@ -1,14 +1,15 @@
 """Whether Qwen Code knows a provider, by its variables and settings. Changes nothing, and uses no network."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
-from dragoman.sdk.fields import count, inner, read_json_object, text
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, stored_file, stored_object
+from dragoman.sdk.fields import count, inner, text
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
+_SPEC: Final = agent_spec(__package__)
 _KEYS: Final = ("OPENAI_API_KEY", "DASHSCOPE_API_KEY")
 _OAUTH: Final = "qwen-oauth"
 _LOGIN_FILE: Final = "oauth_creds.json"
@@ -16,12 +17,11 @@ _LOGIN_FILE: Final = "oauth_creds.json"
 
 def find_login(env: Mapping[str, str]) -> AuthFinding:
     """Return whether it could reach a model, as far as its files and variables show."""
-    home = _home(env)
-    settings = read_json_object(home / "settings.json")
+    settings = stored_object(_SPEC, env, "settings.json")
     auth = inner(inner(settings, "security"), "auth")
     method = text(auth, "selectedType")
     if method == _OAUTH:
-        is_in = bool(text(read_json_object(home / _LOGIN_FILE), "access_token"))
+        is_in = bool(text(stored_object(_SPEC, env, _LOGIN_FILE), "access_token"))
         state = pb.AUTH_STATE_OK if is_in else pb.AUTH_STATE_MISSING
         return AuthFinding(state, method, subscription=is_in)
     stored = inner(settings, "env")
@@ -44,14 +44,11 @@ def find_billing(env: Mapping[str, str], provider: str) -> Billing:
 
 def renewing_login(env: Mapping[str, str]) -> RenewingLogin | None:
     """Return the Qwen login that would be used: it is renewed with a token that is good for one use."""
-    home = _home(env)
-    stored = read_json_object(home / _LOGIN_FILE)
-    auth = inner(inner(read_json_object(home / "settings.json"), "security"), "auth")
+    stored = stored_object(_SPEC, env, _LOGIN_FILE)
+    auth = inner(inner(stored_object(_SPEC, env, "settings.json"), "security"), "auth")
     if text(auth, "selectedType") != _OAUTH or not text(stored, "refresh_token"):
         return None
     expires_at_ms = count(stored, "expiry_date")
-    return RenewingLogin(home / _LOGIN_FILE, None if expires_at_ms is None else expires_at_ms / 1000)
-
-
-def _home(env: Mapping[str, str]) -> Path:
-    return Path(env.get("QWEN_HOME") or Path(env.get("HOME") or Path.home()) / ".qwen")
+    return RenewingLogin(
+        stored_file(_SPEC, env, _LOGIN_FILE), None if expires_at_ms is None else expires_at_ms / 1000
+    )

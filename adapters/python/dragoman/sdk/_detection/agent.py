@@ -118,10 +118,16 @@ def config_dir(spec: AgentSpec, env: Mapping[str, str]) -> Path | None:
     return Path(env.get("HOME") or os.path.expanduser("~")) / spec.config_dir_name  # noqa: PTH111 - a default
 
 
+def stored_file(spec: AgentSpec, env: Mapping[str, str], name: str) -> Path:
+    """Return a file of the agent's config directory, of which ``spec`` gives the name, whether or not it exists."""
+    directory = config_dir(spec, env)
+    assert directory is not None, f"{spec.type} declares no config_dir_name"
+    return directory / name
+
+
 def stored_object(spec: AgentSpec, env: Mapping[str, str], name: str) -> Fields:
     """Return the JSON object in a file of the agent's config directory; empty if there is none."""
-    directory = config_dir(spec, env)
-    return read_json_object(directory / name) if directory is not None else {}
+    return read_json_object(stored_file(spec, env, name))
 
 
 def skills_dir(spec: AgentSpec, env: Mapping[str, str]) -> Path | None:

@@ -102,11 +102,10 @@ async def probe(
     env: Mapping[str, str],
     timeout_s: float,
     max_output: int = 64 * 1024,
-    *,
-    cwd: str | Path = "/",
 ) -> Probe:
     """Start a program, give it no input, and return its output.
 
+    It runs in the root directory, where it finds no project to look at.
     It runs in a session of its own. At its time, and afterwards in any case, its process group is
     killed: neither one that ignores SIGTERM nor one that leaves children behind costs more than
     ``timeout_s``. Cancelled, it kills too.
@@ -116,13 +115,12 @@ async def probe(
         env: Its whole environment.
         timeout_s: Seconds until it is killed.
         max_output: Bytes of each stream that are kept, from its beginning; the rest is read and dropped.
-        cwd: Where it runs; by default a place where it finds no project to look at.
     """
     loop = asyncio.get_running_loop()
     watch = _Watch(loop, max_output)
     try:
         transport, _ = await loop.subprocess_exec(
-            lambda: watch, *argv, stdin=asyncio.subprocess.DEVNULL, env=dict(env), cwd=cwd, start_new_session=True
+            lambda: watch, *argv, stdin=asyncio.subprocess.DEVNULL, env=dict(env), cwd="/", start_new_session=True
         )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None

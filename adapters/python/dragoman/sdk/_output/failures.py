@@ -103,6 +103,15 @@ def classify_http(status: int, body_text: str, headers: Mapping[str, str], now: 
     )
 
 
+def sentence(agent: str, message: str, advice: str = "") -> str:
+    """Return what an agent's error says in its first line, up to 500 characters, as a sentence, and what to do."""
+    first = message.strip().split("\n", 1)[0].removeprefix("API Error: ").removeprefix("Error: ")[:500]
+    if not first:
+        return f"{agent} failed. {advice}".strip()
+    stop = "" if first[-1] in ".!?" else "."
+    return f"{agent}: {first}{stop} {advice}".strip()
+
+
 def failure_of_text(text: str, code: str, *, status_leads: bool = False) -> FailureInfo | None:
     """Return what an error text of an agent means; None if it says nothing known. See ``classify_text``."""
     hint = classify_text(text, datetime.now(UTC), status_leads=status_leads)
