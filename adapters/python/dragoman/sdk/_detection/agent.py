@@ -98,7 +98,7 @@ class DetectableProgram(Protocol):
 
 async def locate(adapter: DetectableProgram, env: Mapping[str, str], command: str) -> Located:
     """Look for the executable and ask for its version."""
-    found = find_executable(adapter.spec.executables, env.get("PATH", ""), [command] if command else [], [])
+    found = find_executable(adapter.spec.executables, env.get("PATH", ""), command)
     if found is None:
         return Located("", "")
     version, problem = (

@@ -36,52 +36,19 @@ class Probe:
     """Why there is no exit code: "Permission denied", "ended by SIGSEGV". Empty if it was killed for its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a program is, or is not."""
-
-    path: Path | None
-    """Absolute. None if it was not found, or if all that was asked for is stale."""
-
-    stale_override: str | None = None
-    """The first thing asked for that is not there; None if all was, or nothing was asked for."""
-
-    alternative: Path | None = None
-    """What is there instead of what was asked for; for a hint, not to be used unasked."""
-
-
-def locate_executable(
-    names: Sequence[str], path_env: str, overrides: Sequence[str] = (), extra_dirs: Sequence[str | Path] = ()
-) -> Location:
-    """Look for a program.
+def find_executable(names: Sequence[str], path_env: str, command: str = "") -> Path | None:
+    """Return the absolute path of a program; None if there is none.
 
     Args:
         names: Names to look for, best first.
         path_env: The value of PATH. Parts of it that are not absolute are passed over: they would lead
             to whatever lies in the working directory.
-        overrides: Names or absolute paths that a user set, best first. Nothing else is
-            taken in their place.
-        extra_dirs: Directories to look in after PATH.
+        command: The name or absolute path that a user set; nothing else is taken in its place. Empty: none is set.
     """
-    directories = [Path(part) for part in (*path_env.split(os.pathsep), *extra_dirs) if os.fspath(part)]
-    searched = [directory for directory in directories if directory.is_absolute()]
-    found = next((path for name in names for path in _candidates(name, searched)), None)
-    if not overrides:
-        return Location(found)
-    stale = None
-    for name in overrides:
-        path = next(_named(name, searched), None)
-        if path is not None:
-            return Location(path, stale_override=stale)
-        stale = stale or name
-    return Location(None, stale_override=stale, alternative=found)
-
-
-def find_executable(
-    names: Sequence[str], path_env: str, overrides: Sequence[str] = (), extra_dirs: Sequence[str | Path] = ()
-) -> Path | None:
-    """Return the absolute path of a program; None if there is none. See ``locate_executable``."""
-    return locate_executable(names, path_env, overrides, extra_dirs).path
+    searched = [directory for directory in map(Path, path_env.split(os.pathsep)) if directory.is_absolute()]
+    if command:
+        return next(_named(command, searched), None)
+    return next((path for name in names for path in _candidates(name, searched)), None)
 
 
 def parse_version(text: str) -> str | None:
