@@ -97,7 +97,7 @@ class LoopSuite(AgentSuite):
         seen = await harness.run("MOCK_EDIT", permissions=ALLOWED, leaves=["README.md"])
         (change,) = seen.of("file_change")
         assert change.operation == pb.FILE_OPERATION_MODIFY
-        assert change.diff.endswith("@@ -1,1 +1,1 @@\n-A workspace.\n+A place.\n")
+        assert change.diff.endswith("@@ -1 +1 @@\n-A workspace.\n+A place.\n")
         assert (harness.workspace / "README.md").read_text() == "A place.\n"
 
     async def test_whole_files_only(self, harness: Harness) -> None:

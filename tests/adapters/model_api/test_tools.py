@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from dragoman.adapters.model_api.diff import unified
 from dragoman.adapters.model_api.tools import Done, offered, run_tool, subject, tool_call
 from dragoman.adapters.model_api.workspace import RefusedError, Workspace
 from dragoman.sdk.fields import JsonValue
+from dragoman.sdk.parsing import unified_diff
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ def run(root: Path, name: str, **fields: JsonValue) -> Done:
 @given(TEXTS, TEXTS)
 def test_a_diff_turns_the_old_text_into_the_new(tmp_path_factory: pytest.TempPathFactory, old: str, new: str) -> None:
     root = tmp_path_factory.mktemp("diff")
-    diff = unified("notes.txt", old, new)
+    diff = unified_diff("notes.txt", old, new, created=False)
     assert (diff == "") == (old == new)
     if diff:
         (root / "notes.txt").write_bytes(old.encode())
@@ -33,7 +33,7 @@ def test_a_diff_turns_the_old_text_into_the_new(tmp_path_factory: pytest.TempPat
 
 
 def test_a_new_file_comes_from_nowhere() -> None:
-    assert unified("/w/a", None, "x\n") == "--- /dev/null\n+++ /w/a\n@@ -0,0 +1,1 @@\n+x\n"
+    assert unified_diff("/w/a", "", "x\n", created=True) == "--- /dev/null\n+++ /w/a\n@@ -0,0 +1 @@\n+x\n"
 
 
 def test_reading_goes_by_lines(tmp_path: Path) -> None:

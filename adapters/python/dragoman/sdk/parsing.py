@@ -16,6 +16,7 @@ A parser for an agent that prints JSON objects, one a line::
 """
 
 from dragoman.sdk._encoding.lines import LineSplitter
+from dragoman.sdk._output.diffs import unified_diff
 from dragoman.sdk._output.json_lines import Handler, JsonLinesParser
 from dragoman.sdk._output.mcp_names import mcp_server_of
 from dragoman.sdk._output.parser import compaction_event, notice_event, text_event
@@ -45,4 +46,5 @@ __all__ = [
     "run_usage",
     "text_event",
     "token_counts",
+    "unified_diff",
 ]

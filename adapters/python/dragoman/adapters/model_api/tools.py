@@ -3,13 +3,14 @@
 What they are offered as, what a call means for permissions and people, and how it is done.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dragoman.adapters.model_api.diff import lines, unified
 from dragoman.adapters.model_api.workspace import MOST_WRITTEN_BYTES, RefusedError, Workspace
 from dragoman.sdk.fields import JsonValue, as_bool, as_int, compact
+from dragoman.sdk.parsing import unified_diff
 from dragoman.v1 import event_pb2 as pb
 
 Fields = Mapping[str, JsonValue]
@@ -19,6 +20,7 @@ WRITE: Final = "Write"
 EDIT: Final = "Edit"
 
 _KINDS: Final = {READ: pb.TOOL_KIND_READ, WRITE: pb.TOOL_KIND_EDIT, EDIT: pb.TOOL_KIND_EDIT}
+_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _MOST_LINES: Final = 2000
 _MOST_CHARACTERS: Final = 200_000
 _PATH: Final = {
@@ -140,7 +142,7 @@ def _read(fields: Fields, workspace: Workspace) -> str:
     text = workspace.read(_text(fields, "file_path"))
     if not text:
         return "(The file is empty.)"
-    all_lines = lines(text)
+    all_lines = _LINE.findall(text)
     first = max(1, as_int(fields.get("offset"), 1))
     limit = max(1, min(_MOST_LINES, as_int(fields.get("limit"), _MOST_LINES)))
     selected = all_lines[first - 1 : first - 1 + limit]
@@ -157,17 +159,17 @@ def _read(fields: Fields, workspace: Workspace) -> str:
 def _write(call_id: str, fields: Fields, workspace: Workspace, content: str) -> Done:
     path = _text(fields, "file_path")
     written = workspace.write(path, content)
-    place = workspace.absolute(path)
+    absolute = workspace.absolute(path)
     knows_before = written.created or written.before is not None
     change = pb.FileChange(
-        path=place,
+        path=absolute,
         operation=pb.FILE_OPERATION_CREATE if written.created else pb.FILE_OPERATION_MODIFY,
-        diff=unified(place, written.before, content) if knows_before else "",
+        diff=unified_diff(absolute, written.before or "", content, created=written.created) if knows_before else "",
         provenance=pb.PROVENANCE_NATIVE,
         tool_call_id=call_id,
     )
     word = "Created" if written.created else "Wrote"
-    return Done(f"{word} {place} ({len(content.encode('utf-8', 'replace'))} bytes).", change=change)
+    return Done(f"{word} {absolute} ({len(content.encode('utf-8', 'replace'))} bytes).", change=change)
 
 
 def _edited(fields: Fields, workspace: Workspace) -> str:
