@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -31,6 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACED = {"events": 2000, "interval_s": 0.001, "bytes": 160}
 FLAT_OUT = {"events": 20000, "bytes": 80}
 IDLE_STREAMS = 300
+STREAMS = 64
+STREAM_EVENTS = 800
+"""Of each of them."""
 CLAUDE_TURNS = 7
 
 
@@ -129,6 +133,37 @@ async def measure_throughput(direct: str, routed: str, hop: psutil.Process) -> N
     print("flat out, 100 B, one stream")
     print(f"  direct {plain:8.0f} events/s   through router {through:8.0f} events/s   ratio {through / plain:.2f}")
     print(f"  router CPU per event {used:6.0f} microseconds")
+
+
+async def measure_streams(routed: str, hop: psutil.Process) -> None:
+    """Print the router's CPU time for each event of many streams flat out, by how many the adapter has at once."""
+    print(f"flat out, 100 B, {STREAMS} streams of {STREAM_EVENTS} events")
+    for batch, batching in ((1, False), (1, True), (8, True), (32, True), (32, False)):
+        used, took = await _of_streams(routed, hop, batch, batching=batching)
+        asked = "batches" if batching else "single events"
+        print(
+            f"  adapter has {batch:3} at once, client takes {asked:13} {1 / took:8.0f} events/s"
+            f"   router CPU per event {used * 1e6:6.1f} microseconds"
+        )
+
+
+async def _of_streams(address: str, hop: psutil.Process, batch: int, *, batching: bool) -> tuple[float, float]:
+    """Return the router's CPU time and the time that passed for each event, in seconds."""
+    wish = json.dumps({"events": STREAM_EVENTS, "bytes": 60, "batch": batch})
+    async with grpc.aio.insecure_channel(address, options=channel_options(address)) as channel:
+        execute: Any = channel.unary_stream("/dragoman.v1.AdapterService/Execute")  # messages stay bytes
+
+        async def read(number: int) -> None:
+            request = pb.ExecuteRequest(adapter="emitter", run_id=f"flat-{time.monotonic_ns()}-{number}", prompt=wish)
+            if batching:
+                request.batching.SetInParent()
+            async for _message in execute(request.SerializeToString()):
+                pass
+
+        before, began = cpu_s(hop), time.monotonic()
+        await asyncio.gather(*(read(number) for number in range(STREAMS)))
+        count = STREAMS * STREAM_EVENTS
+        return (cpu_s(hop) - before) / count, (time.monotonic() - began) / count
 
 
 async def measure_idle(routed: str, hop: psutil.Process) -> None:
@@ -232,6 +267,7 @@ async def main() -> None:
             await stream(routed, {"events": 100, "bytes": 10})  # warm
             await measure_latency(direct, routed, hop)
             await measure_throughput(direct, routed, hop)
+            await measure_streams(routed, hop)
             await measure_idle(routed, hop)
             for part in ("log", "history"):
                 (directory / part).mkdir()

@@ -1,7 +1,8 @@
 """A sidecar that only emits: paced or flat-out events with the time of writing in them. For measuring, not for use.
 
 Run as ``python -m tests.bench.emitter ADDRESS``. The prompt says what to emit, as JSON: ``{"events": 1000,
-"interval_s": 0.001, "bytes": 200}``; ``{"events": 0}`` stays open and silent until the caller leaves.
+"interval_s": 0.001, "bytes": 200, "batch": 8}``; ``{"events": 0}`` stays open and silent until the caller leaves. So
+many events are in one message if the caller takes batches.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import time
 from dragoman.protocol import REVISION
 from dragoman.protocol.logs import configure_logs
 from dragoman.protocol.server import Context, DragomanServer, service_handler, write_event
+from dragoman.protocol.wire import join
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -28,7 +30,11 @@ class Emitter:
     async def Describe(self, _request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:  # noqa: N802 - the RPC's name
         """Say what this is."""
         return pb.DescribeResponse(
-            adapter="emitter", revision=REVISION, instance_id=f"emitter-{os.getpid()}", pid=os.getpid()
+            adapter="emitter",
+            revision=REVISION,
+            instance_id=f"emitter-{os.getpid()}",
+            pid=os.getpid(),
+            batching=True,
         )
 
     async def Execute(self, request: pb.ExecuteRequest, context: Context) -> None:  # noqa: N802 - the RPC's name
@@ -40,6 +46,8 @@ class Emitter:
         filler = "x" * int(wish.get("bytes", 100))
         if count == 0:
             await self._cancelled.setdefault(request.run_id, asyncio.Event()).wait()
+        batch = int(wish.get("batch", 1)) if request.HasField("batching") else 1
+        waiting: list[bytes] = []
         loop = asyncio.get_running_loop()
         began = loop.time()
         for number in range(count):
@@ -47,7 +55,11 @@ class Emitter:
                 await _until(loop, began + number * interval)
             delta = f"{time.monotonic_ns():020d}{filler}"
             text = event_pb2.Text(item_id="t", offset=number * len(delta), delta=delta)
-            await write_event(context, _event(request.run_id, number + 2, text=text))
+            waiting.append(_event(request.run_id, number + 2, text=text))
+            if len(waiting) >= batch or number == count - 1:
+                for message in join(waiting):
+                    await write_event(context, message)
+                waiting = []
         result = event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED)
         await write_event(context, _event(request.run_id, count + 2, result=result))
 

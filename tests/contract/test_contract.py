@@ -13,6 +13,7 @@ import pytest
 from dragoman.protocol import REVISION
 from dragoman.protocol.errors import DOMAIN, DragomanError, Reason, from_rpc_error
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.wire import unroll
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc
@@ -199,6 +200,22 @@ def test_respond_to_nothing(grpc_stub: Stub, request_of: Callable[..., api.Execu
         Reason.REQUEST_NOT_FOUND,
         Reason.RUN_FINISHED,
     }
+
+
+def test_a_run_is_the_same_in_batches(grpc_stub: Stub, request_of: Callable[..., api.ExecuteRequest]) -> None:
+    request = request_of(
+        "import sys; [print(n, file=(sys.stdout, sys.stderr)[n % 2], flush=True) for n in range(300)]"
+    )
+    request.run_id = "batches"
+    single = read(grpc_stub.Execute(request, timeout=DEADLINE_S))
+    for after in range(0, len(single), 7):
+        attach = api.AttachRequest(run_id="batches", adapter="process", after_sequence=after, batching=api.Batching())
+        messages = read(grpc_stub.Attach(attach, timeout=DEADLINE_S), after)
+        events = [event for message in messages for event in unroll(message) if event.sequence]
+        assert events == [event for event in single if event.sequence > after]
+    request.batching.SetInParent()
+    again = read(grpc_stub.Execute(request, timeout=DEADLINE_S))
+    assert len(again) < len(single), "the same request, so the same run"
 
 
 WRONG: dict[str, tuple[Callable[[api.ExecuteRequest], object], Reason, str]] = {

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from dragoman.protocol.order import (
     EPHEMERAL_ALLOWED,
     EPHEMERAL_ONLY,
@@ -296,6 +297,10 @@ def test_a_batch_never_carries_what_ends_or_asks(field: int) -> None:
 def test_batches_are_checked() -> None:
     started = durable("started", 1)
     assert refusal([started, pb.AgentEvent(sequence=2, batch=pb.Batch())]) == "an empty batch"
+    many = [durable("text", number) for number in range(2, MAX_BATCH_EVENTS + 3)]
+    assert refusal([started, batch(many)]) == "a batch that is too large"
+    many[0].native.text = "x" * MAX_BATCH_BYTES
+    assert refusal([started, batch(many[:2])]) == "a batch that is too large"
     late = batch([durable("text", 2), durable("text", 3)])
     late.sequence = 4
     assert "its last event's" in refusal([started, late])

@@ -5,7 +5,7 @@ What a run does is its prompt, or its template as it is, a JSON list of steps, d
     ["hello"]              a text event
     {"gate": "g"}          wait until Respond names the request "g" (or `Sidecar.open`)
     {"ask": "q"}           an input_request, then wait for its answer
-    {"flood": [n, size]}   n text events of so many bytes
+    {"flood": [n, size]}   n text events of so many bytes; with a third number, so many at once
     {"raw": "hex"}         these bytes as the next event
     {"stop": true}         end the stream well, without a result
     {"fail": "NAME"}       end the stream with this status
@@ -44,7 +44,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import DragomanError, Reason, not_supported
 from dragoman.protocol.event_buffer import EventBuffer, SequenceAheadError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY, new_instance_id
 from dragoman.protocol.server import Context, DragomanServer, service_handler, stream_events
@@ -135,6 +135,11 @@ class _Run:
         elif kind == "says":
             self.result.summary = value
 
+    def say_much(self, number: int, size: int) -> None:
+        """Emit texts."""
+        for _ in range(number):
+            self.emit(text=event_pb2.Text(item_id="i", delta="x" * size))
+
     def work(self, kind: str, value: Any) -> None:
         """Do something that a router decides by."""
         if kind == "deaf":
@@ -184,7 +189,9 @@ class Sidecar:
         features: Sequence[event_pb2.Feature.ValueType] = (),
         schema: str = "",
         most: int = 0,
+        batching: bool = True,
     ) -> None:
+        self.batching = batching
         self.features = features
         self.most = most
         self.schema = schema
@@ -244,6 +251,7 @@ class Sidecar:
                 items=[event_pb2.Capability(feature=feature) for feature in self.features],
                 max_concurrent_runs=self.most or None,
             ),
+            batching=self.batching,
         )
 
     async def Detect(self, request: pb.DetectRequest, _context: Context) -> pb.DetectResponse:
@@ -259,6 +267,7 @@ class Sidecar:
 
     async def Execute(self, request: pb.ExecuteRequest, context: Context) -> None:
         self._note("Execute", request)
+        self._check_batching(request)
         run = self.runs.get(request.run_id)
         if run is not None and run.finished.is_set() and request.relay.first_sequence > run.sequence:
             run = None  # the next attempt of a run that a router drives
@@ -270,11 +279,13 @@ class Sidecar:
                 raise DragomanError(Reason[first["refuse"]], "refused by the sidecar", {"who": "sidecar"})
             run.task = asyncio.ensure_future(self._play(run))
         await context.send_initial_metadata(((RUN_ID_METADATA_KEY, request.run_id),))
-        await self._stream(run, context, run.first - 1, joined=False)
+        await self._stream(run, context, run.first - 1, joined=False, batching=request.HasField("batching"))
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:
         self._note("Attach", request)
-        await self._stream(self._find(request.run_id), context, request.after_sequence, joined=True)
+        self._check_batching(request)
+        run, batching = self._find(request.run_id), request.HasField("batching")
+        await self._stream(run, context, request.after_sequence, joined=True, batching=batching)
 
     async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:
         self._note("Cancel", request)
@@ -316,13 +327,17 @@ class Sidecar:
             raise DragomanError(Reason.RUN_NOT_FOUND, f"the sidecar knows no run {run_id!r}")
         return run
 
-    async def _stream(self, run: _Run, context: Context, after: int, *, joined: bool) -> None:
+    def _check_batching(self, request: pb.ExecuteRequest | pb.AttachRequest) -> None:
+        if request.HasField("batching") and not self.batching:
+            raise not_supported("batching", "this adapter is of an earlier day")
+
+    async def _stream(self, run: _Run, context: Context, after: int, *, joined: bool, batching: bool) -> None:
         try:
             reader = run.fanout.reader(after, replay_done=joined, copies=list(run.pending.values()))
         except SequenceAheadError as error:
             raise DragomanError(Reason.SEQUENCE_AHEAD, "past the end") from error
         try:
-            await stream_events(context, reader, ended_early=run.streams_end)
+            await stream_events(context, reader, batching=batching, ended_early=run.streams_end)
         except DragomanError as error:
             raise run.cut_with or error from None
         if run.failure is not None:
@@ -353,9 +368,9 @@ class Sidecar:
             ).SerializeToString()
             await self.gate(value).wait()
         elif kind == "flood":
-            number, size = value
-            for _ in range(number):
-                run.emit(text=event_pb2.Text(item_id="i", delta="x" * size))
+            number, size, at_once = (*value, 1)[:3]
+            for _ in range(number // at_once):
+                run.say_much(at_once, size)
                 await asyncio.sleep(0)
         elif kind == "raw":
             run.sequence += 1
@@ -367,7 +382,18 @@ class Sidecar:
             os._exit(value)
         elif kind in {"set", "clear", "lost", "used", "says"}:
             run.say(self.type, kind, value)
-        elif kind in {"tool", "running", "failed", "took", "until", "login", "words", "retried", "deaf", "stop"}:
+        elif kind in {
+            "tool",
+            "running",
+            "failed",
+            "took",
+            "until",
+            "login",
+            "words",
+            "retried",
+            "deaf",
+            "stop",
+        }:
             run.work(kind, value)
         elif kind == "end":
             run.end(event_pb2.Outcome.Value(f"OUTCOME_{value}"))

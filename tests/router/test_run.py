@@ -50,6 +50,9 @@ class Marking:
 
     def over(self, _logged: object) -> None: ...
 
+    def may_publish(self, _sequence: int) -> bool:
+        return False
+
     async def room(self, _logged: object) -> None: ...
 
     async def reserved(self, _logged: object, sequence: int) -> None:

@@ -457,7 +457,6 @@ async def test_who_asked_to_cancel_may_go_away(folder: Path) -> None:
         ({"agent": pb.Agent(company_id="ä" * 257)}, "agent.company_id", Reason.INVALID_REQUEST),
         ({"session": pb.SessionSelector(key=pb.SessionKey())}, "session.key", Reason.INVALID_REQUEST),
         ({"session": pb.SessionSelector(resume_run_id="/")}, "session.resume_run_id", Reason.INVALID_REQUEST),
-        ({"batching": pb.Batching()}, "batching", Reason.NOT_SUPPORTED),
     ],
 )
 async def test_fields_that_are_not_taken_are_refused_with_their_path(

@@ -12,6 +12,7 @@ __all__ = [
     "KEEPALIVE_S",
     "LONGEST_WAIT_S",
     "MAX_BATCH_BYTES",
+    "MAX_BATCH_EVENTS",
     "MAX_EVENT_BYTES",
     "MAX_LINE_BYTES",
     "MAX_NATIVE_BYTES",
@@ -38,6 +39,8 @@ MIB = 1024 * 1024
 MAX_REQUEST_BYTES = 16 * MIB
 MAX_EVENT_BYTES = 1 * MIB
 MAX_BATCH_BYTES = 256 * 1024
+MAX_BATCH_EVENTS = 1024
+"""So that no batch of tiny events holds up its receiver."""
 MAX_TRAILER_BYTES = 8 * 1024
 """gRPC turns the real status into RESOURCE_EXHAUSTED above 16 KiB and may do so above 8."""
 

@@ -25,6 +25,7 @@ the run may be in; each event narrows it. SDK, router, client and conformance ki
 import enum
 from collections.abc import Iterable
 
+from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from dragoman.protocol.wire import FIELD_BY_KIND, KIND_BY_FIELD, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
 
@@ -132,6 +133,8 @@ class OrderChecker:
         events = event.batch.events
         if not events:
             raise OrderError("an empty batch")
+        if len(events) > MAX_BATCH_EVENTS or event.ByteSize() > MAX_BATCH_BYTES:
+            raise OrderError("a batch that is too large")
         for inner in events:
             inner_kind = inner.WhichOneof("body")
             if FIELD_BY_KIND.get(inner_kind or "", 0) in NEVER_BATCHED:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dragoman.protocol.limits import MAX_BATCH_BYTES
+from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
 
@@ -121,9 +121,6 @@ def join(events: Iterable[bytes]) -> list[bytes]:
 
     Args:
         events: serialized events.
-
-    Raises:
-        MalformedEventError: one of them is not an ``AgentEvent``.
     """
     messages: list[bytes] = []
     waiting: list[bytes] = []
@@ -131,7 +128,8 @@ def join(events: Iterable[bytes]) -> list[bytes]:
     for data in events:
         sequence = _sequence_in_batch(data)
         part_bytes = len(data) + _PART_BYTES
-        if waiting and (sequence != last + 1 or size + part_bytes > MAX_BATCH_BYTES):
+        is_full = size + part_bytes > MAX_BATCH_BYTES or len(waiting) == MAX_BATCH_EVENTS
+        if waiting and (is_full or sequence != last + 1):
             messages.append(_message(waiting, last))
             waiting = []
         if not sequence:
@@ -149,7 +147,10 @@ def _sequence_in_batch(data: bytes) -> int:
     """Return the sequence of an event that may be in a batch; 0 if it may not, or is too large to gain by it."""
     if len(data) > _LARGE_BYTES:
         return 0
-    event = _parse(data)
+    try:
+        event = pb.AgentEvent.FromString(data)
+    except DecodeError:
+        return 0  # for its reader to judge
     return event.sequence if event.WhichOneof("body") in _BATCHED else 0
 
 

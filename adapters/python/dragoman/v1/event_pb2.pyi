@@ -2732,9 +2732,9 @@ Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 
 @typing.final
 class Batch(google.protobuf.message.Message):
-    """Batch carries several events in one message. Its sequence is the last one's. Never empty, never nested, at most
-    256 KiB as a whole, and never with an ephemeral event, started, session, state, input_request, input_resolved,
-    attempt_ended, gap or result. It means what its events mean one after the other: readers that requested batches
+    """Batch carries several events in one message. Its sequence is the last one's. Never empty, never nested, at most 1,024
+    events and 256 KiB as a whole, and never with an ephemeral event, started, session, state, input_request,
+    input_resolved, attempt_ended, gap or result. It means what its events mean one after the other: readers that requested batches
     unroll them; a router may split them and form others.
     """
 

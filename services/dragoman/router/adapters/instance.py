@@ -20,6 +20,7 @@ class AdapterInstance:
         self.channel = channel
         self.instance_id = description.instance_id
         self.adapter = description.adapter
+        self.grants_batching = description.batching
         self.serving = asyncio.Event()
         """Set while it is connected and says SERVING."""
         self.serving.set()

@@ -21,7 +21,7 @@ from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
 from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError
-from dragoman.router.api.validation import attach_objection, execute_objection
+from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.runs.answers import find_answer, finished, repeat_answer
 from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
@@ -117,8 +117,12 @@ class AdapterServicer:
         """Accept a run, or find it, and stream it; False if it is to be looked for once more."""
         located = await self._locator.of_request(request)
         if isinstance(located, Remote | Finished):
-            await self._elsewhere(located, pb.AttachRequest(run_id=request.run_id, hold=True), context)
+            attach = pb.AttachRequest(run_id=request.run_id, hold=True)
+            if request.HasField("batching"):
+                attach.batching.CopyFrom(request.batching)
+            await self._elsewhere(located, attach, context)
             return True
+        batching = request.HasField("batching")  # before it is rewritten for its adapter
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
@@ -132,7 +136,7 @@ class AdapterServicer:
             if run.refusal is not None:
                 raise run.refusal
             try:
-                await self._streams.live(run, context, joined=not is_new, sends_id=True)
+                await self._streams.live(run, context, joined=not is_new, sends_id=True, batching=batching)
             except SupersededError:
                 return False
         return True
@@ -141,7 +145,6 @@ class AdapterServicer:
         """Stream a run that this router, another one, or the log knows."""
         self._drain.refuse_new()
         request = read(pb.AttachRequest, data)
-        refuse(attach_objection(request))
         located = await self._settled(request)
         if isinstance(located, Remote | Finished):
             await self._elsewhere(located, request, context)
@@ -150,7 +153,8 @@ class AdapterServicer:
         bind(adapter=run.record.adapter, run_id=run.run_id)
         keep_alive = KeepAlive(run, is_relayed=came_from_a_router(context))
         with keep_alive if request.hold else contextlib.nullcontext():
-            await self._streams.live(run, context, after_sequence=request.after_sequence, joined=True)
+            after_sequence, batching = request.after_sequence, request.HasField("batching")
+            await self._streams.live(run, context, after_sequence=after_sequence, joined=True, batching=batching)
 
     async def _settled(self, request: pb.AttachRequest) -> Located:
         """Return where a run is, once it is known which of two routers has accepted it."""
@@ -170,7 +174,8 @@ class AdapterServicer:
         if isinstance(located, Remote):
             await self._streams.forwarded(located, request, context)
         else:
-            await self._streams.stored(stored, context, after_sequence=request.after_sequence)
+            after_sequence, batching = request.after_sequence, request.HasField("batching")
+            await self._streams.stored(stored, context, after_sequence=after_sequence, batching=batching)
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import structlog
 from dragoman.protocol.bounds import check_request
-from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
+from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.server import Context
 from dragoman.router.api.validation import Objection
 from google.protobuf.message import DecodeError, Message
@@ -31,8 +31,7 @@ def read(kind: type[Request], data: bytes) -> Request:
 def refuse(objection: Objection | None) -> None:
     """Raise an objection to a request, if there is one."""
     if objection is not None:
-        make = not_supported if objection.is_unsupported else invalid
-        raise make(objection.path, objection.description)
+        raise invalid(*objection)
 
 
 def bind(**facts: str) -> None:

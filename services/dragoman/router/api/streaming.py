@@ -39,7 +39,14 @@ class RunStreams:
         self._drain = drain
 
     async def live(
-        self, run: Run, context: Context, *, after_sequence: int = 0, joined: bool, sends_id: bool = False
+        self,
+        run: Run,
+        context: Context,
+        *,
+        after_sequence: int = 0,
+        joined: bool,
+        sends_id: bool = False,
+        batching: bool = False,
     ) -> None:
         """Write a run's events until it is over.
 
@@ -49,6 +56,7 @@ class RunStreams:
             after_sequence: the last sequence the reader has.
             joined: whether to send what is pending and to mark where the replay ends.
             sends_id: whether to send nothing before the caller may rely on the run, and then its id first.
+            batching: whether the caller takes batches.
 
         Raises:
             DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or what the run was rejected with.
@@ -67,7 +75,7 @@ class RunStreams:
                 # The reader is there already, so that it misses nothing meanwhile.
                 await _accepted(run)
                 await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
-            await stream_events(context, reader, ended_early=run.streams_end)
+            await stream_events(context, reader, batching=batching, ended_early=run.streams_end)
         if run.refusal is not None:
             raise run.refusal
 
@@ -88,13 +96,16 @@ class RunStreams:
         """Return a reader of the events of a run that is over, from the log."""
         return StoredEventReader(self._store, stored.run_id, after_sequence, end=stored.logged)
 
-    async def stored(self, stored: StoredRun, context: Context, *, after_sequence: int = 0) -> None:
+    async def stored(
+        self, stored: StoredRun, context: Context, *, after_sequence: int = 0, batching: bool = False
+    ) -> None:
         """Write the events of a run that is over, from the log.
 
         Args:
             stored: the run.
             context: the RPC.
             after_sequence: the last sequence the reader has.
+            batching: whether the caller takes batches.
 
         Raises:
             DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or RUN_NOT_FOUND if it is deleted meanwhile.
@@ -106,7 +117,7 @@ class RunStreams:
         after_sequence = min(after_sequence, max(stored.logged - 1, 0))
         with self._drain.stream():
             reader = self.stored_reader(stored, after_sequence)
-            await stream_events(context, reader, ended_early=self._drain.ending)
+            await stream_events(context, reader, batching=batching, ended_early=self._drain.ending)
 
     async def forwarded(self, remote: Remote, request: pb.AttachRequest, context: Context) -> None:
         """Write the events that another router, which owns the run, sends.

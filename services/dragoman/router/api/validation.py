@@ -15,22 +15,18 @@ class Objection(NamedTuple):
 
     path: str
     description: str
-    is_unsupported: bool
-    """True if the field is valid but not supported; False if it is invalid."""
 
 
 def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
     """Return the first objection to a request to run; ``None`` if there is none."""
     if request.run_id and not is_run_id(request.run_id):
-        return Objection("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}", is_unsupported=False)
+        return Objection("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
     if request.HasField("relay"):
-        return Objection("relay", "is set by routers only; leave it out", is_unsupported=False)
+        return Objection("relay", "is set by routers only; leave it out")
     if (path := _zero_byte(request)) is not None:
-        return Objection(path, "must not contain a zero byte", is_unsupported=False)
+        return Objection(path, "must not contain a zero byte")
     if (problem := fallback_problem(request.fallback) or admission_problem(request)) is not None:
-        return Objection(*problem, is_unsupported=False)
-    if request.HasField("batching"):
-        return _batching()
+        return Objection(*problem)
     return _session(request)
 
 
@@ -42,27 +38,15 @@ def _session(request: adapter_pb2.ExecuteRequest) -> Objection | None:
         return Objection(
             "session.key",
             "is empty; set task_key, agent_id or company_id, here or in the request",
-            is_unsupported=False,
         )
     if selector == "resume_run_id" and not is_run_id(session.resume_run_id):
-        return Objection(
-            "session.resume_run_id", "is not a valid run ID: [A-Za-z0-9][A-Za-z0-9._-]{0,127}", is_unsupported=False
-        )
+        return Objection("session.resume_run_id", "is not a valid run ID: [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
     problem = compaction_problem(request)
-    return Objection(*problem, is_unsupported=False) if problem is not None else None
+    return Objection(*problem) if problem is not None else None
 
 
 def _names(key: adapter_pb2.SessionKey) -> tuple[str, str, str]:
     return key.company_id, key.agent_id, key.task_key
-
-
-def attach_objection(request: adapter_pb2.AttachRequest) -> Objection | None:
-    """Return the first objection to a request to follow a run; ``None`` if there is none."""
-    return _batching() if request.HasField("batching") else None
-
-
-def _batching() -> Objection:
-    return Objection("batching", "this router does not support batching; leave it out", is_unsupported=True)
 
 
 def _zero_byte(request: adapter_pb2.ExecuteRequest) -> str | None:
@@ -90,4 +74,4 @@ def _found_by(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
 def list_objection(asked: Mapping[str, str]) -> Objection | None:
     """Return the first objection to the filters of a list, given by field; ``None`` if there is none."""
     path = next((path for path, text in asked.items() if "\0" in text), None)
-    return Objection(path, "must not contain a zero byte", is_unsupported=False) if path is not None else None
+    return Objection(path, "must not contain a zero byte") if path is not None else None

@@ -18,8 +18,9 @@ numbers.
 from dataclasses import dataclass, field, replace
 
 from dragoman.protocol.items import ItemLengths
-from dragoman.protocol.limits import MAX_EVENT_BYTES
+from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, MAX_EVENT_BYTES
 from dragoman.protocol.order import EPHEMERAL_ALLOWED, TABLE, Phase
+from dragoman.protocol.wire import FIELD_BY_KIND, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
 
 READ = frozenset({"started", "state", "input_request", "input_resolved", "result"})
@@ -180,6 +181,27 @@ class StreamValidator:
             )
         if event.origin == pb.EVENT_ORIGIN_ROUTER:
             raise ProtocolViolationError(f"{_event_name(event, kind)} has origin ROUTER, which only a router may set")
+
+
+def check_batch(event: pb.AgentEvent, size: int) -> None:
+    """Check a batch as such. Its events are checked one by one, like those that come alone.
+
+    Args:
+        event: the batch, requested or not.
+        size: its size in bytes.
+
+    Raises:
+        ProtocolViolationError: it is not allowed.
+    """
+    events = event.batch.events
+    if not events or len(events) > MAX_BATCH_EVENTS or size > MAX_BATCH_BYTES:
+        raise ProtocolViolationError(f"a batch has {len(events)} events and {size} bytes")
+    for inner in events:
+        kind = inner.WhichOneof("body")
+        if not inner.sequence or (kind and FIELD_BY_KIND[kind] in NEVER_BATCHED):
+            raise ProtocolViolationError(f"a batch contains {_event_name(inner, kind)}")
+    if event.sequence != events[-1].sequence:
+        raise ProtocolViolationError(f"a batch up to sequence {events[-1].sequence} has sequence {event.sequence}")
 
 
 def _event_name(event: pb.AgentEvent, kind: str | None) -> str:

@@ -1,16 +1,20 @@
 """What a run's adapter sends: validated, evaluated, and published or withheld."""
 
-from collections.abc import Iterator
+import asyncio
+from typing import Final
 
 from dragoman.protocol.wire import split
 from dragoman.router.model.ports import Clock
-from dragoman.router.model.stream_validator import ProtocolViolationError
+from dragoman.router.model.stream_validator import ProtocolViolationError, check_batch
 from dragoman.router.policy.fallback import needs_candidates
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.inputs import Accepted, AttemptFailed, Durable, Replayed, ResultReceived
 from dragoman.router.runs.state import Deciding, Starting, is_at_adapter, progress_of
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
+
+_AT_ONCE: Final = 256
+"""Events of a batch that are taken before others get their turn: a few milliseconds."""
 
 
 class EventIntake:
@@ -33,17 +37,36 @@ class EventIntake:
         Raises:
             ProtocolViolationError: the contract does not allow it.
         """
-        run = self._run
-        for event, data in _events(message):
-            # Decided once: the run may be cancelled during the waits, and a withheld result's session is stored when
-            # that result is released.
-            is_withheld = self._withholds(event, len(data))
-            if run.session is not None and not is_withheld:
-                await run.session.hear(event)
+        run, event = self._run, _parsed(message)
+        if event.HasField("batch"):
+            await self._take_batch(event, message)
+            return
+        # Decided once: the run may be cancelled during the waits, and a withheld result's session is stored when
+        # that result is released.
+        is_withheld = self._withholds(event, len(message))
+        if run.session is not None and not is_withheld:
+            await run.session.hear(event)
+        if not run.ledger.is_ready(event.sequence):
             await run.ledger.may_publish(event.sequence)
+        if run.is_ending:
+            return  # meanwhile
+        self._take_one(event, message, is_withheld=is_withheld)
+
+    async def _take_batch(self, batch: pb.AgentEvent, message: bytes) -> None:
+        """Take what is in a batch: as if its events had come one by one, and without a wait that is not needed.
+
+        None of them is a result that may be withheld, or a word about the session.
+        """
+        run = self._run
+        check_batch(batch, len(message))
+        for number, (event, data) in enumerate(zip(batch.batch.events, split(message), strict=True), 1):
+            if not run.ledger.is_ready(event.sequence):
+                await run.ledger.may_publish(event.sequence)
+            elif not number % _AT_ONCE:
+                await asyncio.sleep(0)
             if run.is_ending:
                 return  # meanwhile
-            self._take_one(event, data, is_withheld=is_withheld)
+            self._take_one(event, data, is_withheld=False)
 
     async def release(self) -> None:
         """Let the withheld result be the run's, as no attempt follows."""
@@ -141,14 +164,8 @@ class EventIntake:
             run.fanout.send_ephemeral(data)
 
 
-def _events(message: bytes) -> Iterator[tuple[pb.AgentEvent, bytes]]:
+def _parsed(message: bytes) -> pb.AgentEvent:
     try:
-        event = pb.AgentEvent.FromString(message)
+        return pb.AgentEvent.FromString(message)
     except DecodeError as error:
         raise ProtocolViolationError("a message is not a valid AgentEvent") from error
-    if event.HasField("batch"):
-        # Not requested, and valid nevertheless.
-        for data in split(message):
-            yield pb.AgentEvent.FromString(data), data
-    else:
-        yield event, message

@@ -55,6 +55,13 @@ class RunLedger:
             writer.over(logged)
             writer.append(logged, result.sequence, result.data)
 
+    def is_ready(self, sequence: int) -> bool:
+        """Return whether ``may_publish`` has nothing to wait for."""
+        if self._entry is None:
+            return True
+        writer, logged = self._entry
+        return logged.may_publish(sequence) and not writer.backlog.is_crowded(logged)
+
     async def may_publish(self, sequence: int) -> None:
         """Wait until an event may be published: the log is not far behind, and knows that there may be this one."""
         if self._entry is not None:

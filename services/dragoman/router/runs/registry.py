@@ -172,6 +172,7 @@ class RunRegistry:
         remove_router_settings(request)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
+        request.ClearField("batching")  # how the caller gets the events is not how the router gets them
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
         run.start(self._go(run, scheduler, request, session), "run")
         run.notices.beat(lambda: not has_adapter(run.state))

@@ -46,6 +46,8 @@ _LONGEST_PAUSE_S = 1.0
 _OFTEN_S = 5.0
 _REMEMBERED_S = RETAIN_FINISHED_S / 10
 """The age up to which an adapter is sure to know a run still that it ever got; far less than it keeps one."""
+_BATCHING = adapter_pb2.ExecuteRequest(batching=adapter_pb2.Batching()).SerializeToString()
+"""Put behind an Execute: what the caller said of batching is not the adapter's concern."""
 _FORGOTTEN = "no longer knows the run"
 _REFUSED = "rejected Attach"
 _FINAL = {
@@ -108,7 +110,7 @@ class UpstreamStream:
             self._run.assign(instance)
             # Before it may begin there: who takes the run over must not take it for one that never began.
             await self._run.ledger.assigned()
-            await self._counted(instance, "Execute", request)
+            await self._counted(instance, "Execute", request + _BATCHING if instance.grants_batching else request)
         return self._refused
 
     async def follow_on(self) -> None:
@@ -118,7 +120,7 @@ class UpstreamStream:
         assert instance is not None
         try:
             with instance.used():
-                await self._counted(instance, "Attach", self._attach_request())
+                await self._counted(instance, "Attach", self._attach_request(instance))
         except Exception:
             # Logged by who started this task; but nothing may leave a run without an end.
             run.send(Lost(router_failed()))
@@ -148,7 +150,7 @@ class UpstreamStream:
                 if await self._recover(instance, method, broken, patience):
                     # An Execute that was perhaps received is not sent again: Attach shows whether it was.
                     method = "Attach" if broken.was_sent or method == "Attach" else method
-                    request = self._attach_request() if method == "Attach" else request
+                    request = self._attach_request(instance) if method == "Attach" else request
 
     def _is_done(self) -> bool:
         return self._refused is not None or not is_at_adapter(self._run.state)
@@ -264,10 +266,13 @@ class UpstreamStream:
             if any(key == RUN_ID_METADATA_KEY for key, _value in metadata):
                 self._run.send(Accepted())
 
-    def _attach_request(self) -> bytes:
+    def _attach_request(self, instance: AdapterInstance) -> bytes:
         record = self._run.record
         return adapter_pb2.AttachRequest(
-            run_id=record.run_id, after_sequence=record.last_sequence, hold=True
+            run_id=record.run_id,
+            after_sequence=record.last_sequence,
+            hold=True,
+            batching=adapter_pb2.Batching() if instance.grants_batching else None,
         ).SerializeToString()
 
 

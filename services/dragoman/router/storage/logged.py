@@ -100,6 +100,11 @@ class LoggedRun:
             return self.sure_up_to
         return self.stored.reserved if self.is_begun or self.is_inserting else None
 
+    def may_publish(self, sequence: int) -> bool:
+        """Return whether an event may be published, or no more is written of the run."""
+        visible_up_to = self.visible_up_to
+        return visible_up_to is None or sequence <= visible_up_to or self.is_gone
+
     def supersede(self) -> None:
         """Note that another router has it."""
         self.state = RowState.LOST if self.is_begun else RowState.CONFLICT

@@ -145,16 +145,12 @@ class Writer:
 
     async def reserved(self, run: LoggedRun, sequence: int) -> None:
         """Wait until a sequence may be published, or no more is written of the run."""
-
-        def reached() -> bool:
-            return run.is_gone or run.visible_up_to is None or sequence <= run.visible_up_to
-
-        if reached():
+        if run.may_publish(sequence):
             return
         run.awaited = max(run.awaited, sequence)
         self._signals.hurry.set()
         self.changed(run)
-        await self._signals.until(reached)
+        await self._signals.until(lambda: run.may_publish(sequence))
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
         """Wait until everything of a run up to now is written; False if it is not after ``timeout_s`` seconds.
