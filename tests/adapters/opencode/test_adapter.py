@@ -162,4 +162,4 @@ async def test_a_run_goes_on_without_a_lock_or_a_program(tmp_path: Path, monkeyp
 def test_ripgrep_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "rg").write_text("#!/bin/sh\n")
     (tmp_path / "rg").chmod(0o755)
-    assert adapter().extra_checks({"model": "a/b"}, {"PATH": str(tmp_path)}) == []
+    assert list(adapter().extra_checks({"model": "a/b"}, {"PATH": str(tmp_path)})) == []

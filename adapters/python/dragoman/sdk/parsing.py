@@ -19,7 +19,7 @@ from dragoman.sdk._encoding.lines import LineSplitter
 from dragoman.sdk._output.diffs import unified_diff
 from dragoman.sdk._output.json_lines import Handler, JsonLinesParser
 from dragoman.sdk._output.mcp_names import mcp_server_of
-from dragoman.sdk._output.parser import compaction_event, notice_event, text_event
+from dragoman.sdk._output.parser import compaction_event, notice_event, plan_entry, text_event
 from dragoman.sdk._output.retries import Retries
 from dragoman.sdk._output.text_items import TextItems
 from dragoman.sdk._output.tool_calls import FileTool, Kinds, ToolCalls, host_of, one_line
@@ -43,6 +43,7 @@ __all__ = [
     "mcp_server_of",
     "notice_event",
     "one_line",
+    "plan_entry",
     "run_usage",
     "text_event",
     "token_counts",

@@ -1,7 +1,7 @@
 """What the Claude Code adapter is."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from dragoman.adapters.claude_code.checks import set_up_checks
 from dragoman.adapters.claude_code.classify import failure_of_text
@@ -60,6 +60,6 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
     def extra_checks(
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Sequence[adapter_pb2.EnvironmentCheck]:
-        """Return the checks that only this adapter makes."""
-        return list(set_up_checks(config, env, is_root=os.geteuid() == 0, nesting=self.spec.strip))
+    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
+        """Yield the checks that only this adapter makes."""
+        return set_up_checks(config, env, is_root=os.geteuid() == 0, nesting=self.spec.strip)

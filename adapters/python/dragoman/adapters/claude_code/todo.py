@@ -1,17 +1,8 @@
 """The agent's to-do list, from either set of its tools: TodoWrite, or TaskCreate and TaskUpdate. Pure."""
 
-from collections.abc import Mapping
-from typing import Final
-
 from dragoman.sdk.fields import Fields, inner, objects, text
+from dragoman.sdk.parsing import plan_entry
 from dragoman.v1 import event_pb2 as pb
-
-_STATUSES: Final[Mapping[str, pb.PlanEntryStatus.ValueType]] = {
-    "pending": pb.PLAN_ENTRY_STATUS_PENDING,
-    "in_progress": pb.PLAN_ENTRY_STATUS_IN_PROGRESS,
-    "completed": pb.PLAN_ENTRY_STATUS_COMPLETED,
-    "cancelled": pb.PLAN_ENTRY_STATUS_CANCELLED,
-}
 
 
 class TodoList:
@@ -23,7 +14,7 @@ class TodoList:
     def after(self, tool: str, tool_input: Fields, structured: Fields) -> pb.Plan | None:
         """Return the whole plan after a call that went well; None if the call did not touch it."""
         if tool == "TodoWrite":
-            return pb.Plan(entries=[_entry(item) for item in objects(tool_input, "todos")])
+            return pb.Plan(entries=[plan_entry(item) for item in objects(tool_input, "todos")])
         if tool == "TaskCreate":
             task_id = text(inner(structured, "task"), "id")
             if not task_id:
@@ -44,14 +35,5 @@ class TodoList:
             del self._tasks[task_id]
             return True
         entry.content = text(tool_input, "subject") or entry.content
-        entry.status = _STATUSES.get(text(tool_input, "status"), entry.status)
+        entry.status = plan_entry(tool_input).status or entry.status
         return True
-
-
-def _entry(item: Fields) -> pb.PlanEntry:
-    return pb.PlanEntry(
-        id=text(item, "id"),
-        content=text(item, "content"),
-        status=_STATUSES.get(text(item, "status"), pb.PLAN_ENTRY_STATUS_UNSPECIFIED),
-        priority=text(item, "priority"),
-    )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from dragoman.sdk import parsing
 from dragoman.sdk.fields import Fields, count, inner, number, text
 from dragoman.sdk.parsing import call_usage, run_usage
 from dragoman.v1 import event_pb2 as pb
@@ -16,17 +17,20 @@ from dragoman.v1 import event_pb2 as pb
 Counts = Mapping[str, int]
 """Token numbers of a breakdown, by Codex's names."""
 
-_KEYS: Final = (
-    *("inputTokens", "cachedInputTokens", "cacheWriteInputTokens"),
-    *("outputTokens", "reasoningOutputTokens"),
-)
+_NAMES: Final = {
+    "inputTokens": "input",
+    "cachedInputTokens": "cache_read",
+    "cacheWriteInputTokens": "cache_write",
+    "outputTokens": "output",
+    "reasoningOutputTokens": "reasoning",
+}
 _FURTHEST: Final = 253_402_300_799
 """The last second of the year 9999, beyond which there are no timestamps."""
 
 
 def read_counts(fields: Fields) -> Counts:
     """Return the token numbers of a breakdown."""
-    found = {key: count(fields, key) for key in _KEYS}
+    found = {key: count(fields, key) for key in _NAMES}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -46,18 +50,9 @@ def plus(parts: Iterable[Counts]) -> Counts:
 
 def token_counts(counts: Counts) -> pb.TokenCounts:
     """Return token numbers as the contract has them."""
-    tokens = pb.TokenCounts()
-    cached, written = counts.get("cachedInputTokens", 0), counts.get("cacheWriteInputTokens", 0)
-    if "inputTokens" in counts:
-        tokens.input = max(0, counts["inputTokens"] - cached - written)
-    for key, name in (
-        ("cachedInputTokens", "cache_read"),
-        ("cacheWriteInputTokens", "cache_write"),
-        ("outputTokens", "output"),
-        ("reasoningOutputTokens", "reasoning"),
-    ):
-        if key in counts:
-            setattr(tokens, name, counts[key])
+    tokens = parsing.token_counts(counts, _NAMES) or pb.TokenCounts()
+    if tokens.HasField("input"):
+        tokens.input = max(0, tokens.input - tokens.cache_read - tokens.cache_write)
     return tokens
 
 

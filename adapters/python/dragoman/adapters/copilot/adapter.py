@@ -1,7 +1,7 @@
 """What the Copilot adapter is."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -53,10 +53,23 @@ class CopilotAdapter(CommandLineAdapter):
 
     def extra_checks(
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Sequence[adapter_pb2.EnvironmentCheck]:
-        """Return the checks that only this adapter makes."""
+    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
+        """Yield the checks that only this adapter makes."""
         del config
-        return list(_checks(env))
+        url = env.get("COPILOT_PROVIDER_BASE_URL")
+        if url:
+            yield adapter_pb2.EnvironmentCheck(
+                code="own_model",
+                level=pb.SEVERITY_INFO,
+                message="COPILOT_PROVIDER_BASE_URL is set: the model is not GitHub's, and the login is not used.",
+                detail=url.rpartition("@")[2],
+            )
+            if not env.get("COPILOT_MODEL"):
+                yield adapter_pb2.EnvironmentCheck(
+                    code="model_needed",
+                    level=pb.SEVERITY_INFO,
+                    message="With a model of your own each run must name it, as `model` or in COPILOT_MODEL.",
+                )
 
 
 def find_login(env: Mapping[str, str]) -> AuthFinding:
@@ -82,20 +95,3 @@ def find_billing(env: Mapping[str, str], report: Report) -> Billing:
     if env.get("COPILOT_PROVIDER_BASE_URL"):
         return key_billing(CopilotAdapter.spec.api_key_variables, env, report.provider)
     return Billing(pb.BILLING_TYPE_SUBSCRIPTION, "github")
-
-
-def _checks(env: Mapping[str, str]) -> Iterator[adapter_pb2.EnvironmentCheck]:
-    url = env.get("COPILOT_PROVIDER_BASE_URL")
-    if url:
-        yield adapter_pb2.EnvironmentCheck(
-            code="own_model",
-            level=pb.SEVERITY_INFO,
-            message="COPILOT_PROVIDER_BASE_URL is set: the model is not GitHub's, and the login is not used.",
-            detail=url.rpartition("@")[2],
-        )
-        if not env.get("COPILOT_MODEL"):
-            yield adapter_pb2.EnvironmentCheck(
-                code="model_needed",
-                level=pb.SEVERITY_INFO,
-                message="With a model of your own each run must name it, as `model` or in COPILOT_MODEL.",
-            )

@@ -130,15 +130,14 @@ class GeminiCliAdapter(AcpAdapter):
 
     def extra_checks(
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Sequence[adapter_pb2.EnvironmentCheck]:
-        """Return the checks that only this adapter makes."""
+    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
+        """Yield the checks that only this adapter makes."""
         del config
-        if env.get("GEMINI_CLI_TRUST_WORKSPACE") in {None, "true"}:
-            return ()
-        message = (
-            "GEMINI_CLI_TRUST_WORKSPACE is not true: Gemini CLI does not start in a workspace it does not trust."
-        )
-        hint = "Leave it out; the adapter sets it."
-        check = adapter_pb2.EnvironmentCheck(code="gemini_untrusted", level=pb.SEVERITY_WARNING, message=message)
-        check.hint = hint
-        return (check,)
+        if env.get("GEMINI_CLI_TRUST_WORKSPACE") not in {None, "true"}:
+            yield adapter_pb2.EnvironmentCheck(
+                code="gemini_untrusted",
+                level=pb.SEVERITY_WARNING,
+                message="GEMINI_CLI_TRUST_WORKSPACE is not true: Gemini CLI does not start in a workspace it does not"
+                " trust.",
+                hint="Leave it out; the adapter sets it.",
+            )

@@ -169,9 +169,9 @@ class OpencodeAdapter(AcpAdapter):
 
     def extra_checks(
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Sequence[adapter_pb2.EnvironmentCheck]:
-        """Return the checks that only this adapter makes."""
-        return list(_checks(config, env))
+    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
+        """Yield the checks that only this adapter makes."""
+        return _checks(config, env)
 
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
         """List the models of the providers that opencode has a login or key for."""

@@ -2,7 +2,7 @@
 
 import abc
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk._detection.auth import AuthFinding
@@ -67,8 +67,8 @@ class AgentHooks(abc.ABC):
 
     def extra_checks(
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Sequence[adapter_pb2.EnvironmentCheck]:
-        """Return checks that only this agent knows. Pure and quick."""
+    ) -> Iterable[adapter_pb2.EnvironmentCheck]:
+        """Yield checks that only this agent knows. Pure and quick."""
         del config, env
         return ()
 

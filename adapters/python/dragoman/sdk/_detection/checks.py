@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,8 +81,8 @@ class CheckableAgent(Protocol):
         """Check that the agent can be used."""
         ...
 
-    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str]) -> Sequence[pb.EnvironmentCheck]:
-        """Return checks that only this agent knows."""
+    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str]) -> Iterable[pb.EnvironmentCheck]:
+        """Yield checks that only this agent knows."""
         ...
 
 
@@ -98,8 +98,7 @@ async def check_environment(adapter: CheckableAgent, request: pb.TestEnvironment
     await adapter.check_agent(env, config, checks)
     if not any(item.code == "api_key_withheld" for item in checks.items):
         _check_api_keys(adapter, env, requested, checks)
-    for check in adapter.extra_checks(config, env):
-        checks.items.append(check)
+    checks.items += adapter.extra_checks(config, env)
     if request.mode == pb.TEST_MODE_LIVE:
         if checks.has_error:
             checks.add(_INFO, "live_skipped", "The live turn was not tried, as a check before it failed.")

@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
+from dragoman.sdk._encoding.fields import Fields, text
 from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._encoding.lines import Line
 from dragoman.sdk._output.billing import Billing
@@ -206,6 +207,24 @@ def compaction_event(
     """Return the event that the agent shortens its conversation, or has done so."""
     compaction = pb.Compaction(trigger=trigger, summary=summary, finished=finished, tokens_before=tokens_before)
     return pb.AgentEvent(compaction=compaction)
+
+
+_PLAN_STATUSES: Final = {
+    "pending": pb.PLAN_ENTRY_STATUS_PENDING,
+    "in_progress": pb.PLAN_ENTRY_STATUS_IN_PROGRESS,
+    "completed": pb.PLAN_ENTRY_STATUS_COMPLETED,
+    "cancelled": pb.PLAN_ENTRY_STATUS_CANCELLED,
+}
+
+
+def plan_entry(item: Fields) -> pb.PlanEntry:
+    """Return an entry of a plan, as most agents write it; an unknown status is none."""
+    return pb.PlanEntry(
+        id=text(item, "id"),
+        content=text(item, "content"),
+        status=_PLAN_STATUSES.get(text(item, "status"), pb.PLAN_ENTRY_STATUS_UNSPECIFIED),
+        priority=text(item, "priority"),
+    )
 
 
 def outputs_of(

@@ -5,6 +5,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final, Literal
 
 from dragoman.sdk._encoding.fields import Fields, count, inner, number, objects, text
+from dragoman.sdk._output.parser import plan_entry
 from dragoman.sdk.acp._session import AcpOptions, Choices, Offer
 from dragoman.sdk.acp._tools import ToolCalls, block_text
 from dragoman.v1 import event_pb2 as pb
@@ -97,12 +98,6 @@ def read_amount(kept: str | None) -> Decimal | None:
     return value if value.is_finite() and 0 <= value < _MOST_COST else None
 
 
-_PLAN_STATUSES: Final = {
-    "pending": pb.PLAN_ENTRY_STATUS_PENDING,
-    "in_progress": pb.PLAN_ENTRY_STATUS_IN_PROGRESS,
-    "completed": pb.PLAN_ENTRY_STATUS_COMPLETED,
-    "cancelled": pb.PLAN_ENTRY_STATUS_CANCELLED,
-}
 _LONGEST_SUMMARY: Final = 256 * 1024
 """Characters of the last message that are kept as the summary."""
 
@@ -320,13 +315,5 @@ class Updates:
     def _plan(self, update: Fields) -> Iterator[pb.AgentEvent]:
         self.has_acted = True
         yield from self.speech.pause()
-        entries = [
-            pb.PlanEntry(
-                id=text(item, "id"),
-                content=text(item, "content"),
-                status=_PLAN_STATUSES.get(text(item, "status"), pb.PLAN_ENTRY_STATUS_UNSPECIFIED),
-                priority=text(item, "priority"),
-            )
-            for item in objects(update, "entries")
-        ]
+        entries = [plan_entry(item) for item in objects(update, "entries")]
         yield pb.AgentEvent(plan=pb.Plan(id=text(update, "planId") or text(update, "id"), entries=entries))
