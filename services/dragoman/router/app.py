@@ -25,10 +25,8 @@ from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.router.adapters.context import RouterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
 from dragoman.router.adapters.detection_file import DetectionFile
-from dragoman.router.adapters.discovery import address_specs, entry_point_specs, manifest_specs
-from dragoman.router.adapters.launcher import GuardLauncher
 from dragoman.router.adapters.pool import AdapterPool
-from dragoman.router.adapters.registry import AdapterRegistry, AdapterSpec
+from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.adapter_service import AdapterServicer
 from dragoman.router.api.detection import AgentDetector
@@ -39,10 +37,11 @@ from dragoman.router.api.streaming import RunStreams
 from dragoman.router.cluster.failover import Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.config import POSTGRES, RouterConfig
+from dragoman.router.launching import Launching, open_launching
 from dragoman.router.model.run_record import Retention
 from dragoman.router.runs.admission import AdmissionController, AdmissionPolicy
 from dragoman.router.runs.registry import RunRegistry
-from dragoman.router.runtime_dirs import RuntimeDirs, open_runtime_dirs
+from dragoman.router.runtime_dirs import RuntimeDirs
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.postgres import PostgresDatabase
 from dragoman.router.storage.retention import RetentionPolicy
@@ -65,6 +64,7 @@ class Router:
 
     Args:
         config: its configuration.
+        launching: what starts its adapters, opened with the same configuration; absent, the router opens it.
 
     Raises:
         AddressError: on entering: it cannot listen on a configured address, or its directories are not safe.
@@ -72,9 +72,10 @@ class Router:
         StoreError: on entering: the run log is unusable.
     """
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, launching: Launching | None = None) -> None:
         self.config = config
-        self._held = contextlib.ExitStack()
+        self._launching = launching
+        self._held = contextlib.AsyncExitStack()
         self._running: _Running | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -82,8 +83,11 @@ class Router:
         return f"<Router {' '.join(self.addresses) or '(not running)'}>"
 
     async def __aenter__(self) -> Self:
-        with contextlib.ExitStack() as held:
-            running = _Running(self.config, held.enter_context(open_runtime_dirs(self.config.state_dir)))
+        async with contextlib.AsyncExitStack() as held:
+            launching = self._launching
+            if launching is None:
+                launching = await held.enter_async_context(open_launching(self.config))
+            running = _Running(self.config, launching)
             await running.run_log.open()
             try:
                 await running.server.start()
@@ -151,7 +155,7 @@ class Router:
             try:
                 await running.run_log.close()
             finally:
-                self._held.close()
+                await self._held.aclose()
         _log.info("router stopped")
 
     async def wait(self) -> None:
@@ -165,11 +169,12 @@ class Router:
 class _Running:
     """The wired parts of a router."""
 
-    def __init__(self, config: RouterConfig, places: RuntimeDirs) -> None:
+    def __init__(self, config: RouterConfig, launching: Launching) -> None:
+        places = launching.dirs
         version = importlib.metadata.version("dragoman")
         self.scene = scene = RouterContext(
-            directory=AdapterRegistry(_specs(config)),
-            launcher=GuardLauncher(places.runtime, places.logs, orphan_after_s=config.adapter_orphan_after_s),
+            directory=AdapterRegistry(launching.specs),
+            launcher=launching.launcher,
             descriptions=DescriptionFolder(places.descriptions),
             clock=SystemClock(),
             processes=SystemProcesses(),
@@ -274,12 +279,6 @@ def _timing(config: RouterConfig) -> Timing:
         reattach_s=config.reattach_s,
         detect_s=config.detect_timeout_s,
     )
-
-
-def _specs(config: RouterConfig) -> list[AdapterSpec]:
-    """Discover the adapters. The first one gets a name that several claim."""
-    entry_points = entry_point_specs() if config.entry_points else []
-    return [*entry_points, *manifest_specs(config.manifest_paths), *address_specs(config.addresses)]
 
 
 def _log_detections(found: Sequence[adapter_pb2.Detection]) -> None:

@@ -59,13 +59,30 @@ class GuardLauncher:
         self._logs = logs
         self._orphan_after_s = orphan_after_s
         self._numbers = itertools.count(1)
+        self._prepared: dict[str, asyncio.Task[GuardedProcess]] = {}
+
+    async def prepare(self, name: str, spec: LaunchSpec) -> None:
+        """Begin to start an adapter that is about to be launched. On return its guard runs, and needs no loop."""
+        self._prepared[name] = asyncio.create_task(self._start(name, spec))
+        await asyncio.sleep(0)  # the task's first step starts the guard
 
     async def launch(self, name: str, spec: LaunchSpec) -> "GuardedProcess":
-        """Start an adapter.
+        """Start an adapter, or return the one that was prepared.
 
         Raises:
             LaunchError: it did not start.
         """
+        prepared = self._prepared.pop(name, None)
+        return await (prepared if prepared is not None else self._start(name, spec))
+
+    async def close(self) -> None:
+        """Stop what was prepared and never launched."""
+        prepared, self._prepared = list(self._prepared.values()), {}
+        for result in await asyncio.gather(*prepared, return_exceptions=True):
+            if isinstance(result, GuardedProcess):
+                await result.stop(0.0)
+
+    async def _start(self, name: str, spec: LaunchSpec) -> "GuardedProcess":
         paths = self._paths(name)
         options = AdapterOptions(
             instance=paths.instance,

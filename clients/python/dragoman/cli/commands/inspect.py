@@ -179,7 +179,7 @@ def test_command(adapter: str, live: bool, setup: SetupOptions, as_json: bool, r
             print_lines(_checks(response))
         return EXIT_FAILED if response.status == pb.TEST_STATUS_FAIL else EXIT_OK
 
-    return run_connected(router, work)
+    return run_connected(router, work, adapter=adapter)
 
 
 def _checks(response: pb.TestEnvironmentResponse) -> list[list[Segment]]:

@@ -82,7 +82,7 @@ def run_command(
             stream = client.execute(request)
             return await RunView(stream, screen, interactive=request.permissions.interactive).run()
 
-    return run_connected(router, work, debug=view.debug)
+    return run_connected(router, work, adapter=adapter, debug=view.debug)
 
 
 async def _detached(client: Client, request: pb.ExecuteRequest) -> int:

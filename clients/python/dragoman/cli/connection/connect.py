@@ -15,12 +15,13 @@ from dragoman.protocol.private import default_address
 
 
 @contextlib.asynccontextmanager
-async def connected(router: str | None, *, debug: bool = False) -> AsyncIterator[Client]:
+async def connected(router: str | None, *, adapter: str = "", debug: bool = False) -> AsyncIterator[Client]:
     """Yield a client.
 
     Args:
         router: an address; ``None`` for this user's router, or if none is running, for one in this process, which
             stops when the block ends.
+        adapter: the adapter that the block uses first; a router in this process starts it at once.
         debug: show the log of the router in this process.
 
     Raises:
@@ -37,7 +38,7 @@ async def connected(router: str | None, *, debug: bool = False) -> AsyncIterator
             # Imported late: the router loads the server half of everything, which a client does not need.
             from dragoman.cli.connection.embedded_router import embedded_router  # noqa: PLC0415
 
-            address = await stack.enter_async_context(embedded_router(debug=debug))
+            address = await stack.enter_async_context(embedded_router(adapter=adapter, debug=debug))
         else:
             address = _checked(router)
         try:
@@ -53,15 +54,23 @@ def _checked(address: str) -> str:
         raise click.BadParameter(str(error), param_hint="--router") from error
 
 
-def run_connected(router: str | None, work: Callable[[Client], Awaitable[int | None]], *, debug: bool = False) -> int:
+def run_connected(
+    router: str | None,
+    work: Callable[[Client], Awaitable[int | None]],
+    *,
+    adapter: str = "",
+    debug: bool = False,
+) -> int:
     """Run ``work`` with a client, in a new event loop; return its exit code, or 0 if it returns none.
+
+    The arguments are those of ``connected``.
 
     Raises:
         CommandError: a call failed.
     """
 
     async def main() -> int:
-        async with connected(router, debug=debug) as client:
+        async with connected(router, adapter=adapter, debug=debug) as client:
             return await work(client) or 0
 
     return asyncio.run(main())

@@ -22,7 +22,9 @@ from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
 from dragoman.cli.errors import ErrorReport
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.logs import configure_logs
-from dragoman.router.app import Router, RouterConfig, StoreError, run_router
+from dragoman.router.config import RouterConfig
+from dragoman.router.launching import open_launching
+from dragoman.router.storage.database import StoreError
 from dragoman.v1 import adapter_pb2
 
 __all__ = ["RouterConfig", "embedded_router", "serve"]
@@ -34,12 +36,13 @@ _NEW_S: Final = 60.0
 
 
 @contextlib.asynccontextmanager
-async def embedded_router(*, debug: bool = False) -> AsyncIterator[str]:
+async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIterator[str]:
     """Run a router in this process, on a private socket; yields its address.
 
     The processes that it started have ended when the block ends.
 
     Args:
+        adapter: the adapter that is used first; it starts while the router is imported.
         debug: show its log.
 
     Raises:
@@ -53,7 +56,11 @@ async def embedded_router(*, debug: bool = False) -> AsyncIterator[str]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent))
             # It runs for one command only: recovery of other routers' runs is left to a router that keeps running.
             config = RouterConfig(listen=(f"unix:{Path(folder) / _SOCKET}",), takes_over=False)
-            router = await stack.enter_async_context(Router(config))
+            launching = await stack.enter_async_context(open_launching(config))
+            await launching.prepare(adapter)
+            from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
+
+            router = await stack.enter_async_context(Router(config, launching))
         except AddressError as error:
             raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
         except OSError as error:
@@ -119,6 +126,8 @@ def serve(config: RouterConfig) -> None:
         CommandError: its directories cannot be created, or the run log cannot be used.
         OSError: standard output cannot be written.
     """
+    from dragoman.router.app import run_router  # noqa: PLC0415 - the larger part of the router; see above
+
     is_ready = False
 
     def announce(addresses: Sequence[str]) -> None:

@@ -1,0 +1,57 @@
+"""The part of a router that starts adapters.
+
+It can be opened before the router, so that an adapter starts while the rest of the router is imported.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from dragoman.router.adapters.discovery import address_specs, entry_point_specs, manifest_specs
+from dragoman.router.adapters.launcher import GuardLauncher
+from dragoman.router.adapters.registry import AdapterSpec
+from dragoman.router.config import RouterConfig
+from dragoman.router.runtime_dirs import RuntimeDirs, open_runtime_dirs
+
+
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """The directories, the adapters, and what starts them."""
+
+    dirs: RuntimeDirs
+    specs: Sequence[AdapterSpec]
+    launcher: GuardLauncher
+
+    async def prepare(self, adapter: str) -> None:
+        """Begin to start an adapter, so that its first call need not wait as long; nothing if the name is not known.
+
+        Args:
+            adapter: its type or an alias.
+        """
+        for spec in self.specs:
+            if adapter in (spec.name, *spec.aliases):
+                if spec.launch is not None and not spec.problem:
+                    await self.launcher.prepare(spec.name, spec.launch)
+                return
+
+
+@contextlib.asynccontextmanager
+async def open_launching(config: RouterConfig) -> AsyncIterator[Launching]:
+    """Create the directories and discover the adapters; stop at the end what was prepared and not used.
+
+    Raises:
+        AddressError: the directories are not safe.
+        OSError: they cannot be created.
+    """
+    with open_runtime_dirs(config.state_dir) as dirs:
+        launcher = GuardLauncher(dirs.runtime, dirs.logs, orphan_after_s=config.adapter_orphan_after_s)
+        try:
+            yield Launching(dirs, _specs(config), launcher)
+        finally:
+            await launcher.close()
+
+
+def _specs(config: RouterConfig) -> list[AdapterSpec]:
+    """Discover the adapters. The first one gets a name that several claim."""
+    entry_points = entry_point_specs() if config.entry_points else []
+    return [*entry_points, *manifest_specs(config.manifest_paths), *address_specs(config.addresses)]
