@@ -124,3 +124,27 @@ def test_common_and_particular_violations_are_reported_at_once() -> None:
         Particular().accept(api.ExecuteRequest(prompt=" ", mcp_servers=[api.McpServer(name="a")]))
     assert caught.value.reason is Reason.INVALID_REQUEST
     assert described(caught.value.violations) == {"mcp_servers[0]": WAY, "prompt": "must not be blank"}
+
+
+class Choosing(Asked):
+    """Has a choice of models and modes."""
+
+    spec = replace(
+        Asked.spec,
+        capabilities=capabilities(pb.FEATURE_PROMPT, pb.FEATURE_MODEL_CHOICE, pb.FEATURE_PERMISSION_REQUESTS),
+    )
+
+
+def test_a_model_or_a_mode_is_never_read_as_an_option() -> None:
+    request = api.ExecuteRequest(prompt="x", model="--help", permissions=pb.Permissions(native_mode="-x"))
+    with pytest.raises(DragomanError) as caught:
+        Choosing().accept(request)
+    message = "must not begin with '-': it would be taken for an option"
+    assert described(caught.value.violations) == {"model": message, "permissions.native_mode": message}
+
+
+@pytest.mark.parametrize(("text", "is_one"), [("ses_a1", True), ("ses_", False), ("xses_a1", False)])
+def test_session_ids_match_the_declared_pattern(text: str, is_one: bool) -> None:
+    adapter = Choosing()
+    adapter.spec = replace(Choosing.spec, session_id_pattern="ses_[a-z0-9]+")
+    assert adapter.is_session_id(text) is is_one
