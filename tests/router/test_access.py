@@ -60,7 +60,7 @@ async def _answer_to_agent(client: Client, address: str, method: str, env: dict[
 
 @pytest.mark.parametrize("place", ["192.0.2.1:7777", "nonsense"])
 async def test_a_row_of_the_log_does_not_choose_where_requests_go(place: str) -> None:
-    stored = StoredRun("r", 0.0, "a", router_pb2.GetRunResponse(), 0, "o", 0.0, router=place)
+    stored = StoredRun("r", 0.0, "a", router_pb2.GetRunResponse(), "o", 0.0, router=place)
     context: Any = SimpleNamespace(invocation_metadata=lambda: (), time_remaining=lambda: 1.0)
     with pytest.raises(DragomanError) as caught:
         await ReplicaForwarder().answer(stored, "Cancel", b"", context)

@@ -14,10 +14,9 @@ import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.cluster.failover import Failover
-from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.lease_table import LeaseTable
-from dragoman.router.storage.reservation import STEP
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -44,6 +43,7 @@ async def killed(folder: Path, *run_ids: str, **fields: Any) -> router_pb2.Adapt
         for stream in streams:
             await stream.until("text")
         entry = await caller.entry("fake")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # they are written by then
         process.kill()
         await process.wait()
         for stream in streams:
@@ -103,7 +103,7 @@ async def test_where_its_adapter_is_gone_too_it_is_lost_and_no_other_run_is_touc
     await gone(entry.guard_pid)
     async with passing(folder) as (_router, caller):
         gap, result = [event for event in await caller.attach("r", 2).rest() if not event.HasField("replay_done")]
-        assert (gap.gap.from_sequence, gap.gap.to_sequence) == (3, STEP)
+        assert (gap.gap.from_sequence, gap.gap.to_sequence) == (3, AHEAD + 2)
         assert result.result.outcome == event_pb2.OUTCOME_LOST
         assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_LOST
         assert not (await caller.run("other")).run.HasField("result")

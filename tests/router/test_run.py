@@ -39,6 +39,7 @@ class Marking:
 
     def __init__(self, run: Run) -> None:
         self.asked: list[tuple[int, int]] = []
+        self.skipped: list[int] = []
         self._run = run
         self.is_taken = self.is_begun = False
         self.written = asyncio.Event()
@@ -53,12 +54,13 @@ class Marking:
     def may_publish(self, _sequence: int) -> bool:
         return False
 
-    async def room(self, _logged: object) -> None: ...
-
-    async def reserved(self, _logged: object, sequence: int) -> None:
+    async def room(self, _logged: object, sequence: int) -> None:
         self.asked.append((sequence, self._run.fanout.last_sequence))
 
     def append(self, *_event: object) -> None: ...
+
+    def skip(self, _logged: object, sequence: int) -> None:
+        self.skipped.append(sequence)
 
 
 def event(sequence: int, **body: Any) -> bytes:
@@ -92,6 +94,14 @@ async def test_the_result_is_published_once_it_is_written() -> None:
     assert await run.until(is_over, 9)
     assert await reader.read() == [result(2)]
     assert await reader.read() == []
+
+
+async def test_a_gap_of_the_adapter_is_stored_as_what_is_missing() -> None:
+    _run, marking, intake = followed()
+    await intake.take(event(1, started=pb.Started()))
+    await intake.take(event(0, gap=pb.Gap(from_sequence=2, to_sequence=90_000, reason=pb.GAP_REASON_EVICTED)))
+    assert marking.skipped == [90_000], "the log, which events are never far ahead of, need not wait for these"
+    await intake.take(event(90_001, text=pb.Text(delta="x", item_id="i")))
 
 
 async def test_a_loss_too_is_published_once_it_is_written() -> None:

@@ -13,11 +13,10 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.supervisor import ProcessSupervisor
 from dragoman.router.model.assignment import Dispatched
-from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.storage.database import StoreError
-from dragoman.router.storage.reservation import STEP
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.v1 import adapter_pb2 as pb
@@ -88,6 +87,7 @@ async def test_a_run_whose_adapter_is_gone_too_is_lost_behind_a_gap(folder: Path
         stream = caller.execute("fake", "a", {"gate": "g"}, run_id="r")
         await stream.until("text")
         entry = await caller.entry("fake")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
         process.kill()
         await process.wait()
         os.kill(entry.pid, signal.SIGKILL)
@@ -95,9 +95,9 @@ async def test_a_run_whose_adapter_is_gone_too_is_lost_behind_a_gap(folder: Path
     async with routing(config(folder, manifests=(named,))) as (_router, caller):
         rest = await attached(caller, "r", 2)
         (gap, result) = [event for event in rest if event.HasField("gap") or event.HasField("result")]
-        assert (gap.gap.from_sequence, gap.gap.to_sequence) == (3, STEP)
+        assert (gap.gap.from_sequence, gap.gap.to_sequence) == (3, AHEAD + 2)
         assert gap.gap.reason == event_pb2.GAP_REASON_NOT_DURABLE
-        assert result.sequence == STEP + 1
+        assert result.sequence == AHEAD + 3
         assert result.result.outcome == event_pb2.OUTCOME_LOST
         assert result.result.failure.kind == event_pb2.FAILURE_KIND_ADAPTER_LOST
 

@@ -11,12 +11,12 @@ from dragoman.router.storage.store import Store
 
 _HISTORY = """
 INSERT INTO runs (run_id, accepted_at, finished_at, adapter, agent_id, company_id, task_key, outcome, digest, state,
-    reserved, logged, bytes, owner, lease_until, place, orphan_after)
+    logged, bytes, owner, lease_until, place, orphan_after)
 WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 4000)
 SELECT 'r' || n, n, CASE WHEN n % 40 = 0 THEN NULL ELSE n + 1 END, 'process', 'a' || n % 3, 'c', 't' || n % 40,
-    CASE WHEN n % 40 = 0 THEN 0 ELSE 1 END, NULL, CAST('' AS blob), 10000, 5, 100, 'one', 0, '{}', 0
+    CASE WHEN n % 40 = 0 THEN 0 ELSE 1 END, NULL, CAST('STATE' AS blob), 5, 100, 'one', 0, '{}', 0
 FROM numbers
-"""
+""".replace("STATE", "x" * 200)
 _SESSIONS = """
 INSERT INTO sessions (company_id, agent_id, adapter, task_key, used_at, state)
 SELECT company_id, agent_id, adapter, run_id, accepted_at, state FROM runs

@@ -185,7 +185,7 @@ async def test_a_claim_whose_answer_was_lost_is_found_by_the_next(database: Data
     with pytest.raises(StoreError):
         await keeping.ownership.claim()
     (taken,) = await keeping.ownership.claim()
-    assert (taken.run_id, taken.owner, taken.reserved) == ("theirs", "one", a_run("theirs").reserved + 1)
+    assert (taken.run_id, taken.owner) == ("theirs", "one")
     assert await keeping.ownership.claim() == []
     await store.close()
 

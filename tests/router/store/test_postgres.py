@@ -139,27 +139,6 @@ async def test_a_host_may_be_percent_encoded(request: pytest.FixtureRequest) -> 
     await database.close()
 
 
-async def test_what_was_perhaps_done_is_distinguished_from_what_was_not(request: pytest.FixtureRequest) -> None:
-    database = PostgresDatabase(new_postgres(request))
-    await database.open()
-    try:
-        for ask in (
-            database.execute([("SELECT pg_terminate_backend(pg_backend_pid())", {})]),
-            database.fetch("SELECT pg_terminate_backend(pg_backend_pid())", {}),
-        ):
-            with pytest.raises(StoreError) as caught:
-                await ask
-            assert caught.value.is_perhaps_done
-        with pytest.raises(StoreError) as caught:
-            await database.execute([("SELECT 1/0", {})])
-        assert not caught.value.is_perhaps_done
-    finally:
-        await database.close()
-    with pytest.raises(StoreError) as caught:
-        await database.fetch("SELECT 1", {})
-    assert not caught.value.is_perhaps_done
-
-
 async def test_both_spellings_of_its_url_are_understood(request: pytest.FixtureRequest, folder: Path) -> None:
     url = new_postgres(request).replace("postgresql://", "postgres://", 1)
     async with routing(config(folder, run_log=url)) as (_router, caller):

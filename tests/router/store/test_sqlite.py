@@ -22,9 +22,7 @@ MARK = b"what-an-agent-said-in-confidence"
 
 def run_of(run_id: str, finished_at: float | None = 2.0) -> StoredRun:
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id=run_id, task_key=MARK.decode()))
-    return StoredRun(
-        run_id, 1.0, "process", state, reserved=9, owner="one", lease_until=50.0, finished_at=finished_at, logged=1
-    )
+    return StoredRun(run_id, 1.0, "process", state, owner="one", lease_until=50.0, finished_at=finished_at, logged=1)
 
 
 async def fill(store: Store, runs: int, size: int = 200_000) -> None:

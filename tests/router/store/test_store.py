@@ -28,7 +28,7 @@ KEY = SessionId("company", "agent", "process", "task")
 def a_run(run_id: str = "r", **fields: object) -> StoredRun:
     summary = router_pb2.RunSummary(run_id=run_id, adapter="process", agent_id="a", company_id="c", task_key="t")
     state = router_pb2.GetRunResponse(run=summary)
-    run = StoredRun(run_id, 1.0, "process", state, reserved=10_000, owner="one", lease_until=50.0)
+    run = StoredRun(run_id, 1.0, "process", state, owner="one", lease_until=50.0)
     return replace(run, **fields)  # type: ignore[arg-type]  # fields of many types
 
 
@@ -105,8 +105,6 @@ async def test_a_run_that_was_perhaps_begun_is_begun_again_by_its_owner(store: S
     assert await store.begin(a_run())
     assert await store.begin(a_run())
     assert not await store.begin(a_run(owner="two"))
-    assert await store.begin(a_run(reserved=30_000))
-    assert (await kept(store)).reserved == 30_000, "no more may be published than is written"
 
 
 async def test_a_run_that_no_adapter_ever_had_makes_room_for_another_one(store: Store) -> None:
@@ -146,14 +144,6 @@ async def test_only_an_expired_lease_is_taken_over(store: Store) -> None:
     assert await store.leases.claim("late", now=60.0, lease_until=99.0) == []
     await store.leases.release("one")
     assert [run.run_id for run in await store.leases.claim("next", now=60.0, lease_until=99.0)] == ["live"]
-
-
-async def test_the_next_owner_of_a_run_begins_after_all_published_sequences(store: Store) -> None:
-    await store.begin(a_run(reserved=10_000, lease_until=1.0))
-    (taken,) = await store.leases.claim("two", now=50.0, lease_until=99.0)
-    assert taken.reserved == (await kept(store)).reserved == 10_001
-    (again,) = await store.leases.claim("three", now=100.0, lease_until=150.0)
-    assert again.reserved == 10_002, "what two published under its own sequences three does not publish again"
 
 
 async def test_runs_are_listed_newest_first_in_pages(store: Store) -> None:

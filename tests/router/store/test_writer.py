@@ -5,16 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.logged import ROW_BYTES, WRITE_BYTES
-from dragoman.router.storage.reservation import STEP, next_reserved
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
-from hypothesis import given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tests.router.store.writer_harness import DEADLINE_S, Failing, WriterHarness
@@ -51,19 +48,18 @@ async def test_an_id_that_is_taken_is_reported(harness: WriterHarness) -> None:
     assert not await harness.writer.begin(harness.run())
 
 
-async def test_no_sequence_is_published_before_its_mark_is_written(harness: WriterHarness) -> None:
+async def test_nothing_is_published_too_far_ahead_of_what_is_written(harness: WriterHarness) -> None:
     run = harness.run()
     await harness.writer.begin(run)
-    assert (await harness.stored()).reserved == STEP
-    await asyncio.wait_for(harness.writer.reserved(run, STEP), DEADLINE_S)
+    await asyncio.wait_for(harness.writer.room(run, AHEAD), DEADLINE_S)
     harness.store.open_gate.clear()
-    harness.writer.append(run, STEP + 1, b"e")
-    waiting = asyncio.ensure_future(harness.writer.reserved(run, STEP + 1))
+    harness.writer.append(run, 1, b"e")
+    waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     assert not waiting.done()
     harness.store.open_gate.set()
     await asyncio.wait_for(waiting, DEADLINE_S)
-    assert (await harness.stored()).reserved > STEP
+    assert (await harness.stored()).logged == 1
 
 
 async def test_a_store_that_fails_is_reported_and_tried_again(harness: WriterHarness) -> None:
@@ -87,9 +83,6 @@ async def test_a_run_that_began_while_the_store_failed_is_written_later(harness:
     run = harness.run()
     assert await harness.writer.begin(run)
     harness.writer.append(run, 1, b"e")
-    await asyncio.wait_for(
-        harness.writer.reserved(run, 50 * STEP), DEADLINE_S
-    )  # no reader could mistake it for another
     harness.store.fails = False
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"e"]
@@ -112,29 +105,27 @@ async def test_a_run_that_cannot_be_begun_keeps_no_other_from_being_written(
     assert await harness.kept("begun") == [b"e"]
 
 
-async def test_a_run_that_was_perhaps_begun_is_published_no_further_than_its_mark(harness: WriterHarness) -> None:
+async def test_a_run_that_was_perhaps_begun_is_published_no_further_than_another_one(harness: WriterHarness) -> None:
     run = harness.run()
     harness.store.fails, harness.store.cut = True, True
     assert await harness.writer.begin(run)
     assert await harness.store.run("r") is not None, "it was, and the answer was lost"
-    for sequence in (1, 2 * STEP):
-        harness.writer.append(run, sequence, b"e")
-    await asyncio.wait_for(harness.writer.reserved(run, STEP), DEADLINE_S)
-    waiting = asyncio.ensure_future(harness.writer.reserved(run, 2 * STEP))
+    harness.writer.append(run, 1, b"e")
+    await asyncio.wait_for(harness.writer.room(run, AHEAD), DEADLINE_S)
+    waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
     assert not await harness.writer.flushed(run, 0.3)
     assert not waiting.done(), "the next owner may publish something else under that sequence"
     harness.store.fails = harness.store.cut = False
     await asyncio.wait_for(waiting, DEADLINE_S)
-    assert (await harness.stored()).reserved >= 2 * STEP
 
 
-async def test_what_comes_behind_a_long_gap_may_be_published_once_its_mark_is_written(harness: WriterHarness) -> None:
+async def test_what_comes_behind_a_long_gap_may_be_published_once_the_gap_is_written(harness: WriterHarness) -> None:
     run = harness.run()
     await harness.writer.begin(run)
     harness.writer.append(run, 1, b"e")
-    behind = 5 * STEP
-    await asyncio.wait_for(harness.writer.reserved(run, behind), DEADLINE_S)
-    assert (await harness.stored()).reserved >= behind
+    behind = 5 * AHEAD
+    harness.writer.skip(run, behind - 1)
+    await asyncio.wait_for(harness.writer.room(run, behind), DEADLINE_S)
     harness.writer.append(run, behind, b"f")
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert [(row.first, row.last, row.data is None) for row in await harness.store.events("r", 0)] == [
@@ -165,14 +156,14 @@ async def test_who_brings_events_waits_while_many_wait_for_the_store(harness: Wr
     for one in (run, other):
         await harness.writer.begin(one)
     harness.store.open_gate.clear()
-    await asyncio.wait_for(harness.writer.room(run), DEADLINE_S)
+    await asyncio.wait_for(harness.writer.room(run, 1), DEADLINE_S)
     harness.writer.append(run, 1, b"x" * 200)
-    await asyncio.wait_for(harness.writer.room(other), DEADLINE_S)
-    waiting = asyncio.ensure_future(harness.writer.room(run))
+    await asyncio.wait_for(harness.writer.room(other, 1), DEADLINE_S)
+    waiting = asyncio.ensure_future(harness.writer.room(run, 1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     assert not waiting.done()
     harness.writer.append(run, 2, b"x" * 400)
-    others = asyncio.ensure_future(harness.writer.room(other))
+    others = asyncio.ensure_future(harness.writer.room(other, 1))
     await asyncio.sleep(0)
     assert not others.done(), "half of what may wait at all waits"
     harness.store.open_gate.set()
@@ -190,7 +181,7 @@ async def test_no_reader_waits_for_a_store_that_does_not_write(
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
     harness.writer.append(run, 1, b"x" * 900)
-    waiting = asyncio.ensure_future(harness.writer.room(run))
+    waiting = asyncio.ensure_future(harness.writer.room(run, 1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     if ends == "fails":
         harness.store.fails = True
@@ -276,16 +267,16 @@ async def test_no_reader_waits_for_a_run_that_another_router_claimed(harness: Wr
     run = harness.run()
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
-    harness.writer.append(run, STEP + 1, b"late")
+    harness.writer.append(run, 1, b"late")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    waiting = asyncio.ensure_future(harness.writer.reserved(run, STEP + 1))
+    waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
     written = asyncio.ensure_future(harness.writer.flushed(run, DEADLINE_S))
     await harness.store.leases.claim("two", now=99.0, lease_until=200.0)
     harness.store.open_gate.set()
     await asyncio.wait_for(waiting, DEADLINE_S)
     assert harness.lost == ["r"], "the waiting publisher learns that another router owns it"
     assert not await asyncio.wait_for(written, DEADLINE_S / 2)
-    await asyncio.wait_for(harness.writer.reserved(run, 9 * STEP), DEADLINE_S)
+    await asyncio.wait_for(harness.writer.room(run, 9 * AHEAD), DEADLINE_S)
     assert not await asyncio.wait_for(harness.writer.flushed(run, DEADLINE_S), DEADLINE_S / 2)
 
 
@@ -294,7 +285,7 @@ async def test_no_reader_waits_for_a_run_that_cannot_be_written(harness: WriterH
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
     harness.writer.append(run, 2**63, b"e")
-    waiting = asyncio.ensure_future(harness.writer.reserved(run, 2**63))
+    waiting = asyncio.ensure_future(harness.writer.room(run, 2**63))
     written = asyncio.ensure_future(harness.writer.flushed(run, DEADLINE_S))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     harness.store.open_gate.set()
@@ -543,22 +534,3 @@ async def _until(condition: object) -> None:
     assert callable(condition)
     while not condition():  # noqa: ASYNC110 - what changes it knows of no event
         await asyncio.sleep(0.01)
-
-
-@given(st.lists(st.integers(1, 30_000)))
-def test_a_mark_is_always_ahead_and_never_goes_back(steps: list[int]) -> None:
-    reserved, last = STEP, 0
-    for step in steps:
-        last += step
-        following = next_reserved(reserved, last)
-        assert following >= max(reserved, last)
-        reserved = following
-
-
-def test_a_mark_moves_rarely() -> None:
-    marks, reserved = 0, STEP
-    for last in range(1, 100_001):
-        following = next_reserved(reserved, last)
-        marks += following != reserved
-        reserved = following
-    assert marks <= 20

@@ -57,7 +57,7 @@ class Failing(Store):
             self.is_waiting.set()
         await gate.wait()
         if self.fails:
-            raise StoreError("database or disk is full", is_perhaps_done=self.cut)
+            raise StoreError("database or disk is full")
 
 
 @dataclass
@@ -71,7 +71,7 @@ class WriterHarness:
 
     def run(self, run_id: str = "r", owner: str = "one") -> LoggedRun:
         state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id=run_id))
-        stored = StoredRun(run_id, 1.0, "process", state, reserved=0, owner=owner, lease_until=50.0)
+        stored = StoredRun(run_id, 1.0, "process", state, owner=owner, lease_until=50.0)
         return self.writer.follow(
             stored,
             lambda: stored,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dragoman.protocol.failures import is_retryable
 from dragoman.protocol.order import Phase
+from dragoman.router.model.stored import AHEAD
 from dragoman.router.model.stream_validator import READ, ProtocolViolationError, StreamValidator
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -45,7 +46,7 @@ class RunRecord:
     finished_at: float | None = None
     pending: dict[str, pb.AgentEvent] = field(default_factory=dict)
     """The pending ``input_request`` events, without their sequences."""
-    reserved: int = 0
+    published_before: int = 0
     """A router that is gone may have published sequences up to this one."""
     _remarks: dict[str, int] = field(default_factory=dict)
     validator: StreamValidator = field(init=False)
@@ -60,16 +61,15 @@ class RunRecord:
         if self.phase == pb.RUN_PHASE_QUEUED:
             self.phase = pb.RUN_PHASE_STARTING
 
-    def resume_at(self, last_sequence: int, *, attempt: int, reserved: int) -> None:
+    def resume_at(self, last_sequence: int, *, attempt: int) -> None:
         """Continue after the last event that another router stored.
 
         Args:
             last_sequence: the sequence of that event.
             attempt: its attempt.
-            reserved: the highest sequence that the other router may have published.
         """
         self.validator.resume_at(last_sequence, attempt)
-        self.reserved = reserved
+        self.published_before = last_sequence + AHEAD
 
     @property
     def last_sequence(self) -> int:
@@ -193,7 +193,7 @@ class RunRecord:
         result.duration.FromNanoseconds(max(0, int((now - self.accepted_at) * 1e9)))
         if result.failure.code == NOT_STARTED:
             self.digest = None
-        self.validator.last_sequence = max(self.validator.last_sequence, self.reserved) + 1
+        self.validator.last_sequence = max(self.validator.last_sequence, self.published_before) + 1
         self.validator.phase = Phase.DONE
         self._finish(result, now)
         return self.last_sequence, self.own_event(now, sequence=self.last_sequence, result=result)

@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from dragoman.router.model.assignment import Assignment, Unassigned
 from dragoman.v1 import router_pb2
+
+AHEAD: Final = 10_000
+"""How many sequences a router may publish ahead of the log: a killed one loses what it had not stored, and the next
+one must not assign those sequences to other events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +21,6 @@ class StoredRun:
     adapter: str
     state: router_pb2.GetRunResponse
     """The last state that the router published, without the number of readers."""
-    reserved: int
-    """No sequence above this mark was ever published."""
     owner: str
     """The name of the router that owns the run."""
     lease_until: float

@@ -28,7 +28,7 @@ READ = frozenset({"started", "state", "input_request", "input_resolved", "result
 
 _FAILURES = frozenset({pb.OUTCOME_FAILED, pb.OUTCOME_TIMED_OUT, pb.OUTCOME_LOST})
 _LAST_SEQUENCE = 2**62
-"""Databases count to 2**63 - 1, and reservations are ahead of the last sequence."""
+"""Databases count to 2**63 - 1, and the end of a lost run is ahead of the last sequence."""
 _LARGEST_EVENT = MAX_EVENT_BYTES + 64 * 1024
 """The contract's limit, and room for the envelope, in case an adapter counted its text alone."""
 

@@ -154,11 +154,12 @@ class EventIntake:
         run.record.validator.check_ephemeral(event, kind, len(data))
         if kind == "gap":
             run.record.accept_gap(event.gap)
+            run.ledger.skip(event.gap.to_sequence)
             if run.course is not None:
                 run.course.assume_effects()
         elif kind == "replay_done":
             # All that its adapter ever sent is here; a router before this one cannot have published more.
-            run.record.reserved = 0
+            run.record.published_before = 0
             run.send(Replayed())
         elif kind != "input_request" or run.record.remember_request(event):
             run.fanout.send_ephemeral(data)

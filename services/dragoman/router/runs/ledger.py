@@ -48,6 +48,12 @@ class RunLedger:
             writer, logged = self._entry
             writer.append(logged, event.sequence, event.data)
 
+    def skip(self, sequence: int) -> None:
+        """Store that the events up to this one are missing."""
+        if self._entry is not None:
+            writer, logged = self._entry
+            writer.skip(logged, sequence)
+
     def finish(self, result: Durable) -> None:
         """Store the last event, soon."""
         if self._entry is not None:
@@ -63,11 +69,10 @@ class RunLedger:
         return logged.may_publish(sequence) and not writer.backlog.is_crowded(logged)
 
     async def may_publish(self, sequence: int) -> None:
-        """Wait until an event may be published: the log is not far behind, and knows that there may be this one."""
+        """Wait until an event may be published: the log is not far behind."""
         if self._entry is not None:
             writer, logged = self._entry
-            await writer.room(logged)
-            await writer.reserved(logged, sequence)
+            await writer.room(logged, sequence)
 
     async def flushed(self, timeout_s: float) -> bool:
         """Wait until everything so far is stored; False if it is not in time, or another router has the run."""

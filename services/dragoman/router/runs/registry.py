@@ -222,9 +222,7 @@ class RunRegistry:
         record.agent_id, record.company_id = summary.agent_id, summary.company_id
         record.task_key, record.labels = summary.task_key, dict(summary.labels)
         record.phase, record.instance_id = summary.phase, summary.instance_id
-        record.resume_at(
-            stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1
-        )  # that one is the claim's
+        record.resume_at(stored.logged, attempt=summary.attempt)
         beginning, first = Recovering(INHERITED, at), stored.logged + 1
         run = Run(record, backend, self._scene, self._hooks, beginning, first_sequence=first)
         run.equip(keepalive=KeepaliveStreams(stored.orphan_after, lambda: end_orphan(run)))

@@ -94,6 +94,12 @@ class Backlog:
             self._signals.hurry.set()
         self.changed(run)
 
+    def skip(self, run: LoggedRun, sequence: int) -> None:
+        """Note that a run's events up to this one are missing."""
+        if self._runs.get(run.stored.run_id) is run and sequence > run.last:
+            run.last = run.dropped = sequence
+            self.changed(run)
+
     def changed(self, run: LoggedRun) -> None:
         """Note that something of a run is to be written."""
         run.changes += 1
@@ -117,7 +123,7 @@ class Backlog:
         sequence, data = run.waiting.popleft()
         if not run.dropped:
             run.remark("log_gap", _GAP)
-        run.dropped = sequence
+        run.dropped = max(run.dropped, sequence)
         run.waiting_bytes -= len(data)
         self.size -= len(data)
         return True

@@ -23,17 +23,13 @@ class StoreError(Exception):
     Args:
         message: why.
         is_lasting: whether a retry is of no use.
-        is_perhaps_done: whether it may have been done nevertheless, and only the answer is lost.
         is_replaced: whether the database is no longer the one that was opened; see ``Database.reopen``.
     """
 
-    def __init__(
-        self, message: str, *, is_lasting: bool = False, is_perhaps_done: bool = False, is_replaced: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, is_lasting: bool = False, is_replaced: bool = False) -> None:
         super().__init__(message)
         self.is_replaced = is_replaced
         self.is_lasting = is_lasting
-        self.is_perhaps_done = is_perhaps_done
 
 
 class Database(Protocol):
@@ -75,7 +71,7 @@ class Database(Protocol):
         """Do all of these or none; return how many rows each changed.
 
         Raises:
-            StoreError: none was done, or at a broken connection perhaps all were: ``is_perhaps_done``.
+            StoreError: none was done, or at a broken connection perhaps all were.
         """
 
     async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:

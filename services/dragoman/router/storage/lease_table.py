@@ -26,26 +26,19 @@ class LeaseTable:
         await self._database.execute([(sql, {"lease": lease_until, "owner": owner})])
 
     async def claim(self, owner: str, now: float, lease_until: float) -> list[StoredRun]:
-        """Claim the live runs of other routers whose lease has expired, and return them as they are from now on.
-
-        Each one's ``reserved`` is one more than the last owner could publish: that one sequence is the new owner's at
-        once, for the end of a run that is lost.
-        """
+        """Claim the live runs of other routers whose lease has expired, and return them as they are from now on."""
         unled = f"{_UNLED}{self._database.locking}"
         rows = await self._database.fetch(
-            "UPDATE runs SET owner = :owner, lease_until = :lease, reserved = reserved + 1"  # noqa: S608 - constants
+            "UPDATE runs SET owner = :owner, lease_until = :lease"  # noqa: S608 - constants
             f" WHERE run_id IN ({unled}) RETURNING {RUN_COLUMNS}",
             {"owner": owner, "lease": lease_until, "now": now},
         )
         return [stored_run(row) for row in rows]
 
     async def take(self, run_id: str, *, of: str, owner: str, lease_until: float) -> StoredRun | None:
-        """Claim one live run that its router no longer owns; ``None`` if another router has it by now.
-
-        ``reserved`` is as after ``claim``.
-        """
+        """Claim one live run that its router no longer owns; ``None`` if another router has it by now."""
         rows = await self._database.fetch(
-            "UPDATE runs SET owner = :owner, lease_until = :lease, reserved = reserved + 1"  # noqa: S608 - constants
+            "UPDATE runs SET owner = :owner, lease_until = :lease"  # noqa: S608 - constants
             f" WHERE finished_at IS NULL AND run_id = :run_id AND owner = :of RETURNING {RUN_COLUMNS}",
             {"owner": owner, "lease": lease_until, "run_id": run_id, "of": of},
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dragoman.router.model.stored import StoredEvents, StoredRun
+from dragoman.router.model.stored import AHEAD, StoredEvents, StoredRun
 from dragoman.router.storage.batches import pack
 
 ROW_BYTES: Final = 256 * 1024
@@ -42,7 +42,7 @@ class LoggedRun:
     stored: StoredRun
     """Its row as it was written last."""
     snapshot: Callable[[], StoredRun]
-    """Returns the row to write; ``reserved``, ``logged`` and ``size`` are the writer's own."""
+    """Returns the row to write; ``logged`` and ``size`` are the writer's own."""
     remark: Callable[[str, str], None]
     """Emits a notice to its readers: a code and a text."""
     lost: Callable[[], None]
@@ -53,16 +53,12 @@ class LoggedRun:
     is_over: bool = False
     is_behind: bool = False
     """Whether its readers know that the store fails."""
-    sure_up_to: int | None = None
-    """The mark of an insertion that was perhaps done; ``None`` if there is none."""
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     waiting_bytes: int = 0
     dropped: int = 0
-    """The last sequence of the dropped events, while none after it is written; 0 if there are none."""
+    """The last sequence that is missing, while none after it is written; 0 if there is none."""
     last: int = 0
     """The last sequence."""
-    awaited: int = 0
-    """The highest sequence that a publisher waits for."""
     changes: int = 0
     """The number of changes that are to be written."""
     written: int = 0
@@ -93,17 +89,9 @@ class LoggedRun:
         """Whether the write loop has something to write of it."""
         return self.is_changed and self.state in {RowState.STORED, RowState.LATE}
 
-    @property
-    def visible_up_to(self) -> int | None:
-        """The last sequence that may be published; ``None`` for any."""
-        if not self.is_begun and self.sure_up_to is not None:
-            return self.sure_up_to
-        return self.stored.reserved if self.is_begun or self.is_inserting else None
-
     def may_publish(self, sequence: int) -> bool:
-        """Return whether an event may be published, or no more is written of the run."""
-        visible_up_to = self.visible_up_to
-        return visible_up_to is None or sequence <= visible_up_to or self.is_gone
+        """Return whether a sequence may be published: a router that takes the run over leaves it out, too."""
+        return sequence <= self.stored.logged + AHEAD or self.is_gone
 
     def supersede(self) -> None:
         """Note that another router has it."""
@@ -121,7 +109,7 @@ class LoggedRun:
 
 
 def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> list[StoredEvents]:
-    """Return the waiting events as rows; dropped events are a row without data.
+    """Return the waiting events as rows; missing events are a row without data.
 
     Args:
         run: the run.
@@ -131,9 +119,11 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> list[StoredEvents]:
     rows: list[StoredEvents] = []
     events: list[bytes] = []
     first = size = 0
+    missing = run.dropped
     for sequence, data in run.waiting:
         most -= len(data)
         if most < 0 and (events or rows):
+            missing = 0
             break
         if sequence != expected or size + len(data) > ROW_BYTES:
             if events:
@@ -148,4 +138,6 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> list[StoredEvents]:
         expected = sequence + 1
     if events:
         rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
+    if missing >= expected:
+        rows.append(StoredEvents(run_id, expected, missing, None))
     return rows

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from dragoman.router.model.stored import StoredEvents, StoredRun
 from dragoman.router.storage.logged import WRITE_BYTES, LoggedRun, RowState, rows_of
-from dragoman.router.storage.reservation import next_reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ def insertion(run: LoggedRun) -> StoredRun:
 
 
 def _write(run: LoggedRun, events: Sequence[StoredEvents]) -> Write:
-    is_complete = not run.waiting or bool(events and events[-1].last == run.waiting[-1][0])
+    is_complete = not run.waiting or bool(events and events[-1].last >= run.waiting[-1][0])
     row = _not_ahead(run, _present(run), is_complete=is_complete)
     logged = events[-1].last if events else run.stored.logged
     upto, changes = (run.last, run.changes) if is_complete else (events[-1].last, run.written)
@@ -57,8 +56,7 @@ def _write(run: LoggedRun, events: Sequence[StoredEvents]) -> Write:
 
 
 def _present(run: LoggedRun) -> StoredRun:
-    reserved = next_reserved(run.stored.reserved, max(run.last, run.awaited))
-    return replace(run.snapshot(), reserved=reserved, logged=run.stored.logged, size=run.stored.size)
+    return replace(run.snapshot(), logged=run.stored.logged, size=run.stored.size)
 
 
 def _not_ahead(run: LoggedRun, row: StoredRun, *, is_complete: bool) -> StoredRun:

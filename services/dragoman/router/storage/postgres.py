@@ -37,8 +37,6 @@ _ENDING_S: Final = 0.05
 _CLOSING_S: Final = 1.0
 _TOO_MUCH: Final = "54"
 """The class of states of what is beyond the server, such as a text that no index has room for."""
-_CUT: Final = ("08", "57P")
-"""What the states of a connection that is gone begin with; see the PostgreSQL manual, appendix A."""
 _SETTINGS: Final = {
     # A server that is gone without a word is noticed in seconds, not by the system's own patience of a quarter of
     # an hour: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-TCP-USER-TIMEOUT
@@ -181,18 +179,15 @@ class PostgresDatabase:
         pool = self._pool
         if pool is None:
             raise StoreError("the run log is not open")
-        is_sent = False
 
         async def transaction() -> _T:
-            nonlocal is_sent
             async with pool.connection() as connection:
-                is_sent = True
                 return await work(connection)
 
         try:
             return await self._answered(transaction())
         except self._errors as error:
-            raise self._explained(error, is_sent=is_sent) from error
+            raise self._explained(error) from error
 
     async def _answered(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return what a transaction does, if the server answers in time; else its connection is closed."""
@@ -228,15 +223,9 @@ class PostgresDatabase:
         rows = await self.fetch("SELECT to_regclass('_yoyo_migration') IS NOT NULL", {})
         return bool(rows[0][0]) and is_current(await self.fetch(applied_sql(), {}))
 
-    def _explained(self, error: Exception, *, is_sent: bool = False) -> StoreError:
+    def _explained(self, error: Exception) -> StoreError:
         # The driver's own words name hosts and tables, never a password.
         message = str(error).strip().split("\n", 1)[0] or type(error).__name__
-        # What the server itself refused, it did not do; else the connection broke, or the server ended it.
         state = getattr(error, "sqlstate", None) or ""
-        is_cut = is_sent and (not state or state.startswith(_CUT))
         wrong = isinstance(error, self._wrong) or state.startswith(_TOO_MUCH)
-        return StoreError(
-            f"the run log's database server reports: {message}",
-            is_lasting=wrong,
-            is_perhaps_done=is_cut and not wrong,
-        )
+        return StoreError(f"the run log's database server reports: {message}", is_lasting=wrong)

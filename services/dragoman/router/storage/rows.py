@@ -9,8 +9,7 @@ from dragoman.router.storage.database import Row, Statement, Value
 from dragoman.v1 import router_pb2
 
 RUN_COLUMNS: Final = (
-    "run_id, accepted_at, finished_at, adapter, digest, state, reserved, logged, bytes, owner, lease_until,"
-    " place, orphan_after"
+    "run_id, accepted_at, finished_at, adapter, digest, state, logged, bytes, owner, lease_until, place, orphan_after"
 )
 
 
@@ -29,7 +28,6 @@ def run_values(run: StoredRun) -> dict[str, Value]:
         "adapter": run.adapter,
         "digest": run.digest,
         "state": run.state.SerializeToString(),
-        "reserved": run.reserved,
         "logged": run.logged,
         "size": run.size,
         "owner": run.owner,
@@ -80,7 +78,6 @@ def update(run: StoredRun) -> Statement:
         "adapter",
         "digest",
         "state",
-        "reserved",
         "logged",
         "owner",
         "lease_until",

@@ -194,8 +194,7 @@ class RunLog:
         summary = stored.state.run
         record.agent_id, record.company_id, record.task_key = summary.agent_id, summary.company_id, summary.task_key
         record.labels, record.instance_id = dict(summary.labels), summary.instance_id
-        # The mark is the claim's own; what was published ends before it.
-        record.resume_at(stored.logged, attempt=summary.attempt, reserved=stored.reserved - 1)
+        record.resume_at(stored.logged, attempt=summary.attempt)
         sequence, data = record.end(result, self._clock.time())
         logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, _nothing, _nothing, stored)
         self.writer.over(logged)
@@ -213,7 +212,6 @@ class RunLog:
             accepted_at=record.accepted_at,
             adapter=record.adapter,
             state=router_pb2.GetRunResponse(run=record.summary(0), pending_requests=pending),
-            reserved=0,
             owner=self.owner,
             lease_until=self.ownership.lease_until,
             assignment=assignment,

@@ -78,14 +78,14 @@ class Store:
         """Insert a new run; False if there is another one with its id.
 
         It takes the place of one that no adapter ever had. It may be there itself, inserted by a transaction whose
-        answer was lost; then it gets the mark that this one would have.
+        answer was lost.
         """
         names = (*RUN_COLUMNS.replace("bytes", "size").split(", "), "agent_id", "company_id", "task_key", "outcome")
         columns = f"{RUN_COLUMNS}, agent_id, company_id, task_key, outcome"
         marks = ", ".join(f":{name}" for name in names)
         sql = (
             f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO UPDATE"  # noqa: S608 - constants
-            " SET reserved = excluded.reserved WHERE runs.owner = excluded.owner"
+            " SET lease_until = excluded.lease_until WHERE runs.owner = excluded.owner"
             " AND runs.accepted_at = excluded.accepted_at"
         )
         values = run_values(run)

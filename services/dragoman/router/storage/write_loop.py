@@ -122,10 +122,6 @@ class WriteLoop:
         run.stored, run.is_inserting = insertion(run), True
         try:
             is_new = await self._store.begin(run.stored)
-        except BaseException as error:
-            if run.sure_up_to is None and (not isinstance(error, StoreError) or error.is_perhaps_done):
-                run.sure_up_to = run.stored.reserved
-            raise
         finally:
             run.is_inserting = False
             self._signals.work.set()  # what came meanwhile had to wait

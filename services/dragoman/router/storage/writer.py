@@ -115,11 +115,19 @@ class Writer:
         """Add a run's next event; skipped sequences are known to be lost."""
         self.backlog.append(run, sequence, data)
 
-    async def room(self, run: LoggedRun) -> None:
+    def skip(self, run: LoggedRun, sequence: int) -> None:
+        """Note that a run's events up to this one are missing."""
+        self.backlog.skip(run, sequence)
+
+    async def room(self, run: LoggedRun, sequence: int) -> None:
         """Wait while many events of this run, or of all, wait for the store, so that their adapters wait too.
 
-        Not while the store fails: then events are dropped, see ``append``, and runs continue.
+        Not while the store fails: then events are dropped, see ``append``, and runs continue, until they are as far
+        ahead of the store as a router may be.
         """
+        if not run.may_publish(sequence):
+            self._signals.urge()
+            await self._signals.until(lambda: run.may_publish(sequence))
 
         def has_room() -> bool:
             return not self.backlog.is_crowded(run) or bool(self._loop.failing) or self._loop.is_closing
@@ -142,15 +150,6 @@ class Writer:
             run.state = RowState.LATE  # it ended before it was inserted, and is in the log nevertheless
         self._signals.hurry.set()
         self.changed(run)
-
-    async def reserved(self, run: LoggedRun, sequence: int) -> None:
-        """Wait until a sequence may be published, or no more is written of the run."""
-        if run.may_publish(sequence):
-            return
-        run.awaited = max(run.awaited, sequence)
-        self._signals.hurry.set()
-        self.changed(run)
-        await self._signals.until(lambda: run.may_publish(sequence))
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
         """Wait until everything of a run up to now is written; False if it is not after ``timeout_s`` seconds.
