@@ -45,6 +45,7 @@ async def test_a_run_that_succeeds(tmp_path: Path) -> None:
         "prompt": "hi",
         "workspace": {"cwd": str(tmp_path)},
         "orphanAfter": "30s",
+        "batching": {},
     }
 
 
@@ -145,6 +146,7 @@ async def test_every_option_reaches_the_request(tmp_path: Path) -> None:
     del sent["runId"]
     assert sent == {
         "adapter": "fake",
+        "batching": {},
         "promptTemplate": "ä {{runId}}\n",
         "workspace": {"cwd": str(tmp_path)},
         "model": "m",
@@ -222,7 +224,7 @@ async def test_attach_follows_from_a_sequence() -> None:
         done = await dragoman("attach", "run-1", "--after", "0", "--hold", env=env)
     assert done.code == 0
     assert done.last_line.endswith("run run-1")
-    assert fake.requests("Attach") == [api.AttachRequest(run_id="run-1", hold=True)]
+    assert fake.requests("Attach") == [api.AttachRequest(run_id="run-1", hold=True, batching=api.Batching())]
 
 
 async def test_attach_from_a_later_sequence_shows_what_it_would_show_from_the_first() -> None:

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from dragoman.client import Client, DragomanError, Reason, RunStream, execute_request
 from dragoman.client._reconnect import ReconnectPolicy
+from dragoman.protocol.errors import not_supported
 from dragoman.protocol.order import OrderChecker
 from dragoman.testkit.fakes.adapter import Action, EventFactory, Fail, FakeAdapter, Silence, Until, serving
 from dragoman.v1 import adapter_pb2 as api
@@ -79,6 +80,74 @@ async def test_batches_come_unrolled() -> None:
     assert kinds(events) == ["started", "text", "text", "result"]
 
 
+async def test_batches_are_requested_of_every_server() -> None:
+    emit = EventFactory()
+    fake = FakeAdapter([emit.started(), Fail(SLOW)], [emit.succeeded()], [emit.succeeded()])
+    request = execute_request("fake")
+    async with client_of(fake) as client:
+        await client.execute(request).wait()
+        await client.attach("r").wait()
+    assert [(name, call.HasField("batching")) for name, call in fake.calls] == [
+        ("Execute", True),
+        ("Attach", True),
+        ("Attach", True),
+    ]
+    assert not request.HasField("batching"), "the caller's request is the caller's"
+
+
+NO_BATCHES = Fail(not_supported("batching", "this router does not support batching; leave it out"))
+
+
+async def test_a_server_that_has_no_batches_is_used_without() -> None:
+    emit = EventFactory()
+    whole = [emit.started(), emit.text("a"), emit.succeeded()]
+    fake = FakeAdapter([Silence(), NO_BATCHES], whole, whole, whole)
+    async with client_of(fake) as client:
+        assert kinds(await collect(client.execute(execute_request("fake")))) == ["started", "text", "result"]
+        await client.execute(execute_request("fake")).wait()
+        assert kinds(await collect(client.attach("r"))) == ["started", "text", "result"]
+    assert [call.HasField("batching") for _name, call in fake.calls] == [True, False, False, False]
+    first, second = fake.requests("Execute")[:2]
+    first.ClearField("batching")
+    assert first == second, "the same request, whose run is the same"
+
+
+async def test_runs_that_were_begun_at_once_go_on_without_batches() -> None:
+    emit = EventFactory()
+    whole = [emit.started(), emit.succeeded()]
+    fake = FakeAdapter([Silence(), Until("both"), NO_BATCHES], [Silence(), NO_BATCHES], whole, whole)
+    async with client_of(fake) as client:
+        runs = [asyncio.ensure_future(client.execute(execute_request("fake")).wait())]
+        await fake.gate("called Execute").wait()
+        runs.append(asyncio.ensure_future(client.execute(execute_request("fake")).wait()))
+        await fake.gate("ended 1").wait()  # the second call: the server's answer to it is known before the first's
+        fake.open("both")
+        assert [result.outcome for result in await asyncio.gather(*runs)] == [pb.OUTCOME_SUCCEEDED] * 2
+
+
+async def test_a_stream_goes_on_at_a_server_that_has_no_batches() -> None:
+    emit = EventFactory()
+    fake = FakeAdapter(
+        [emit.started(), emit.batch(emit.text("a"), emit.text("b")), Fail(DRAINING)],
+        [Silence(), NO_BATCHES],
+        [emit.text("c"), emit.succeeded()],
+    )
+    async with client_of(fake) as client:
+        events = await collect(client.execute(execute_request("fake")))
+    assert [event.sequence for event in events] == [1, 2, 3, 4, 5]
+    attached = [(call.after_sequence, call.HasField("batching")) for call in fake.requests("Attach")]
+    assert attached == [(3, True), (3, False)]
+
+
+async def test_what_else_is_not_supported_is_a_rejection() -> None:
+    fake = FakeAdapter([Silence(), Fail(not_supported("fallback", "no"))])
+    async with client_of(fake) as client:
+        with pytest.raises(DragomanError) as rejected:
+            await client.execute(execute_request("fake")).wait()
+    assert rejected.value.reason is Reason.NOT_SUPPORTED
+    assert fake.names == ["Execute"]
+
+
 async def test_unknown_bodies_are_handed_on() -> None:
     emit = EventFactory()
     started, later = emit.started(), emit.event()
@@ -112,7 +181,9 @@ async def test_a_broken_stream_is_followed_from_its_last_sequence(breaking: list
         events = await collect(run)
     assert kinds(events) == ["started", "text", "text", "result"]
     [attach] = fake.requests("Attach")
-    assert attach == api.AttachRequest(run_id=run.run_id, after_sequence=2, hold=True, adapter="fake")
+    expected = api.AttachRequest(run_id=run.run_id, after_sequence=2, hold=True, adapter="fake")
+    expected.batching.SetInParent()
+    assert attach == expected
 
 
 async def test_a_reader_that_reconnects_at_the_result_gets_the_result_and_nothing_twice() -> None:

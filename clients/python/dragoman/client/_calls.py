@@ -8,7 +8,7 @@ import grpc
 from dragoman.client._channel import Channel, closed_error, is_cancelling
 from dragoman.client._events import EventFilter
 from dragoman.client._reconnect import ReconnectPolicy, is_rejection, may_reconnect, reconnect_failed
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -76,7 +76,9 @@ class RunCalls:
                 await self._back_off(DragomanError(None, text, status=grpc.StatusCode.INTERNAL))
         except grpc.aio.AioRpcError as error:
             self._drop()
-            await self._back_off(self._channel.error(error))
+            status = self._channel.error(error)
+            if not self._goes_on_without_batches(status):
+                await self._back_off(status)
         except asyncio.CancelledError:
             self._drop()
             if is_cancelling():
@@ -84,6 +86,17 @@ class RunCalls:
             if not self.closed:
                 raise closed_error() from None
         return []
+
+    def _goes_on_without_batches(self, error: DragomanError) -> bool:
+        """Return whether only batching was rejected, which is then not requested again; no run began by that call."""
+        is_rejected = error.reason is Reason.NOT_SUPPORTED and any(one.path == "batching" for one in error.violations)
+        if not is_rejected or not self._attach.HasField("batching"):
+            return False
+        self._channel.grants_batching = self._executed = False
+        for request in (self._execute, self._attach):
+            if request is not None:
+                request.ClearField("batching")
+        return True
 
     def close(self) -> None:
         """Stop reading; a step that waits returns."""

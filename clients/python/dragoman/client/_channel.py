@@ -35,6 +35,8 @@ class Channel:
         self.connected = False
         """Whether a connection was ever established."""
         self.closed = False
+        self.grants_batching = True
+        """Whether batches are requested: until the server has rejected that, as one of an earlier revision does."""
 
     async def close(self) -> None:
         """Close the channel and end its calls."""

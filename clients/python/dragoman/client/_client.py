@@ -153,7 +153,8 @@ class Client:
         """Run an agent.
 
         The request is sent when the stream is entered or first read. Without a ``run_id`` it gets a new one, which
-        makes sending it idempotent; without ``orphan_after`` it gets 30 seconds.
+        makes sending it idempotent; without ``orphan_after`` it gets 30 seconds. Batches are requested of a server
+        that supports them, and unrolled.
 
         Args:
             request: the request, e.g. from `execute_request`; not changed.
@@ -164,7 +165,8 @@ class Client:
         if not own.HasField("orphan_after"):
             own.orphan_after.CopyFrom(duration(CLIENT_ORPHAN_AFTER_S, "orphan_after"))
         attach = pb.AttachRequest(run_id=own.run_id, adapter=own.adapter, hold=True)
-        if own.HasField("batching"):
+        if self._channel.grants_batching:
+            own.batching.SetInParent()
             attach.batching.CopyFrom(own.batching)
         return RunStream(self._channel, execute=own, attach=attach, reattach_s=self._reattach_s)
 
@@ -178,6 +180,8 @@ class Client:
             adapter: the run's adapter; empty if the router knows the run.
         """
         request = pb.AttachRequest(run_id=run_id, after_sequence=after_sequence, hold=hold, adapter=adapter)
+        if self._channel.grants_batching:
+            request.batching.SetInParent()
         return RunStream(self._channel, attach=request, reattach_s=self._reattach_s)
 
     async def cancel(
