@@ -21,7 +21,7 @@ pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-agents test-chaos lint docs proto proto-baseline constraints bench clean
+.PHONY: help run test test-agents test-chaos lint docs proto proto-baseline constraints bench bench-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,8 +64,11 @@ constraints: $(VENV)/.dev $(FLOOR)/.ready $(DOCS)/.ready ## write down the versi
 	$(FLOOR)/bin/pip freeze --exclude-editable > constraints-floor.txt
 	$(DOCS)/bin/pip freeze --exclude-editable > constraints-docs.txt
 
-bench: $(VENV)/.dev ## measure what Dragoman costs
-	$(VENV)/bin/python -m tests.bench
+bench: $(VENV)/.dev ## measure what Dragoman costs, in two minutes; FULL=1 takes a quarter of an hour and writes docs/performance.*
+	$(VENV)/bin/python -m tests.bench $(if $(FULL),--full --publish)
+
+bench-check: $(VENV)/.dev ## the same in two minutes; fails if a ratio is far from what it was
+	$(VENV)/bin/python -m tests.bench --check
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(FLOOR) $(DOCS) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
-"""What starting costs: imports, command, short run, detection, memory; ``python -m tests.bench.startup [ROUNDS]``.
+"""What starting costs: imports, command, short run, detection, memory; ``python -m tests.bench --only start``.
 
-All figures are ratios and differences within one run, whose rounds are interleaved. CPU time is the kernel's account
+Rounds are interleaved. CPU time is the kernel's account
 of a process and its ended children; it depends less on other users of the machine than wall time does. Processes read
 compiled modules, as an installation has them.
 """
@@ -9,11 +9,8 @@ import asyncio
 import compileall
 import contextlib
 import os
-import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +23,9 @@ from dragoman.v1 import event_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "dragoman.cli.main"]
-BASE = "import grpc.aio"
+BASE = "import grpc_aio"
+"""The name of the series that others are compared to."""
+BASE_CODE = "import grpc.aio"
 IMPORTS = {
     "sidecar (process)": "import dragoman.sdk, dragoman.adapters.process.adapter",
     "sidecar (claude_code)": "import dragoman.sdk, dragoman.adapters.claude_code.adapter",
@@ -46,20 +45,18 @@ class Series:
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
-    def line(self, name: str, base: "Series") -> str:
-        """Return a line that compares it to another series of the same rounds."""
-        wall, cpu = (_ratio(mine, other) for mine, other in ((self.wall_s, base.wall_s), (self.cpu_s, base.cpu_s)))
-        times = f"wall {_ms(self.wall_s)}, CPU {_ms(self.cpu_s)}"
-        return f"  {name:28} {times}; x{wall} wall, x{cpu} CPU"
 
+@dataclass
+class ShortRuns:
+    """What runs of cat cost at a running router."""
 
-def _ms(values: Sequence[float]) -> str:
-    return f"{statistics.median(values) * 1000:6.0f} ms" if values else "-"
-
-
-def _ratio(mine: Sequence[float], base: Sequence[float]) -> str:
-    ratios = [one / other for one, other in zip(mine, base, strict=True)]
-    return f"{statistics.median(ratios):.2f} (least values: {min(mine) / min(base):.2f})"
+    routed_s: list[float] = field(default_factory=list)
+    bare_s: list[float] = field(default_factory=list)
+    """Of the bare program, in the same rounds."""
+    cpu_s: float = 0.0
+    """Of router, sidecar, guards and cat, for a run."""
+    memory_mb: dict[str, float] = field(default_factory=dict)
+    """The proportional set sizes of the idle router, sidecar and guard."""
 
 
 def started(command: Sequence[str], environment: Mapping[str, str], cwd: Path | str = "/") -> tuple[float, float]:
@@ -87,34 +84,28 @@ def turns(rounds: int, measured: Mapping[str, Callable[[], tuple[float, float]]]
     return found
 
 
-def measure_imports(environment: Mapping[str, str], rounds: int) -> None:
-    """Print the cost of imports against that of grpc.aio."""
-    programs = {BASE: BASE, **IMPORTS}
-    found = turns(
+def import_costs(environment: Mapping[str, str], rounds: int) -> dict[str, Series]:
+    """Measure imports, and that of grpc.aio as ``BASE``."""
+    programs = {BASE: BASE_CODE, **IMPORTS}
+    return turns(
         rounds,
         {
             name: lambda code=code: started([sys.executable, "-c", code], environment)  # type: ignore[misc]
             for name, code in programs.items()
         },
     )
-    print(f"a process that only imports, {rounds} rounds")
-    for name, series in found.items():
-        print(series.line(name, found[BASE]))
 
 
-def measure_command(environment: Mapping[str, str], rounds: int) -> None:
-    """Print what a short run costs if no router runs: the command starts one, a sidecar and two guards."""
+def command_costs(environment: Mapping[str, str], rounds: int) -> dict[str, Series]:
+    """Measure a short run if no router runs: the command starts one, a sidecar and two guards."""
     run = [*COMMAND, "run", "process", "hello", "--config", "command=cat"]
-    found = turns(
+    return turns(
         rounds,
         {
-            BASE: lambda: started([sys.executable, "-c", BASE], environment),
+            BASE: lambda: started([sys.executable, "-c", BASE_CODE], environment),
             "dragoman run process": lambda: started(run, environment),
         },
     )
-    print(f"`dragoman run process` with cat and no router running, {rounds} rounds")
-    for name, series in found.items():
-        print(series.line(name, found[BASE]))
 
 
 @contextlib.asynccontextmanager
@@ -165,57 +156,45 @@ def tree_cpu_s(process: psutil.Process) -> float:
     return total
 
 
-async def measure_short_run(directory: Path, environment: Mapping[str, str], rounds: int) -> None:
-    """Print what a run costs at a router that runs, against its program alone; and idle memory behind it."""
+async def short_run_costs(directory: Path, environment: Mapping[str, str], rounds: int) -> ShortRuns:
+    """Measure what a run costs at a router that runs, against its program alone; and idle memory behind it."""
+    found = ShortRuns()
     async with router(directory, environment) as (client, process):
         for _ in range(3):
             await run_cat(client)
-        through: list[float] = []
-        bare: list[float] = []
         used = 0.0
         for _ in range(rounds):
             for _ in range(RUNS_IN_A_ROUND):
-                bare.append(await asyncio.to_thread(run_bare_cat, environment))
+                found.bare_s.append(await asyncio.to_thread(run_bare_cat, environment))
             before = tree_cpu_s(process)
             for _ in range(RUNS_IN_A_ROUND):
-                through.append(await run_cat(client))
+                found.routed_s.append(await run_cat(client))
             used += tree_cpu_s(process) - before
-        print(f"a run of cat at a running router, {rounds} rounds of {RUNS_IN_A_ROUND}")
-        print(f"  bare program {_ms(bare)}, through the router {_ms(through)}")
-        added = statistics.median(through) - statistics.median(bare)
-        print(f"  added: p50 {added * 1000:.1f} ms, least {(min(through) - min(bare)) * 1000:.1f} ms")
-        print(f"  CPU of router, sidecar, guards and cat for a run: {used / len(through) * 1000:.1f} ms")
-        print_memory(process)
+        found.cpu_s = used / len(found.routed_s)
+        found.memory_mb = idle_memory_mb(process)
+    return found
 
 
-def print_memory(process: psutil.Process) -> None:
-    """Print the proportional set sizes of a router and what is below it."""
-    print("idle memory (PSS, with its private part)")
+def idle_memory_mb(process: psutil.Process) -> dict[str, float]:
+    """Return the proportional set sizes of a router and what is below it."""
+    sizes = {}
     for one in (process, *process.children(recursive=True)):
-        memory = one.memory_full_info()
         line = " ".join(one.cmdline()[1:])
         kind = "guard" if "guard" in line else "sidecar" if "adapter" in line else "router"
-        print(f"  {kind:8} {memory.pss / 1e6:5.1f} MB ({memory.uss / 1e6:5.1f})")
+        sizes[kind] = one.memory_full_info().pss / 1e6
+    return sizes
 
 
-def measure_detection(directory: Path, environment: Mapping[str, str], rounds: int) -> None:
-    """Print how long `dragoman detect` takes with no router running and nothing cached, against one ``--version``."""
+def detection_costs(directory: Path, environment: Mapping[str, str], rounds: int) -> list[float]:
+    """Return the seconds of `dragoman detect`, with no router and no cache, beyond the slowest ``--version``."""
     agents = [path for path in sorted((ROOT / ".agents" / "bin").glob("*")) if path.name not in OTHERS]
-    if not agents:
-        print("detection: not measured, as no agents are installed (scripts/install-agents)")
-        return
-    slowest: list[float] = []
-    all_of_them: list[float] = []
-    for number in range(rounds):
-        versions = [timed([str(path), "--version"], environment) for path in agents]
-        slowest.append(max(versions))
+    beyond: list[float] = []
+    for number in range(rounds if agents else 0):
+        slowest = max(timed([str(path), "--version"], environment) for path in agents)
         fresh = str(directory / f"detect{number}")
         folders = {"XDG_STATE_HOME": fresh, "XDG_CACHE_HOME": fresh}
-        all_of_them.append(timed([*COMMAND, "detect"], environment | folders))
-    print(f"`dragoman detect` of all agents with nothing cached, {rounds} rounds")
-    print(f"  slowest --version of {len(agents)} {_ms(slowest)}, all {_ms(all_of_them)}")
-    beyond = [one - other for one, other in zip(all_of_them, slowest, strict=True)]
-    print(f"  beyond it: p50 {statistics.median(beyond) * 1000:.0f} ms, least {min(beyond) * 1000:.0f} ms")
+        beyond.append(timed([*COMMAND, "detect"], {**environment, **folders}) - slowest)
+    return beyond
 
 
 def timed(command: Sequence[str], environment: Mapping[str, str]) -> float:
@@ -228,25 +207,12 @@ def timed(command: Sequence[str], environment: Mapping[str, str]) -> float:
 def environment_of(directory: Path) -> dict[str, str]:
     """Return the environment of measured processes: a home of their own, and compiled modules."""
     home = directory / "home"
-    home.mkdir(mode=0o700)
+    home.mkdir(mode=0o700, exist_ok=True)
     names = {"HOME": str(home), "XDG_RUNTIME_DIR": str(home), "TMPDIR": str(directory)}
     return {"PATH": f"{ROOT}/.agents/bin:{os.environ['PATH']}", "LANG": "C.UTF-8", **names}
 
 
-async def main(rounds: int = 10) -> None:
-    """Measure everything, one thing after the other."""
+def compile_modules() -> None:
+    """Compile the modules, as an installation has them."""
     for part in ("services", "adapters", "clients"):
         compileall.compile_dir(str(ROOT / part), quiet=2)
-    directory = Path(tempfile.mkdtemp(prefix="dgm-"))
-    try:
-        environment = environment_of(directory)
-        measure_imports(environment, rounds)
-        measure_command(environment, rounds)
-        await measure_short_run(directory, environment, rounds)
-        measure_detection(directory, environment, max(1, rounds // 5))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))

@@ -1,0 +1,3 @@
+module dragoman/bench/load
+
+go 1.25
