@@ -45,7 +45,15 @@ async def _fill(file: Path, number: int) -> None:
         summary.result.outcome = pb.OUTCOME_SUCCEEDED
         state = router_pb2.GetRunResponse(run=summary)
         run = StoredRun(
-            run_id, began + index, "emitter", state, EVENTS, "", 0.0, logged=EVENTS, finished_at=began + index + 1
+            run_id,
+            began + index,
+            "emitter",
+            state,
+            "",
+            0.0,
+            digest=b"digest",
+            logged=EVENTS,
+            finished_at=began + index + 1,
         )
         await store.begin(run)
         await store.write([StoredEvents(run_id, 1, EVENTS, _events(run_id))], [run])
