@@ -165,10 +165,11 @@ async def test_an_accepted_run_of_which_nothing_came_is_asked_for_again_at_a_rou
 
 @pytest.mark.parametrize("answers", [{}, {"GetRun": UNKNOWN_RUN}], ids=["adapter", "router"])
 async def test_a_run_that_is_forgotten_is_not_begun_twice(answers: dict[str, DragomanError]) -> None:
-    fake = FakeAdapter([BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=answers)
-    async with serving(fake) as address, Client(address) as client:
+    fake = FakeAdapter([Until("accepted"), BROKEN], [Silence(), Fail(UNKNOWN_RUN)], answers=answers)
+    async with serving(fake) as address, Client(address) as client, client.execute(execute_request("fake")) as run:
+        fake.open("accepted")
         with pytest.raises(DragomanError) as caught:
-            await client.execute(execute_request("fake")).wait()
+            await run.wait()
     assert caught.value.reason is Reason.RUN_NOT_FOUND
     assert fake.names.count("Execute") == 1
 
@@ -206,8 +207,13 @@ async def test_why_a_run_was_refused_after_it_was_accepted_is_reported() -> None
 
 async def test_a_router_that_breaks_while_it_is_asked_is_asked_again() -> None:
     broken = DragomanError(None, "cut", status=grpc.StatusCode.UNAVAILABLE)
-    fake = FakeAdapter([BROKEN], answers={"GetRun": broken})
-    async with serving(fake) as address, Client(address, reattach_s=0.2) as client:
+    fake = FakeAdapter([Until("accepted"), BROKEN], answers={"GetRun": broken})
+    async with (
+        serving(fake) as address,
+        Client(address, reattach_s=0.2) as client,
+        client.execute(execute_request("fake")) as run,
+    ):
+        fake.open("accepted")
         with pytest.raises(DragomanError, match=r"reconnecting failed for 0\.2 s: cut"):
-            await client.execute(execute_request("fake")).wait()
+            await run.wait()
     assert fake.names[:3] == ["Execute", "GetRun", "GetRun"]
