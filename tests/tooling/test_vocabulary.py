@@ -73,6 +73,7 @@ def modules() -> list[Path]:
         for path in paths
         if "_pb2" not in path.name
         and not any(path.is_relative_to(other) for other in exempt)
+        and path.is_file()
         and (path.suffix == ".py" or "python" in path.read_text(encoding="utf-8").partition("\n")[0])
     )
 
