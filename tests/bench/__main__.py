@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,24 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import report
-from tests.bench.hops import BUILD, ENVOY, ROOT, load_program, missing_hops, version
+from tests.bench.hops import BUILD, ENVOY, ROOT, go_program, load_program, missing_hops, version
 from tests.bench.measures import FIGURES, MEASURES, TITLES, Rig, measure
 
 DOCS = ROOT / "docs"
 
 
-def machine() -> dict[str, Any]:
+def machine(go: Path | None) -> dict[str, Any]:
     """Return what figures depend on."""
     model = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         if line.startswith("model name")
     ]
-    go = (
-        subprocess.run(["go", "version"], capture_output=True, text=True, check=False).stdout
-        if shutil.which("go")
-        else ""
-    )
+    says = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout if go else ""
     return {
         "cpu": f"{os.cpu_count()} x {model[0] if model else platform.machine()}",
         "kernel": platform.release(),
@@ -46,7 +41,7 @@ def machine() -> dict[str, Any]:
         "grpcio": version("grpcio"),
         "protobuf": version("protobuf"),
         "envoy": ENVOY,
-        "go": go.strip(),
+        "go": says.strip(),
     }
 
 
@@ -57,7 +52,8 @@ async def taken(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     loads, began = [os.getloadavg()[0]], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dgm-") as name:
-        rig = Rig(load_program(), Path(name), missing_hops(Path(name)), arguments.full)
+        go = await asyncio.to_thread(go_program)
+        rig = Rig(load_program(go), Path(name), missing_hops(Path(name)), arguments.full)
         await measure(rig, arguments.only)
     loads.append(os.getloadavg()[0])
     return {
@@ -66,7 +62,7 @@ async def taken(arguments: argparse.Namespace) -> dict[str, Any]:
         "mode": "full" if arguments.full else "quick",
         "minutes": round((time.monotonic() - began) / 60, 1),
         "load": loads,
-        "machine": machine(),
+        "machine": machine(go),
         "missing": rig.missing,
         "remarks": rig.remarks,
         "samples": rig.samples,

@@ -52,13 +52,19 @@ def pinned(command: Sequence[str], cpu: str) -> list[str]:
     return ["taskset", "-c", cpu, *command] if shutil.which("taskset") and (os.cpu_count() or 1) > 1 else [*command]
 
 
-def load_program() -> Path | None:
-    """Build client and adapter with the machine's Go; None without one."""
-    if shutil.which("go") is None:
+def go_program() -> Path | None:
+    """Return Go: the machine's, or a pinned one, which is installed; None if it is not to be had."""
+    found = subprocess.run([ROOT / "scripts" / "install-go"], stdout=subprocess.PIPE, text=True, check=False)
+    return Path(found.stdout.strip()) if found.returncode == 0 else None
+
+
+def load_program(go: Path | None) -> Path | None:
+    """Build client and adapter; None without Go."""
+    if go is None:
         return None
     BUILD.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        ["go", "build", "-o", str(BUILD / "load"), "."],
+        [go, "build", "-o", str(BUILD / "load"), "."],
         cwd=ROOT / "tests" / "bench" / "load",
         env={**os.environ, "CGO_ENABLED": "0"},
         check=True,
