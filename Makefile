@@ -12,6 +12,8 @@ FLOOR := .venv-floor
 DOCS := .venv-docs
 # Two more than there are processors: tests wait a lot.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+GO ?= go
+GO_MODULES := clients/go
 SOURCES := services adapters/python adapters/examples clients/python clients/examples tests
 
 PIP_INSTALL = bin/pip install --quiet --disable-pip-version-check --no-input
@@ -21,7 +23,7 @@ pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-agents test-chaos lint docs proto proto-baseline constraints bench bench-check clean
+.PHONY: help run test test-agents test-chaos test-go lint docs proto proto-go proto-baseline constraints bench bench-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +44,13 @@ test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the rea
 test-chaos: $(VENV)/.dev ## kill clients, routers, adapters, guards, agents and connections; SEED=, KILLS=, CASE= repeats one
 	SEED='$(SEED)' KILLS='$(KILLS)' CASE='$(CASE)' $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m chaos tests/chaos
 
+test-go: $(VENV)/.dev ## the Go modules: stubs as generated, formatted, vetted, tested
+	rm -rf build/go-stubs
+	PATH="$$(dirname "$$(command -v $(GO))"):$$PATH" $(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output build/go-stubs
+	diff -r build/go-stubs/dragomanv1 clients/go/dragomanv1
+	@for module in $(GO_MODULES); do (cd $$module && set -x && \
+	  test -z "$$(gofmt -l . | tee /dev/stderr)" && $(GO) vet ./... && $(GO) test $(GO_TEST_FLAGS) ./...); done
+
 lint: $(VENV)/.dev ## style, types, and the contract
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -55,6 +64,9 @@ docs: $(DOCS)/.ready ## build the site of docs/ into build/site; a dead link or 
 
 proto: $(FLOOR)/.ready ## generate the Python stubs anew, with the oldest supported compiler
 	scripts/generate-stubs
+
+proto-go: $(VENV)/.dev ## generate the Go stubs anew
+	$(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output clients/go
 
 proto-baseline: $(VENV)/.dev ## take the contract as it is as the one that is not broken any more
 	$(VENV)/bin/buf build proto --exclude-source-info --output proto/baseline.binpb
