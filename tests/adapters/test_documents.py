@@ -9,10 +9,6 @@ import pytest
 from dragoman.sdk import AgentAdapter
 
 ENTRIES = sorted(entry_points(group="dragoman.adapters"), key=lambda entry: entry.name)
-CHOOSES = {"model", "provider", "url", "headers", "authType", "authMethod", "command"}
-"""Settings that decide which account is used, wherever they are."""
-OF_ONE_RUN = {"args", "extraArgs", "body", "cwd", "promptTemplate", "env"}
-"""Settings that callers give each run anew."""
 pytestmark = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 
@@ -58,18 +54,6 @@ def test_what_is_dangerous_is_called_so(entry: EntryPoint) -> None:
 
 def test_who_sets_the_command_is_warned(entry: EntryPoint) -> None:
     assert properties(entry).get("command", {"x-dangerous": True})["x-dangerous"]
-
-
-def test_what_chooses_a_login_is_marked(entry: EntryPoint) -> None:
-    marked = {key for key, schema in properties(entry).items() if schema.get("x-login")}
-    assert properties(entry).keys() & CHOOSES <= marked
-    assert not marked & OF_ONE_RUN, "no two runs would have one login"
-
-
-def test_what_its_agent_inherits_is_declared_to_choose_a_login(entry: EntryPoint) -> None:
-    adapter = adapter_of(entry)
-    assert set(adapter.spec.inherit) <= set(adapter.describe().login_variables)
-    assert bool(adapter.spec.inherit) is bool(adapter.describe().login_variables)
 
 
 def test_the_document_says_when_to_use_it_and_when_not(entry: EntryPoint) -> None:

@@ -1,7 +1,6 @@
 """Breakers at a router: who is kept from an adapter after a login failed, for how long, and who is not."""
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from google.protobuf import duration_pb2
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, manifest, routing
 from tests.router.test_fallback import FAILS, WORKS, among, durable, notices, request, run_to_end
 
-SCHEMA = {"properties": {"url": {"x-login": True}, "effort": {}}, "x-login-token": True}
 GATED_FAILURE = [{"gate": "g"}, {"failed": "AUTH_REQUIRED"}]
 
 
@@ -54,10 +52,9 @@ async def until_queued(stream: Stream) -> None:
         pass
 
 
-async def test_what_chooses_the_login_by_the_adapters_own_words_keeps_no_others_out(folder: Path) -> None:
-    path = manifest(folder, "one", env={"SIDECAR_SCHEMA": json.dumps(SCHEMA)})
+async def test_a_login_that_failed_keeps_no_other_out(folder: Path) -> None:
+    path = manifest(folder, "one")
     async with routing(config(folder, manifests=(path,))) as (_router, caller):
-        assert not (await caller.entry("one")).description.adapter, "what it says is known only once it was started"
         await Stream(caller.adapter.Execute(with_settings(FAILS, "a", "t", url="https://bad"))).rest()
         await works(caller, with_settings(WORKS, "b", "t", url="https://good"))
         await works(caller, with_settings(WORKS, "c", "other", url="https://bad"))
@@ -69,20 +66,15 @@ async def test_what_chooses_the_login_by_the_adapters_own_words_keeps_no_others_
         assert remark.startswith("circuit breaker open for ")
 
 
-async def test_an_adapter_that_says_nothing_of_that_has_one_login(folder: Path) -> None:
+async def test_a_model_out_of_quota_keeps_no_other_out(folder: Path) -> None:
     async with among(folder, ("one",)) as (caller, _sidecars):
-        await run_to_end(caller, with_settings(FAILS, "a", "t", url="https://bad"))
-        other = await refused(caller, with_settings(WORKS, "b", "other", url="https://good"))
-        assert other.reason is Reason.BREAKER_OPEN
-
-
-async def test_what_each_run_has_for_itself_is_no_login(folder: Path) -> None:
-    async with among(folder, ("one",), schema=json.dumps({"x-login-variables": ["ACME_API_KEY"]})) as (caller, _all):
-        scripts = {"one": [WORKS]}
-        await run_to_end(caller, request({"one": [FAILS]}, env={"ACME_API_KEY": "bad", "CALLER_API_KEY": "1"}))
-        same = request(scripts, run_id="same", env={"ACME_API_KEY": "bad", "CALLER_API_KEY": "2"})
-        assert (await refused(caller, same)).reason is Reason.BREAKER_OPEN
-        await works(caller, request(scripts, run_id="good", env={"ACME_API_KEY": "good", "CALLER_API_KEY": "2"}))
+        spent = [{"until": 2**33}, {"failed": "QUOTA_EXCEEDED"}]
+        await run_to_end(caller, with_settings(spent, "a", model="m"))
+        assert (await refused(caller, with_settings(WORKS, "b", model="m"))).reason is Reason.BREAKER_OPEN
+        (remark,) = (await caller.entry("one")).remarks
+        assert "for runs that use this machine's login with model 'm'" in remark
+        await works(caller, with_settings(WORKS, "c", model="n"))
+        await works(caller, with_settings(WORKS, "d"))
 
 
 async def test_runs_that_fail_together_keep_others_away_as_one_does(folder: Path) -> None:
@@ -280,17 +272,3 @@ async def test_only_a_repaired_login_closes_it(folder: Path, failure: str, looks
             asked = pb.DetectRequest(adapter="one", refresh=look.endswith("!"))
             await caller.adapter.Detect(asked, timeout=PATIENCE_S)
         assert bool((await caller.entry("one")).remarks) is not closes
-
-
-async def test_who_does_nothing_without_settings_is_not_named(folder: Path) -> None:
-    schemas = {"one": {}, "two": {"required": ["command"], "properties": {"command": {}}}, "three": {}}
-    paths = [
-        manifest(folder, name, env={"SIDECAR_AGENT": "/bin/sh", "SIDECAR_SCHEMA": json.dumps(schema)})
-        for name, schema in schemas.items()
-    ]
-    configured = config(folder, manifests=tuple(paths))
-    for run_id in ("now", "after-a-restart"):
-        async with routing(configured) as (_router, caller):
-            await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
-            result = (await run_to_end(caller, request({"one": [FAILS]}, run_id=run_id)))[-1].result
-            assert list(result.fallback_candidates) == ["three"]

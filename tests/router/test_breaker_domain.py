@@ -1,10 +1,8 @@
 """Breakers, logins and places: the rules alone."""
 
-import json
 from typing import Any
 
 import pytest
-from dragoman.router.adapters.logins import NO_TRAITS, login_of, read_schema_traits
 from dragoman.router.policy.circuit_breaker import (
     FIRST_S,
     MAX_BREAKERS,
@@ -15,11 +13,9 @@ from dragoman.router.policy.circuit_breaker import (
     CircuitBreakers,
     Rejection,
 )
+from dragoman.router.policy.login import breaker_key
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import struct_pb2
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 AUTH, UPSTREAM = pb.FAILURE_KIND_AUTH_REQUIRED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
 CRASHED, QUOTA = pb.FAILURE_KIND_PROCESS_CRASHED, pb.FAILURE_KIND_QUOTA_EXCEEDED
@@ -128,14 +124,14 @@ def test_a_request_that_the_service_rejects_opens_no_breaker_for_others(
 
 def test_a_login_seen_to_be_good_closes_only_the_machines_own() -> None:
     breakers = CircuitBreakers()
-    other, with_settings = BreakerKey("one", b"x"), BreakerKey("one", settings=b"y")
-    for key in (KEY, other, with_settings):
+    other, with_model = BreakerKey("one", b"x"), BreakerKey("one", model="y")
+    for key in (KEY, other, with_model):
         breakers.record_result(key, "r", failed(AUTH), 0, did_work=False)
     assert not breakers.reset("one", -1), "it was looked at before"
     assert breakers.reset("one", 1)
     assert not breakers.reset("one", 1)
     assert breakers.admit(KEY, "s", 1) is None
-    assert breakers.admit(with_settings, "s", 1) is None
+    assert breakers.admit(with_model, "s", 1) is None
     assert breakers.admit(other, "s", 1) is not None
 
 
@@ -248,106 +244,38 @@ def test_logins_of_single_runs_do_not_evict_a_long_wait() -> None:
     assert len(breakers.opened("one", 0)) == MAX_BREAKERS
 
 
+def key(request: api.ExecuteRequest | None = None, **config: Any) -> BreakerKey:
+    """Return the key of a request, with its parts in clear instead of their digest."""
+    asked = api.ExecuteRequest()
+    asked.CopyFrom(request or api.ExecuteRequest())
+    asked.config.update(config)
+    return breaker_key("one", asked, lambda parts: "|".join(parts).encode())
+
+
 def test_a_login_is_what_chooses_the_account() -> None:
-    request = api.ExecuteRequest(env={"PATH": "/bin", "DRAGOMAN_API_KEY": "callers"}, auth_token="t", model="m")
-    request.config.update({"url": "https://a"})
-    assert login_of(request, NO_TRAITS) == ([], [])
-    request.env["X_API_KEY"] = "k"
-    request.config.update({"env": {"HOME": "/h"}, "command": "/c"})
-    assert login_of(request, NO_TRAITS) == (["HOME=/h", "X_API_KEY=k", "command /c"], [])
-    stored = api.ExecuteRequest(env=request.env)
-    stored.agent.adapter_config.CopyFrom(request.config)
-    assert login_of(stored, NO_TRAITS) == login_of(request, NO_TRAITS), "as an adapter reads it"
-
-
-def test_settings_of_which_the_adapter_says_so_choose_the_account() -> None:
-    schema = {
-        "properties": {
-            "url": {"x-login": True},
-            "headers": {"x-login": True},
-            "model": {"x-login": True},
-            "command": {"x-login": True},
-            "effort": {"x-login": False},
-        },
-        "x-login-token": True,
+    plain = api.ExecuteRequest(env={"PATH": "/bin", "DRAGOMAN_API_KEY": "callers", "PROJECT_ID": "p"})
+    assert key(plain, effort="high") == BreakerKey("one"), "the machine's own login"
+    own = api.ExecuteRequest(env={"X_API_KEY": "k", "CODEX_HOME": "/c"}, auth_token="t", model="m")
+    settings: dict[str, Any] = {
+        "env": {"HOME": "/h", "X_API_KEY": "less"},
+        "command": "/agent",
+        "url": "https://a",
+        "model": "n",
     }
-    traits = read_schema_traits(json.dumps(schema))
-
-    def parts(token: str = "", model: str = "", **config: Any) -> tuple[list[str], list[str]]:
-        request = api.ExecuteRequest(auth_token=token, model=model, env={"PLAIN": "k", "DRAGOMAN_RUN": "r", "X": "y"})
-        request.config.update({"url": "https://a", **config})
-        return login_of(request, traits)
-
-    same = parts()
-    assert same[0] == []
-    assert parts(effort="high") == parts(headers={}) == parts(model="") == same
-    others = [
-        parts(url="https://b"),
-        parts(headers={"a": "b"}),
-        parts(token="t"),
-        parts(token="u"),
-        parts(model="x/m"),
-        parts(headers={"a": "{{env.PLAIN}}"}),
-        parts(command="/c"),
-    ]
-    assert len({str(one) for one in [same, *others]}) == len(others) + 1
-    assert parts(model="x/m") == login_of(api.ExecuteRequest(model="x/m", config=_config(url="https://a")), traits)
-    assert parts(headers={"a": "Bearer {{env.PLAIN}} of {{env.DRAGOMAN_RUN}}"})[0] == ["DRAGOMAN_RUN=r", "PLAIN=k"]
-    mixed = parts(headers={"b": ["1", {"z": True, "a": None}], "a": 2})
-    assert mixed == parts(headers={"a": 2, "b": ["1", {"a": None, "z": True}]}), "whatever their order"
+    parts = b"CODEX_HOME=/c|HOME=/h|X_API_KEY=k|command /agent|url https://a|token t"
+    assert key(own, **settings) == BreakerKey("one", parts, "m")
+    stored = api.ExecuteRequest(env={"X_API_KEY": "k"})
+    stored.agent.adapter_config.update(settings)
+    assert breaker_key("one", stored, lambda parts: "|".join(parts).encode()).model == "n", "as an adapter reads it"
 
 
-def counted(env: dict[str, str], declared: Any = None) -> set[str]:
-    """Return the names of variables that choose a login."""
-    schema = {} if declared is None else {"x-login-variables": declared}
-    login = login_of(api.ExecuteRequest(env=env), read_schema_traits(json.dumps(schema)))
-    return {part.partition("=")[0] for part in login.credentials}
+def test_other_models_and_providers_have_breakers_of_their_own() -> None:
+    assert key(provider="acme", model="m") == BreakerKey("one", b"", "acme/m")
+    assert key(provider="acme") == BreakerKey("one", b"", "acme")
 
 
-VARIABLES = dict.fromkeys(
-    (
-        *("PATH", "HOME", "XDG_CONFIG_HOME", "ACME_API_KEY", "ACME_MODE", "ACME_REGION", "OTHER_API_KEY", "PLAIN"),
-        *("BRAND_RUN_TOKEN", "TASK_KEY", "PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "RUNNER_TOKEN"),
-    ),
-    "x",
-)
-
-
-def test_variables_of_which_the_adapter_says_so_choose_the_account_and_homes_do() -> None:
-    homes = {"HOME", "XDG_CONFIG_HOME"}
-    assert counted(VARIABLES, ["PLAIN", "ACME_*", 1, "TASK_KEY"]) == {
-        *homes,
-        *("PLAIN", "ACME_API_KEY", "ACME_REGION", "TASK_KEY"),
-    }
-    assert counted(VARIABLES, []) == homes
-
-
-@pytest.mark.parametrize("declared", [None, "ACME_*", {"a": 1}])
-def test_without_a_declaration_all_that_look_like_a_login_count_but_those_of_one_run(declared: Any) -> None:
-    more = {"ACME_API_KEY", "ACME_REGION", "OTHER_API_KEY", "GOOGLE_CLOUD_PROJECT", "RUNNER_TOKEN"}
-    assert counted(VARIABLES, declared) == {"HOME", "XDG_CONFIG_HOME", *more}
-
-
-def _config(**settings: Any) -> struct_pb2.Struct:
-    struct = struct_pb2.Struct()
-    struct.update(settings)
-    return struct
-
-
-NAMES = st.sampled_from(["properties", "x-login", "x-login-token", "x-login-variables", "required", "a"])
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
-)
-
-
-@given(st.text(max_size=20) | JSON.map(json.dumps))
-@settings(max_examples=100, deadline=None)
-def test_whatever_a_schema_is_it_is_read_or_ignored(counts: str) -> None:
-    read_schema_traits(counts)
-    read_schema_traits("[" * 100_000)
-
-
-def test_who_needs_settings_says_so() -> None:
-    schemas: list[dict[str, Any]] = [{}, {"required": []}, {"required": ["a"]}]
-    assert [read_schema_traits(json.dumps(schema)).requires_settings for schema in schemas] == [False, False, True]
+def test_what_a_caller_gives_for_its_own_api_is_no_login() -> None:
+    env = {"PAPERCLIP_API_KEY": "new each time", "DRAGOMAN_API_KEY": "k"}
+    asked = api.ExecuteRequest(env=env, auth_token="new each time", api_url="https://callers")
+    asked.brand.env_prefix = "PAPERCLIP"
+    assert key(asked) == BreakerKey("one", b"DRAGOMAN_API_KEY=k")

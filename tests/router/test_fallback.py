@@ -336,7 +336,7 @@ async def test_a_failure_without_a_chain_names_who_could_take_over(folder: Path,
                 pb.Detection(
                     adapter=name,
                     available=True,
-                    confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE,
+                    confidence=pb.DETECTION_CONFIDENCE_CONFIDENT,
                     auth=pb.AUTH_STATE_OK,
                     executable="/bin/sh" if name == "two" else "",
                     capabilities=capabilities,

@@ -283,6 +283,7 @@ def test_candidates_are_agents_that_are_logged_in_and_then_models() -> None:
             available=fields.pop("available", True),
             auth=auth,
             executable="/x" if agent else "",
+            confidence=fields.pop("confidence", api.DETECTION_CONFIDENCE_CONFIDENT),
             capabilities=pb.Capabilities(items=items),
         )
 
@@ -294,6 +295,7 @@ def test_candidates_are_agents_that_are_logged_in_and_then_models() -> None:
         found("out", api.AUTH_STATE_MISSING),
         found("gone", api.AUTH_STATE_OK, available=False),
         found("command", api.AUTH_STATE_NOT_NEEDED, agent=False, features=[pb.FEATURE_PROMPT]),
+        found("of-settings", api.AUTH_STATE_OK, agent=False, confidence=api.DETECTION_CONFIDENCE_NOT_APPLICABLE),
     ]
     assert candidates(known, "failed") == ["good", "unsure", "model"]
 

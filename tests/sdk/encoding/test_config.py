@@ -128,7 +128,6 @@ def test_properties_say_what_they_do_what_is_dangerous_and_what_not_every_agent_
     special = {name for name, schema in properties.items() if not schema.get("x-common")}
     assert special == {"effort", "maxTurns", "placeInWorkspace", *without_safeguard}
     assert (properties["timeoutSec"]["default"], properties["graceSec"]["default"]) == (0, 15)
-    assert {name for name, schema in properties.items() if schema.get("x-login")} == {"model", "command"}
 
 
 def test_limits_of_time_are_those_of_the_contract() -> None:
@@ -150,7 +149,7 @@ def test_references_to_common_keys_are_replaced_and_what_stands_beside_them_wins
         },
         ["model"],
     )
-    schema = bundled_schema({**written, "x-login-token": True})
+    schema = bundled_schema({**written, "x-own": True})
     assert schema["properties"] == {
         **common_properties("model"),
         "effort": {"type": "string", "enum": ["low"], "description": "Own."},
@@ -161,7 +160,7 @@ def test_references_to_common_keys_are_replaced_and_what_stands_beside_them_wins
         "type": "object",
         "required": ["model"],
         "additionalProperties": False,
-        "x-login-token": True,
+        "x-own": True,
     }
     with pytest.raises(ValueError, match="efort"):
         bundled_schema({"properties": {"a": {"$ref": "dragoman:common#/$defs/efort"}}})

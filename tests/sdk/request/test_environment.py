@@ -10,7 +10,6 @@ from dragoman.sdk._request.environment import (
     EnvironmentInputs,
     build_environment,
     inherited_variables,
-    login_variables,
     normalise_prefix,
     run_variables,
     secret_values,
@@ -50,15 +49,6 @@ INJECTED = {
     "API_KEY": "run-token-1",
 }
 BRANDS = ["PAPERCLIP", "GALYARDER", "COHALO"]
-
-
-def test_an_agent_logs_in_with_what_it_inherits_and_with_keys_of_who_sells_models() -> None:
-    names = login_variables(("ACME_HOME", "PLAIN", "ANTHROPIC_API_KEY"))
-    assert {"ACME_HOME", "PLAIN", "ANTHROPIC_API_KEY", "ACME_*", "ANTHROPIC_*", "GROQ_*"} <= set(names)
-    assert not {"PLAIN_*", "GITHUB_*", "PATH_*", "SSL_*"} & set(names)
-    assert "GITHUB_*" in login_variables(("GITHUB_TOKEN",))
-    assert "MCP_*" not in login_variables(("MCP_TIMEOUT",)), "tokens of a run's tools"
-    assert login_variables(()) == [], "then no variable is known"
 
 
 @pytest.mark.parametrize("brand", BRANDS)

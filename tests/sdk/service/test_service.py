@@ -71,15 +71,6 @@ async def test_describe_says_how_many_runs_may_be_at_once() -> None:
         assert described.capabilities.max_concurrent_runs == 3
 
 
-async def test_describe_says_what_variables_choose_a_login() -> None:
-    scripted = Scripted()
-    scripted.info = dataclasses.replace(scripted.info, login_variables=("ACME_KEY", "ACME_*"))
-    async with serving(scripted) as sidecar:
-        described = await sidecar.stub.Describe(api.DescribeRequest())
-        schema = json.loads(described.config_schema_json)
-        assert schema == {"type": "object", "title": scripted.info.label, "x-login-variables": ["ACME_KEY", "ACME_*"]}
-
-
 @pytest.mark.parametrize(
     ("levels", "status"),
     [

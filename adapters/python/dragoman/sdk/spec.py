@@ -56,9 +56,6 @@ class AdapterInfo:
     """Its names in other systems."""
     models: Sequence[Model] = ()
     """Models known without a query."""
-    login_variables: Sequence[str] = ()
-    """Variables that its agent logs in with: names, or patterns (``ACME_*``), which mean what looks like a login.
-    Empty: what the agent inherits; if nothing, it is not declared. In the schema: ``x-login-variables``."""
 
     def has(self, feature: event_pb2.Feature.ValueType) -> bool:
         """Return whether a capability is declared."""
@@ -316,7 +313,6 @@ _CAPABILITY_TYPES: Final = {
 _FILE_TOOL_TYPES: Final = {"path": str, "content": str, "replaces": tuple, "deletes": bool}
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "aliases": lambda value: _checked("aliases", value, tuple),
-    "login_variables": lambda value: _checked("login_variables", value, tuple),
     "native_modes": lambda value: _checked("native_modes", value, tuple),
     "models": _models,
     "session_ids": partial(_member, SessionIds, "session_ids"),

@@ -42,8 +42,6 @@ class CachedDetection:
     """A serialized ``Detection``."""
     environment: str = ""
     """A digest of the environment, for a detection that is not good; empty for a good one."""
-    requires_settings: bool = False
-    """Whether the adapter's schema requires settings."""
 
     def is_fresh(
         self, now: float, ttl_s: float, router_version: str, mark: FileMark | None, environment: str
@@ -72,7 +70,6 @@ class CachedDetection:
             "mark": None if self.file_mark is None else [self.file_mark.mtime_ns, self.file_mark.size],
             "detection": base64.b64encode(self.detection).decode(),
             "environment": self.environment,
-            "requires_settings": self.requires_settings,
         }
 
     @classmethod
@@ -92,7 +89,6 @@ class CachedDetection:
                 file_mark=None if mark is None else FileMark(int(mark[0]), int(mark[1])),
                 detection=data,
                 environment=str(value.get("environment", "")),
-                requires_settings=value.get("requires_settings") is True,
             )
         except (KeyError, TypeError, IndexError, binascii.Error, DecodeError) as error:
             raise ValueError("not a cached detection") from error

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dragoman.protocol.identity import is_adapter_type, near_names
-from dragoman.router.adapters.logins import NO_TRAITS, SchemaTraits, read_schema_traits
 from dragoman.v1 import adapter_pb2, router_pb2
 from google.protobuf.message import DecodeError
 
@@ -66,8 +65,6 @@ class AdapterRecord:
     state: router_pb2.AdapterState.ValueType = router_pb2.ADAPTER_STATE_IDLE
     reason: str = ""
     description: adapter_pb2.DescribeResponse | None = None
-    traits: SchemaTraits = NO_TRAITS
-    """The traits of the schema in ``description``; none without a description."""
     names: frozenset[str] = frozenset()
     address: str = ""
     pid: int | None = None
@@ -152,7 +149,6 @@ class AdapterRegistry:
             record.reject(refusal)
         else:
             record.description = description
-            record.traits = read_schema_traits(description.config_schema_json)
         return refusal
 
     def restore(self, record: AdapterRecord, data: bytes) -> None:
@@ -165,7 +161,6 @@ class AdapterRegistry:
         if record.is_rejected or _mismatch(record.spec, description) or self._claim(record, names):
             return
         record.description = without_process(description)
-        record.traits = read_schema_traits(description.config_schema_json)
 
     def find(self, name: str) -> AdapterRecord | None:
         """Return the adapter with this type or alias, even if it is rejected."""

@@ -83,10 +83,10 @@ class AgentDetector:
         return answer
 
     def ready(self) -> list[pb.Detection]:
-        """Return what was found last of each adapter's agent that needs no settings, looking at nothing."""
+        """Return what was found last of each adapter's agent, looking at nothing."""
         now = self._clock.time()
         young = [entry for entry in self._cached.values() if 0 <= now - entry.stored_at < self._ttl_s]
-        return [pb.Detection.FromString(entry.detection) for entry in young if not entry.requires_settings]
+        return [pb.Detection.FromString(entry.detection) for entry in young]
 
     async def all(self, request: pb.DetectRequest) -> pb.DetectResponse:
         """Look for the agents of all adapters, in parallel; in order of their types."""
@@ -181,4 +181,4 @@ class AgentDetector:
         is_good = is_cacheable(detection, mark)
         environment = "" if is_good else self._store.environment(detection.config_dir)
         now, data = self._clock.time(), detection.SerializeToString()
-        return CachedDetection(now, self._version, mark, data, environment, backend.record.traits.requires_settings)
+        return CachedDetection(now, self._version, mark, data, environment)

@@ -1,8 +1,7 @@
 """Circuit breakers: they reject runs of an adapter and login that keep failing.
 
-There is one breaker per adapter and login. A login is the part of a request that selects an account: secrets, other
-homes or services, and the settings that the adapter declares as such (see ``adapters.logins``). A request without
-any uses the machine's own login. Breakers know logins only as keyed digests.
+There is one breaker per adapter, login and model. A login is what a request has of credentials, homes and services
+(see ``policy.login``). A request without any uses the machine's own login. Logins are known only as keyed digests.
 
 A breaker opens when a run reports that the login is missing or rejected, that the quota is exhausted (until the time
 that the failure names), or when the agent crashed several times in a row before it did any work. When the time is
@@ -54,13 +53,13 @@ _CAUSES: Final[Mapping[int, str]] = {
 
 
 class BreakerKey(NamedTuple):
-    """The adapter and login that a breaker belongs to."""
+    """The adapter, login and model that a breaker belongs to."""
 
     adapter: str
     login: bytes = b""
     """A keyed digest of the login; empty for the machine's own."""
-    settings: bytes = b""
-    """A keyed digest of the settings that select among logins; empty if there are none."""
+    model: str = ""
+    """The model that the request names, behind its provider if it names one; empty for the default."""
 
 
 @dataclass(frozen=True, slots=True)

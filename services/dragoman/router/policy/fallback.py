@@ -216,6 +216,7 @@ def candidates(detections: "list[adapter_pb2.Detection]", failed: str) -> list[s
             continue
         if one.executable:
             agents.append((login, one.adapter))
-        elif features >= _MODEL_FEATURES:
+        elif features >= _MODEL_FEATURES and one.confidence != adapter_pb2.DETECTION_CONFIDENCE_NOT_APPLICABLE:
+            # Otherwise it runs what a request's settings name, and those of another adapter name nothing.
             models.append((login, one.adapter))
     return [name for _login, name in [*sorted(agents), *sorted(models)]]

@@ -10,12 +10,11 @@ import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import RouterContext
-from dragoman.router.adapters.logins import login_of
-from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.model.tasks import first_of
 from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection
 from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, longest_wait_s
 from dragoman.router.policy.fallback import candidates, others_may_succeed
+from dragoman.router.policy.login import breaker_key
 from dragoman.router.policy.next_step import Rules
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.course import Course
@@ -89,10 +88,10 @@ class AdmissionController:
             DragomanError: BREAKER_OPEN, TOO_MANY_RUNS for as long as the caller waits, or there is no adapter.
         """
         if run.backend.record.description is None:
-            # How many runs it can have, and what chooses a login, it says once it was started, which it will be.
+            # How many runs it can have, it says once it was started, which it will be.
             async with run.backend.use():
                 pass
-        key = self._key(run.backend.record, request)
+        key = self._key(run, request)
         opened = self._breakers.rejection(key, run.run_id, self._scene.clock.time())
         if opened is not None and not options.admission.ignore_breaker:
             raise _is_open(run, key.adapter, opened)
@@ -113,24 +112,18 @@ class AdmissionController:
         Raises:
             DragomanError: BREAKER_OPEN.
         """
-        adapter = run.backend.record
-        key = self._key(adapter, request)
+        key = self._key(run, request)
         if not run.is_ending:
             self._admit(key, run, is_forced=options.admission.ignore_breaker)
         assert run.course is not None
-        run.course.on_progress = lambda: self._works(adapter, request, run)
+        run.course.on_progress = lambda: self._works(key, run)
         try:
             yield
         finally:
-            # What it says of its settings may be known only since it was started for this run.
-            known = self._key(adapter, request)
-            if known != key:
-                self._breakers.release(key, run.run_id)
-            self._note(known, run)
+            self._note(key, run)
 
-    def _key(self, adapter: AdapterRecord, request: adapter_pb2.ExecuteRequest) -> BreakerKey:
-        login, keyed = login_of(request, adapter.traits), self._run_log.digests.keyed
-        return BreakerKey(adapter.type, keyed(login.credentials), keyed(login.settings))
+    def _key(self, run: Run, request: adapter_pb2.ExecuteRequest) -> BreakerKey:
+        return breaker_key(run.backend.record.type, request, self._run_log.digests.keyed)
 
     def _admit(self, key: BreakerKey, run: Run, *, is_forced: bool) -> None:
         """Ask the breaker for a run that has its slot: it may have opened while the run waited."""
@@ -191,14 +184,12 @@ class AdmissionController:
         if has_changed or was_probe:
             self._scene.changes.notify()
 
-    def _works(self, adapter: AdapterRecord, request: adapter_pb2.ExecuteRequest, run: Run) -> None:
+    def _works(self, key: BreakerKey, run: Run) -> None:
         """Note that a run's agent works, and so its login: no other run need wait for the end of this one."""
         assert run.course is not None
         run.course.on_progress = lambda: None
-        if self._breakers.record_progress(self._key(adapter, request), run.run_id):
-            _log.info(
-                "circuit breaker closed", adapter=adapter.type, run_id=run.run_id, why="probe run made progress"
-            )
+        if self._breakers.record_progress(key, run.run_id):
+            _log.info("circuit breaker closed", adapter=key.adapter, run_id=run.run_id, why="probe run made progress")
             self._scene.changes.notify()
 
     def login_restored(self, adapter: str, since: float) -> None:
@@ -216,7 +207,7 @@ class AdmissionController:
         remarks = []
         for key, opened in self._breakers.opened(adapter, self._scene.clock.time()):
             whose = "a login from their request" if key.login else "this machine's login"
-            which = f"{whose} and certain settings" if key.settings else whose
+            which = f"{whose} with model {key.model!r}" if key.model else whose
             wait_s = math.ceil(opened.wait_s)
             remarks.append(f"circuit breaker open for {wait_s} s for runs that use {which}: {opened.description}")
         if waiting := self._limiter.queued(adapter):

@@ -5,7 +5,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -16,7 +15,6 @@ from dragoman.sdk._detection.auth import LoginMemory
 from dragoman.sdk._detection.checks import check_environment
 from dragoman.sdk._encoding.config import ConfigSchema
 from dragoman.sdk._encoding.protobuf import struct_to_dict
-from dragoman.sdk._request.environment import login_variables
 from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.sdk._request.settings import Settings
 from dragoman.sdk._run.run import Run
@@ -53,8 +51,7 @@ class AgentAdapter(AgentHooks, Adapter):
 
     def describe(self) -> AdapterInfo:
         """Say what the adapter is."""
-        # What is passed on to the agent by name is what it logs in with.
-        return replace(self.spec, login_variables=self.spec.login_variables or login_variables(self.spec.inherit))
+        return self.spec
 
     def accept(self, request: adapter_pb2.ExecuteRequest) -> Settings:
         """Check the request and read its settings."""

@@ -92,8 +92,7 @@ def common_properties(*names: str) -> dict[str, JsonObject]:
     """Return JSON Schema properties that many adapters share; all of ``common.schema.json`` if none is named.
 
     Each says in its description what it does, its unit and what absence means. ``x-common`` is true for what
-    every command line can honour, ``x-dangerous`` for what runs a program or takes a safeguard away, ``x-login`` for
-    what decides which login, or whose quota, a run uses.
+    every command line can honour, ``x-dangerous`` for what runs a program or takes a safeguard away.
 
     Raises:
         KeyError: One of ``names`` is no common property.

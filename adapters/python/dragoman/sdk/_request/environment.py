@@ -47,20 +47,14 @@ _INHERITED: Final = frozenset(
 # EDITOR and PAGER (no one is there to leave them), CI (changes what tools do).
 
 _PREFIX: Final = re.compile("[A-Z][A-Z0-9_]{0,63}")
-_SELLERS: Final = frozenset(
+_RESERVED_PREFIXES: Final = frozenset(
     (
+        # Agents, and those who sell their models: PREFIX_API_KEY would be read as theirs.
         *("AIDER", "AMP", "ANTHROPIC", "AUGMENT", "AZURE", "AWS", "BEDROCK", "CEREBRAS", "CLAUDE"),
         *("CLAUDECODE", "CLINE", "CODEX", "COHERE", "COPILOT", "CRUSH", "CURSOR", "DEEPSEEK", "FACTORY"),
         *("FIREWORKS", "GEMINI", "GOOGLE", "GOOSE", "GROK", "GROQ", "HERMES", "HF", "HUGGINGFACE", "KIMI"),
         *("MINIMAX", "MISTRAL", "MOONSHOT", "OLLAMA", "OPENAI", "OPENCLAW", "OPENCODE", "OPENROUTER"),
         *("PERPLEXITY", "PI", "QWEN", "TOGETHER", "VERTEX", "XAI", "ZAI"),
-    )
-)
-"""Agents, and those who sell their models: PREFIX_API_KEY would be read as theirs."""
-_LOGIN: Final = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|_HOME$")
-"""What the name of a variable has in it that an agent logs in with."""
-_RESERVED_PREFIXES: Final = _SELLERS | frozenset(
-    (
         # Where code is kept: their tokens are given to runs, too.
         *("GITHUB", "GH", "GITLAB"),
         # Programs and systems that read variables of their own.
@@ -146,19 +140,6 @@ def run_variables(inputs: EnvironmentInputs) -> dict[str, str]:
     }
     prefix = normalise_prefix(inputs.env_prefix)
     return {f"{prefix}_{name}": value for name, value in values.items() if value}
-
-
-def login_variables(inherit: Collection[str]) -> list[str]:
-    """Return what an agent may log in with, as names and as patterns of which what looks like a login is meant.
-
-    Args:
-        inherit: What the agent is said to need of an adapter's own environment; if nothing is, nothing is known.
-    """
-    if not inherit:
-        return []
-    # Not of each: what begins with MCP_ is for tools, and an agent inherits MCP_TIMEOUT.
-    prefixes = {name.partition("_")[0] for name in inherit if "_" in name and _LOGIN.search(name)}
-    return sorted({*inherit, *(f"{prefix}_*" for prefix in _SELLERS | prefixes)})
 
 
 def inherited_variables(

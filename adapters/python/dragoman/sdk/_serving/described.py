@@ -21,8 +21,6 @@ def described_schema(info: AdapterInfo) -> dict[str, Any]:
     """
     schema = copy.deepcopy(dict(info.config_schema))
     schema.setdefault("title", info.label)
-    if info.login_variables:
-        schema["x-login-variables"] = list(info.login_variables)
     properties: dict[str, Any] = schema.get("properties", {})
     for name, about in properties.items():
         about.setdefault("title", title_of(name))
