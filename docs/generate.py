@@ -16,6 +16,7 @@ from typing import Any
 import click
 import mkdocs_gen_files
 from dragoman.cli.main import cli
+from dragoman.protocol import duties
 from dragoman.protocol.errors import STATUS_BY_REASON
 from dragoman.router.app import RouterConfig
 from dragoman.router.runs.diagram import diagram
@@ -119,6 +120,29 @@ def contract_lines() -> Iterator[str]:
             yield from message_lines(message, comments, (_MESSAGE, index), "")
         for index, kind in enumerate(file.enum_type):
             yield from enum_lines(kind, comments, (_ENUM, index))
+
+
+_DUTIES = """# Who does what
+
+Generated from `proto/dragoman/v1/duties.json`, which programs in any language can read. What an adapter declares is
+in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabilities.permission_mode`. Adapters that
+are built with the Python SDK declare all duties.
+
+| who | meaning |
+| --- | --- |"""
+_RULES = "| {what} | who | declared by | rule |\n| --- | --- | --- | --- |"
+
+
+def duty_lines() -> Iterator[str]:
+    """Yield the page of who does what."""
+    yield _DUTIES
+    for who, meaning in duties.meanings().items():
+        yield f"| {who.replace('_', ' ')} | {meaning} |"
+    for title, what, rules in (("Fields", "field", duties.fields()), ("Duties", "duty", duties.duties())):
+        yield f"\n## {title}\n\n{_RULES.format(what=what)}"
+        for rule in rules:
+            declared = "<br>".join(f"`{name}`" for name in rule.declared_by)
+            yield f"| `{rule.name}` | {rule.who.replace('_', ' ')} | {declared} | {rule.rule} |"
 
 
 # --- adapters, errors, states
@@ -267,6 +291,7 @@ def configuration_lines() -> Iterator[str]:
 
 
 page("reference/contract.md", "\n".join(contract_lines()) + "\n")
+page("reference/duties.md", "\n".join(duty_lines()) + "\n")
 page("reference/adapters.md", "\n".join(adapter_lines()) + "\n")
 page("reference/errors.md", "\n".join(error_lines()) + "\n")
 page("reference/configuration.md", "\n".join(configuration_lines()) + "\n")

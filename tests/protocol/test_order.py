@@ -1,6 +1,8 @@
 """The order of events: what is valid is accepted, every single deviation is refused with its reason."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
@@ -53,6 +55,18 @@ def test_the_table_is_the_one_of_the_contract() -> None:
         "result": Phase.DONE,
     }
     assert TABLE[Phase.DONE] == {}
+
+
+def test_the_table_that_other_languages_read_is_complete() -> None:
+    data = json.loads((Path(__file__).parents[2] / "proto/dragoman/v1/order.json").read_text(encoding="utf-8"))
+    assert {phase: dict(kinds) for phase, kinds in data["phases"].items()} == {
+        phase.value: {kind: following.value for kind, following in kinds.items()} for phase, kinds in TABLE.items()
+    }
+    assert (data["first"], data["last"]) == (Phase.INITIAL.value, Phase.DONE.value)
+    assert {FIELD_BY_KIND[kind] for kind in data["never_batched"]} == NEVER_BATCHED
+    assert set(data["ephemeral_only"]) < set(data["ephemeral_allowed"]) < set(FIELD_BY_KIND)
+    in_a_phase = {kind for kinds in data["phases"].values() for kind in kinds}
+    assert in_a_phase | set(data["ephemeral_only"]) | {"batch"} == set(FIELD_BY_KIND)
 
 
 PREFIX: dict[Phase, Events] = {

@@ -33,6 +33,78 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Duty is a part of the work for a run. An adapter that declares it does it for each run, also for direct callers. For
+// one that does not, the router does it, once per run or in passing: the request that such an adapter gets is
+// rewritten for it. `duties.json` in this folder has the rule of each.
+type Duty int32
+
+const (
+	// Not set.
+	Duty_DUTY_UNSPECIFIED Duty = 0
+	// Renders `prompt_template` and the prompt of a request without one, and puts `session.handover` before it.
+	// Otherwise: the router sends the rendered text as `prompt`.
+	Duty_DUTY_TEMPLATES Duty = 1
+	// Redacts the request's secrets in all events. Otherwise: the router redacts the events that pass. A run with
+	// secrets is then not recovered by another router, which does not have them: it ends as LOST.
+	Duty_DUTY_REDACTION Duty = 2
+	// Ends a run that exceeds `limits`. Otherwise: the router cancels the run at the adapter, and the result says which
+	// limit it was. A run with limits is then not recovered by another router: it ends as LOST.
+	Duty_DUTY_LIMITS Duty = 3
+	// Answers input requests itself when the run is unattended or they expire. Otherwise: the router answers them, with
+	// a rejection or their default answer.
+	Duty_DUTY_UNATTENDED Duty = 4
+	// Rejects each request that sets what it cannot honour, and one that requires a capability it does not declare.
+	// Otherwise: the router rejects it.
+	Duty_DUTY_REFUSALS Duty = 5
+)
+
+// Enum value maps for Duty.
+var (
+	Duty_name = map[int32]string{
+		0: "DUTY_UNSPECIFIED",
+		1: "DUTY_TEMPLATES",
+		2: "DUTY_REDACTION",
+		3: "DUTY_LIMITS",
+		4: "DUTY_UNATTENDED",
+		5: "DUTY_REFUSALS",
+	}
+	Duty_value = map[string]int32{
+		"DUTY_UNSPECIFIED": 0,
+		"DUTY_TEMPLATES":   1,
+		"DUTY_REDACTION":   2,
+		"DUTY_LIMITS":      3,
+		"DUTY_UNATTENDED":  4,
+		"DUTY_REFUSALS":    5,
+	}
+)
+
+func (x Duty) Enum() *Duty {
+	p := new(Duty)
+	*p = x
+	return p
+}
+
+func (x Duty) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Duty) Descriptor() protoreflect.EnumDescriptor {
+	return file_dragoman_v1_adapter_proto_enumTypes[0].Descriptor()
+}
+
+func (Duty) Type() protoreflect.EnumType {
+	return &file_dragoman_v1_adapter_proto_enumTypes[0]
+}
+
+func (x Duty) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Duty.Descriptor instead.
+func (Duty) EnumDescriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{0}
+}
+
 // AuthState says whether the agent is logged in.
 type AuthState int32
 
@@ -82,11 +154,11 @@ func (x AuthState) String() string {
 }
 
 func (AuthState) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_adapter_proto_enumTypes[0].Descriptor()
+	return file_dragoman_v1_adapter_proto_enumTypes[1].Descriptor()
 }
 
 func (AuthState) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_adapter_proto_enumTypes[0]
+	return &file_dragoman_v1_adapter_proto_enumTypes[1]
 }
 
 func (x AuthState) Number() protoreflect.EnumNumber {
@@ -95,7 +167,7 @@ func (x AuthState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AuthState.Descriptor instead.
 func (AuthState) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{0}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{1}
 }
 
 // DetectionConfidence says which of two signals was found: the executable and the config directory.
@@ -147,11 +219,11 @@ func (x DetectionConfidence) String() string {
 }
 
 func (DetectionConfidence) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_adapter_proto_enumTypes[1].Descriptor()
+	return file_dragoman_v1_adapter_proto_enumTypes[2].Descriptor()
 }
 
 func (DetectionConfidence) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_adapter_proto_enumTypes[1]
+	return &file_dragoman_v1_adapter_proto_enumTypes[2]
 }
 
 func (x DetectionConfidence) Number() protoreflect.EnumNumber {
@@ -160,7 +232,7 @@ func (x DetectionConfidence) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DetectionConfidence.Descriptor instead.
 func (DetectionConfidence) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{1}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{2}
 }
 
 // TestMode says how far a test may go.
@@ -200,11 +272,11 @@ func (x TestMode) String() string {
 }
 
 func (TestMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_adapter_proto_enumTypes[2].Descriptor()
+	return file_dragoman_v1_adapter_proto_enumTypes[3].Descriptor()
 }
 
 func (TestMode) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_adapter_proto_enumTypes[2]
+	return &file_dragoman_v1_adapter_proto_enumTypes[3]
 }
 
 func (x TestMode) Number() protoreflect.EnumNumber {
@@ -213,7 +285,7 @@ func (x TestMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TestMode.Descriptor instead.
 func (TestMode) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{2}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{3}
 }
 
 // TestStatus summarises the checks.
@@ -257,11 +329,11 @@ func (x TestStatus) String() string {
 }
 
 func (TestStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_adapter_proto_enumTypes[3].Descriptor()
+	return file_dragoman_v1_adapter_proto_enumTypes[4].Descriptor()
 }
 
 func (TestStatus) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_adapter_proto_enumTypes[3]
+	return &file_dragoman_v1_adapter_proto_enumTypes[4]
 }
 
 func (x TestStatus) Number() protoreflect.EnumNumber {
@@ -270,7 +342,7 @@ func (x TestStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TestStatus.Descriptor instead.
 func (TestStatus) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{3}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{4}
 }
 
 // ModelSource is the source of a list of models.
@@ -314,11 +386,11 @@ func (x ModelSource) String() string {
 }
 
 func (ModelSource) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_adapter_proto_enumTypes[4].Descriptor()
+	return file_dragoman_v1_adapter_proto_enumTypes[5].Descriptor()
 }
 
 func (ModelSource) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_adapter_proto_enumTypes[4]
+	return &file_dragoman_v1_adapter_proto_enumTypes[5]
 }
 
 func (x ModelSource) Number() protoreflect.EnumNumber {
@@ -327,7 +399,7 @@ func (x ModelSource) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelSource.Descriptor instead.
 func (ModelSource) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{4}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{5}
 }
 
 // SkillState is the state of a skill.
@@ -375,11 +447,11 @@ func (x SkillState) String() string {
 }
 
 func (SkillState) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_adapter_proto_enumTypes[5].Descriptor()
+	return file_dragoman_v1_adapter_proto_enumTypes[6].Descriptor()
 }
 
 func (SkillState) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_adapter_proto_enumTypes[5]
+	return &file_dragoman_v1_adapter_proto_enumTypes[6]
 }
 
 func (x SkillState) Number() protoreflect.EnumNumber {
@@ -388,7 +460,7 @@ func (x SkillState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SkillState.Descriptor instead.
 func (SkillState) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{5}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{6}
 }
 
 // DescribeRequest asks an adapter to describe itself.
@@ -467,7 +539,10 @@ type DescribeResponse struct {
 	// connection is lost, to learn at once that the process is dead. Absent if the adapter is not a process of its own.
 	Pid *int64 `protobuf:"varint,11,opt,name=pid,proto3,oneof" json:"pid,omitempty"`
 	// Whether the adapter grants `batching`. A router grants it itself, whatever the adapter says here.
-	Batching      bool `protobuf:"varint,12,opt,name=batching,proto3" json:"batching,omitempty"`
+	Batching bool `protobuf:"varint,12,opt,name=batching,proto3" json:"batching,omitempty"`
+	// What the adapter does itself of what a router does otherwise. An adapter that declares nothing is complete too:
+	// behind a router its runs keep the same rules. At most 64.
+	Duties        []Duty `protobuf:"varint,13,rep,packed,name=duties,proto3,enum=dragoman.v1.Duty" json:"duties,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -584,6 +659,13 @@ func (x *DescribeResponse) GetBatching() bool {
 		return x.Batching
 	}
 	return false
+}
+
+func (x *DescribeResponse) GetDuties() []Duty {
+	if x != nil {
+		return x.Duties
+	}
+	return nil
 }
 
 // Model is a model that a run can request.
@@ -1298,6 +1380,17 @@ func (x *EnvironmentCheck) GetDuration() *durationpb.Duration {
 }
 
 // ExecuteRequest asks for one run. A request is at most 16 MiB. Put secrets only into `env` and `auth_token`.
+//
+// Who honours which field; `duties.json` in this folder has the rule of each, what declares it, and the duties beside
+// the fields. Nothing is ignored in silence but what is optional.
+//
+// | who | fields |
+// | --- | --- |
+// | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
+// | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
+// | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
+// | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve |
+// | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission |
 type ExecuteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run's ID, chosen by the caller: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. Empty: the server assigns one.
@@ -3696,7 +3789,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\n" +
 	"\x19dragoman/v1/adapter.proto\x12\vdragoman.v1\x1a\x17dragoman/v1/event.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n" +
 	"\x0fDescribeRequest\x12\x18\n" +
-	"\aadapter\x18\x01 \x01(\tR\aadapter\"\xb4\x03\n" +
+	"\aadapter\x18\x01 \x01(\tR\aadapter\"\xdf\x03\n" +
 	"\x10DescribeResponse\x12\x18\n" +
 	"\aadapter\x18\x01 \x01(\tR\aadapter\x12\x18\n" +
 	"\aaliases\x18\x02 \x03(\tR\aaliases\x12\x14\n" +
@@ -3711,7 +3804,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x11configuration_doc\x18\n" +
 	" \x01(\tR\x10configurationDoc\x12\x15\n" +
 	"\x03pid\x18\v \x01(\x03H\x00R\x03pid\x88\x01\x01\x12\x1a\n" +
-	"\bbatching\x18\f \x01(\bR\bbatchingB\x06\n" +
+	"\bbatching\x18\f \x01(\bR\bbatching\x12)\n" +
+	"\x06duties\x18\r \x03(\x0e2\x11.dragoman.v1.DutyR\x06dutiesB\x06\n" +
 	"\x04_pid\"L\n" +
 	"\x05Model\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -3982,7 +4076,14 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"a\n" +
 	"\x12SyncSkillsResponse\x12/\n" +
 	"\x06skills\x18\x01 \x03(\v2\x17.dragoman.v1.SkillEntryR\x06skills\x12\x1a\n" +
-	"\bwarnings\x18\x02 \x03(\tR\bwarnings*\x9d\x01\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings*}\n" +
+	"\x04Duty\x12\x14\n" +
+	"\x10DUTY_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eDUTY_TEMPLATES\x10\x01\x12\x12\n" +
+	"\x0eDUTY_REDACTION\x10\x02\x12\x0f\n" +
+	"\vDUTY_LIMITS\x10\x03\x12\x13\n" +
+	"\x0fDUTY_UNATTENDED\x10\x04\x12\x11\n" +
+	"\rDUTY_REFUSALS\x10\x05*\x9d\x01\n" +
 	"\tAuthState\x12\x1a\n" +
 	"\x16AUTH_STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rAUTH_STATE_OK\x10\x01\x12\x16\n" +
@@ -4046,178 +4147,180 @@ func file_dragoman_v1_adapter_proto_rawDescGZIP() []byte {
 	return file_dragoman_v1_adapter_proto_rawDescData
 }
 
-var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_dragoman_v1_adapter_proto_goTypes = []any{
-	(AuthState)(0),                  // 0: dragoman.v1.AuthState
-	(DetectionConfidence)(0),        // 1: dragoman.v1.DetectionConfidence
-	(TestMode)(0),                   // 2: dragoman.v1.TestMode
-	(TestStatus)(0),                 // 3: dragoman.v1.TestStatus
-	(ModelSource)(0),                // 4: dragoman.v1.ModelSource
-	(SkillState)(0),                 // 5: dragoman.v1.SkillState
-	(*DescribeRequest)(nil),         // 6: dragoman.v1.DescribeRequest
-	(*DescribeResponse)(nil),        // 7: dragoman.v1.DescribeResponse
-	(*Model)(nil),                   // 8: dragoman.v1.Model
-	(*DetectRequest)(nil),           // 9: dragoman.v1.DetectRequest
-	(*DetectResponse)(nil),          // 10: dragoman.v1.DetectResponse
-	(*Detection)(nil),               // 11: dragoman.v1.Detection
-	(*DetectionProblem)(nil),        // 12: dragoman.v1.DetectionProblem
-	(*TestEnvironmentRequest)(nil),  // 13: dragoman.v1.TestEnvironmentRequest
-	(*TestEnvironmentResponse)(nil), // 14: dragoman.v1.TestEnvironmentResponse
-	(*EnvironmentCheck)(nil),        // 15: dragoman.v1.EnvironmentCheck
-	(*ExecuteRequest)(nil),          // 16: dragoman.v1.ExecuteRequest
-	(*Agent)(nil),                   // 17: dragoman.v1.Agent
-	(*Instructions)(nil),            // 18: dragoman.v1.Instructions
-	(*Context)(nil),                 // 19: dragoman.v1.Context
-	(*SessionSelector)(nil),         // 20: dragoman.v1.SessionSelector
-	(*SessionKey)(nil),              // 21: dragoman.v1.SessionKey
-	(*Workspace)(nil),               // 22: dragoman.v1.Workspace
-	(*Brand)(nil),                   // 23: dragoman.v1.Brand
-	(*Skill)(nil),                   // 24: dragoman.v1.Skill
-	(*SkillFiles)(nil),              // 25: dragoman.v1.SkillFiles
-	(*McpServer)(nil),               // 26: dragoman.v1.McpServer
-	(*McpStdio)(nil),                // 27: dragoman.v1.McpStdio
-	(*McpHttp)(nil),                 // 28: dragoman.v1.McpHttp
-	(*Fallback)(nil),                // 29: dragoman.v1.Fallback
-	(*Admission)(nil),               // 30: dragoman.v1.Admission
-	(*Batching)(nil),                // 31: dragoman.v1.Batching
-	(*Relay)(nil),                   // 32: dragoman.v1.Relay
-	(*AttachRequest)(nil),           // 33: dragoman.v1.AttachRequest
-	(*CancelRequest)(nil),           // 34: dragoman.v1.CancelRequest
-	(*CancelResponse)(nil),          // 35: dragoman.v1.CancelResponse
-	(*RespondRequest)(nil),          // 36: dragoman.v1.RespondRequest
-	(*RespondResponse)(nil),         // 37: dragoman.v1.RespondResponse
-	(*ListModelsRequest)(nil),       // 38: dragoman.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),      // 39: dragoman.v1.ListModelsResponse
-	(*ListSkillsRequest)(nil),       // 40: dragoman.v1.ListSkillsRequest
-	(*SkillEntry)(nil),              // 41: dragoman.v1.SkillEntry
-	(*ListSkillsResponse)(nil),      // 42: dragoman.v1.ListSkillsResponse
-	(*SyncSkillsRequest)(nil),       // 43: dragoman.v1.SyncSkillsRequest
-	(*SyncSkillsResponse)(nil),      // 44: dragoman.v1.SyncSkillsResponse
-	nil,                             // 45: dragoman.v1.DetectRequest.EnvEntry
-	nil,                             // 46: dragoman.v1.TestEnvironmentRequest.EnvEntry
-	nil,                             // 47: dragoman.v1.ExecuteRequest.EnvEntry
-	nil,                             // 48: dragoman.v1.ExecuteRequest.LabelsEntry
-	nil,                             // 49: dragoman.v1.SkillFiles.ContentEntry
-	nil,                             // 50: dragoman.v1.McpStdio.EnvEntry
-	nil,                             // 51: dragoman.v1.McpHttp.HeadersEntry
-	nil,                             // 52: dragoman.v1.Fallback.ConfigsEntry
-	nil,                             // 53: dragoman.v1.ListModelsRequest.EnvEntry
-	nil,                             // 54: dragoman.v1.ListSkillsRequest.EnvEntry
-	nil,                             // 55: dragoman.v1.SyncSkillsRequest.EnvEntry
-	(*Capabilities)(nil),            // 56: dragoman.v1.Capabilities
-	(*structpb.Struct)(nil),         // 57: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 58: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 59: google.protobuf.Duration
-	(Severity)(0),                   // 60: dragoman.v1.Severity
-	(*Limits)(nil),                  // 61: dragoman.v1.Limits
-	(*Permissions)(nil),             // 62: dragoman.v1.Permissions
-	(Feature)(0),                    // 63: dragoman.v1.Feature
-	(*SessionHandle)(nil),           // 64: dragoman.v1.SessionHandle
-	(FailureKind)(0),                // 65: dragoman.v1.FailureKind
-	(Outcome)(0),                    // 66: dragoman.v1.Outcome
-	(*InputAnswer)(nil),             // 67: dragoman.v1.InputAnswer
-	(*AgentEvent)(nil),              // 68: dragoman.v1.AgentEvent
+	(Duty)(0),                       // 0: dragoman.v1.Duty
+	(AuthState)(0),                  // 1: dragoman.v1.AuthState
+	(DetectionConfidence)(0),        // 2: dragoman.v1.DetectionConfidence
+	(TestMode)(0),                   // 3: dragoman.v1.TestMode
+	(TestStatus)(0),                 // 4: dragoman.v1.TestStatus
+	(ModelSource)(0),                // 5: dragoman.v1.ModelSource
+	(SkillState)(0),                 // 6: dragoman.v1.SkillState
+	(*DescribeRequest)(nil),         // 7: dragoman.v1.DescribeRequest
+	(*DescribeResponse)(nil),        // 8: dragoman.v1.DescribeResponse
+	(*Model)(nil),                   // 9: dragoman.v1.Model
+	(*DetectRequest)(nil),           // 10: dragoman.v1.DetectRequest
+	(*DetectResponse)(nil),          // 11: dragoman.v1.DetectResponse
+	(*Detection)(nil),               // 12: dragoman.v1.Detection
+	(*DetectionProblem)(nil),        // 13: dragoman.v1.DetectionProblem
+	(*TestEnvironmentRequest)(nil),  // 14: dragoman.v1.TestEnvironmentRequest
+	(*TestEnvironmentResponse)(nil), // 15: dragoman.v1.TestEnvironmentResponse
+	(*EnvironmentCheck)(nil),        // 16: dragoman.v1.EnvironmentCheck
+	(*ExecuteRequest)(nil),          // 17: dragoman.v1.ExecuteRequest
+	(*Agent)(nil),                   // 18: dragoman.v1.Agent
+	(*Instructions)(nil),            // 19: dragoman.v1.Instructions
+	(*Context)(nil),                 // 20: dragoman.v1.Context
+	(*SessionSelector)(nil),         // 21: dragoman.v1.SessionSelector
+	(*SessionKey)(nil),              // 22: dragoman.v1.SessionKey
+	(*Workspace)(nil),               // 23: dragoman.v1.Workspace
+	(*Brand)(nil),                   // 24: dragoman.v1.Brand
+	(*Skill)(nil),                   // 25: dragoman.v1.Skill
+	(*SkillFiles)(nil),              // 26: dragoman.v1.SkillFiles
+	(*McpServer)(nil),               // 27: dragoman.v1.McpServer
+	(*McpStdio)(nil),                // 28: dragoman.v1.McpStdio
+	(*McpHttp)(nil),                 // 29: dragoman.v1.McpHttp
+	(*Fallback)(nil),                // 30: dragoman.v1.Fallback
+	(*Admission)(nil),               // 31: dragoman.v1.Admission
+	(*Batching)(nil),                // 32: dragoman.v1.Batching
+	(*Relay)(nil),                   // 33: dragoman.v1.Relay
+	(*AttachRequest)(nil),           // 34: dragoman.v1.AttachRequest
+	(*CancelRequest)(nil),           // 35: dragoman.v1.CancelRequest
+	(*CancelResponse)(nil),          // 36: dragoman.v1.CancelResponse
+	(*RespondRequest)(nil),          // 37: dragoman.v1.RespondRequest
+	(*RespondResponse)(nil),         // 38: dragoman.v1.RespondResponse
+	(*ListModelsRequest)(nil),       // 39: dragoman.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),      // 40: dragoman.v1.ListModelsResponse
+	(*ListSkillsRequest)(nil),       // 41: dragoman.v1.ListSkillsRequest
+	(*SkillEntry)(nil),              // 42: dragoman.v1.SkillEntry
+	(*ListSkillsResponse)(nil),      // 43: dragoman.v1.ListSkillsResponse
+	(*SyncSkillsRequest)(nil),       // 44: dragoman.v1.SyncSkillsRequest
+	(*SyncSkillsResponse)(nil),      // 45: dragoman.v1.SyncSkillsResponse
+	nil,                             // 46: dragoman.v1.DetectRequest.EnvEntry
+	nil,                             // 47: dragoman.v1.TestEnvironmentRequest.EnvEntry
+	nil,                             // 48: dragoman.v1.ExecuteRequest.EnvEntry
+	nil,                             // 49: dragoman.v1.ExecuteRequest.LabelsEntry
+	nil,                             // 50: dragoman.v1.SkillFiles.ContentEntry
+	nil,                             // 51: dragoman.v1.McpStdio.EnvEntry
+	nil,                             // 52: dragoman.v1.McpHttp.HeadersEntry
+	nil,                             // 53: dragoman.v1.Fallback.ConfigsEntry
+	nil,                             // 54: dragoman.v1.ListModelsRequest.EnvEntry
+	nil,                             // 55: dragoman.v1.ListSkillsRequest.EnvEntry
+	nil,                             // 56: dragoman.v1.SyncSkillsRequest.EnvEntry
+	(*Capabilities)(nil),            // 57: dragoman.v1.Capabilities
+	(*structpb.Struct)(nil),         // 58: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 59: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 60: google.protobuf.Duration
+	(Severity)(0),                   // 61: dragoman.v1.Severity
+	(*Limits)(nil),                  // 62: dragoman.v1.Limits
+	(*Permissions)(nil),             // 63: dragoman.v1.Permissions
+	(Feature)(0),                    // 64: dragoman.v1.Feature
+	(*SessionHandle)(nil),           // 65: dragoman.v1.SessionHandle
+	(FailureKind)(0),                // 66: dragoman.v1.FailureKind
+	(Outcome)(0),                    // 67: dragoman.v1.Outcome
+	(*InputAnswer)(nil),             // 68: dragoman.v1.InputAnswer
+	(*AgentEvent)(nil),              // 69: dragoman.v1.AgentEvent
 }
 var file_dragoman_v1_adapter_proto_depIdxs = []int32{
-	56, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
-	8,  // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
-	45, // 2: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
-	57, // 3: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
-	11, // 4: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
-	0,  // 5: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
-	1,  // 6: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
-	12, // 7: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
-	56, // 8: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
-	58, // 9: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
-	2,  // 10: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
-	57, // 11: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
-	46, // 12: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
-	22, // 13: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
-	59, // 14: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
-	3,  // 15: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
-	15, // 16: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
-	58, // 17: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
-	2,  // 18: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
-	60, // 19: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
-	59, // 20: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
-	17, // 21: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
-	57, // 22: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
-	57, // 23: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
-	18, // 24: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
-	57, // 25: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
-	19, // 26: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
-	20, // 27: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
-	22, // 28: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
-	47, // 29: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
-	23, // 30: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
-	24, // 31: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
-	26, // 32: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
-	61, // 33: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
-	62, // 34: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
-	59, // 35: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
-	29, // 36: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
-	63, // 37: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
-	48, // 38: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
-	31, // 39: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
-	32, // 40: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
-	30, // 41: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
-	57, // 42: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
-	57, // 43: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
-	64, // 44: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
-	21, // 45: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
-	25, // 46: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
-	49, // 47: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
-	27, // 48: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
-	28, // 49: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
-	50, // 50: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
-	51, // 51: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
-	65, // 52: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
-	52, // 53: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
-	59, // 54: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
-	59, // 55: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
-	31, // 56: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
-	59, // 57: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
-	66, // 58: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
-	67, // 59: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
-	57, // 60: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	53, // 61: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
-	8,  // 62: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
-	4,  // 63: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	58, // 64: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
-	22, // 65: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	54, // 66: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
-	5,  // 67: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
-	41, // 68: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	24, // 69: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	55, // 70: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
-	41, // 71: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	57, // 72: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
-	6,  // 73: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
-	9,  // 74: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
-	13, // 75: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
-	16, // 76: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
-	33, // 77: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
-	34, // 78: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
-	36, // 79: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	38, // 80: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	40, // 81: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	43, // 82: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	7,  // 83: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	10, // 84: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	14, // 85: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	68, // 86: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	68, // 87: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	35, // 88: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	37, // 89: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	39, // 90: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	42, // 91: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	44, // 92: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	83, // [83:93] is the sub-list for method output_type
-	73, // [73:83] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	57, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
+	9,  // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
+	0,  // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
+	46, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
+	58, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
+	12, // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
+	1,  // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
+	2,  // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
+	13, // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
+	57, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
+	59, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
+	3,  // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
+	58, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
+	47, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
+	23, // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
+	60, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
+	4,  // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
+	16, // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
+	59, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
+	3,  // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
+	61, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
+	60, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
+	18, // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
+	58, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
+	58, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
+	19, // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
+	58, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
+	20, // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
+	21, // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
+	23, // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
+	48, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
+	24, // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
+	25, // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
+	27, // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
+	62, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
+	63, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
+	60, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
+	30, // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
+	64, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
+	49, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
+	32, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
+	33, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
+	31, // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
+	58, // 43: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
+	58, // 44: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
+	65, // 45: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
+	22, // 46: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
+	26, // 47: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
+	50, // 48: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
+	28, // 49: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
+	29, // 50: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
+	51, // 51: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
+	52, // 52: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
+	66, // 53: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
+	53, // 54: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
+	60, // 55: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
+	60, // 56: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
+	32, // 57: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
+	60, // 58: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
+	67, // 59: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
+	68, // 60: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
+	58, // 61: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	54, // 62: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	9,  // 63: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
+	5,  // 64: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
+	59, // 65: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	23, // 66: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
+	55, // 67: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	6,  // 68: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
+	42, // 69: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	25, // 70: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
+	56, // 71: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	42, // 72: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	58, // 73: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	7,  // 74: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
+	10, // 75: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
+	14, // 76: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
+	17, // 77: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
+	34, // 78: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
+	35, // 79: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
+	37, // 80: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
+	39, // 81: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	41, // 82: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	44, // 83: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	8,  // 84: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11, // 85: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15, // 86: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	69, // 87: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	69, // 88: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	36, // 89: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	38, // 90: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	40, // 91: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	43, // 92: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	45, // 93: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	84, // [84:94] is the sub-list for method output_type
+	74, // [74:84] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_adapter_proto_init() }
@@ -4255,7 +4358,7 @@ func file_dragoman_v1_adapter_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_adapter_proto_rawDesc), len(file_dragoman_v1_adapter_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -2007,7 +2007,7 @@ func (PermissionMode) EnumDescriptor() ([]byte, []int) {
 //
 // Order within a run: `started` opens each attempt; `attempt_ended` ends each attempt that is not the last;
 // `result` ends the run, exactly once, as the last event. Sequences start at 1 and have no holes except where a `gap`
-// names them. `dragoman.protocol.order` has the table of which event may follow which.
+// names them. `order.json` in this folder has the table of which event may follow which.
 type AgentEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Position of a durable event in the run, from 1, without holes. 0 marks an ephemeral event, which is neither

@@ -4,6 +4,7 @@
 ``wire``      reading an event's sequence and kind without parsing it; batches
 ``fanout``    one run's events in memory, read by many, bounded in bytes
 ``holding``   which streams keep a run alive, and for how long after the last
+``duties``    who honours each field of a request, and who has each other duty of a run
 ``errors``    statuses with reasons, in both directions
 ``failures``  default retryability of failure kinds
 ``backoff``   delays between retries

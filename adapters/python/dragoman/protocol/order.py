@@ -19,20 +19,25 @@ A reader that joins at the end, with the sequence of the ``result`` as its curso
 the one durable event that may come with the cursor's own sequence, and then the only one.
 
 A reader that joins in the middle does not know the phase. The checker therefore keeps the *set* of phases
-the run may be in; each event narrows it. SDK, router, client and conformance kit all use this table.
+the run may be in; each event narrows it. SDK, router, client and conformance kit all use this table, which is data
+beside the contract (``order.json``), for other languages too.
 """
 
 import enum
+import json
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
 
 from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
-from dragoman.protocol.wire import FIELD_BY_KIND, KIND_BY_FIELD, NEVER_BATCHED
+from dragoman.protocol.wire import FIELD_BY_KIND, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
 
 __all__ = [
     "EPHEMERAL_ALLOWED",
     "EPHEMERAL_ONLY",
     "TABLE",
+    "UNKNOWN",
     "OrderChecker",
     "OrderError",
     "Phase",
@@ -48,24 +53,21 @@ class Phase(enum.Enum):
     DONE = "done"
 
 
-EPHEMERAL_ONLY = frozenset({"heartbeat", "gap", "replay_done"})
+_DATA: Final[dict[str, Any]] = json.loads(Path(pb.__file__).with_name("order.json").read_text(encoding="utf-8"))
+"""What checkers in all languages read."""
+
+EPHEMERAL_ONLY: Final[frozenset[str]] = frozenset(_DATA["ephemeral_only"])
 """Kinds that never have a sequence."""
-EPHEMERAL_ALLOWED = EPHEMERAL_ONLY | {"state", "notice", "input_request"}
+EPHEMERAL_ALLOWED: Final[frozenset[str]] = frozenset(_DATA["ephemeral_allowed"])
 """Kinds that may come without a sequence."""
 
-_WITHIN = {
-    kind: Phase.ATTEMPT
-    for kind in KIND_BY_FIELD.values()
-    if kind not in EPHEMERAL_ONLY | {"started", "attempt_ended", "result", "batch"}
-}
-
-TABLE: dict[Phase, dict[str, Phase]] = {
-    Phase.INITIAL: {"started": Phase.ATTEMPT, "result": Phase.DONE},
-    Phase.ATTEMPT: {**_WITHIN, "attempt_ended": Phase.BETWEEN, "result": Phase.DONE},
-    Phase.BETWEEN: {"started": Phase.ATTEMPT, "result": Phase.DONE},
-    Phase.DONE: {},
+TABLE: Final[dict[Phase, dict[str, Phase]]] = {
+    Phase(phase): {kind: Phase(following) for kind, following in kinds.items()}
+    for phase, kinds in _DATA["phases"].items()
 }
 """``TABLE[phase][kind]`` is the next phase of a durable event; a kind that is missing is out of order."""
+UNKNOWN: Final[str] = _DATA["unknown"]
+"""The kind that stands for one of a later revision."""
 
 _ANY = frozenset({Phase.INITIAL, Phase.ATTEMPT, Phase.BETWEEN})
 
@@ -153,8 +155,7 @@ class OrderChecker:
             return
         if event.sequence != self.last_sequence + 1:
             raise OrderError(f"sequence {event.sequence} after {self.last_sequence}")
-        # A body of a later revision is allowed wherever an ordinary one is.
-        name = kind or "text"
+        name = kind or UNKNOWN
         following = frozenset(TABLE[phase][name] for phase in self.phases if name in TABLE[phase])
         if not following:
             raise OrderError(f"{_name(event)} in phase {_phases(self.phases)}")

@@ -19,6 +19,9 @@ class Adapter(abc.ABC):
     All methods run in one event loop. ``describe`` and ``accept`` are quick and have no side effects.
     """
 
+    duties: Sequence[pb.Duty.ValueType] = ()
+    """What it does itself, so that no router does it."""
+
     @abc.abstractmethod
     def describe(self) -> AdapterInfo:
         """Say what the adapter is. Called once."""

@@ -31,6 +31,65 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _Duty:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _DutyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Duty.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    DUTY_UNSPECIFIED: _Duty.ValueType  # 0
+    """Not set."""
+    DUTY_TEMPLATES: _Duty.ValueType  # 1
+    """Renders `prompt_template` and the prompt of a request without one, and puts `session.handover` before it.
+    Otherwise: the router sends the rendered text as `prompt`.
+    """
+    DUTY_REDACTION: _Duty.ValueType  # 2
+    """Redacts the request's secrets in all events. Otherwise: the router redacts the events that pass. A run with
+    secrets is then not recovered by another router, which does not have them: it ends as LOST.
+    """
+    DUTY_LIMITS: _Duty.ValueType  # 3
+    """Ends a run that exceeds `limits`. Otherwise: the router cancels the run at the adapter, and the result says which
+    limit it was. A run with limits is then not recovered by another router: it ends as LOST.
+    """
+    DUTY_UNATTENDED: _Duty.ValueType  # 4
+    """Answers input requests itself when the run is unattended or they expire. Otherwise: the router answers them, with
+    a rejection or their default answer.
+    """
+    DUTY_REFUSALS: _Duty.ValueType  # 5
+    """Rejects each request that sets what it cannot honour, and one that requires a capability it does not declare.
+    Otherwise: the router rejects it.
+    """
+
+class Duty(_Duty, metaclass=_DutyEnumTypeWrapper):
+    """Duty is a part of the work for a run. An adapter that declares it does it for each run, also for direct callers. For
+    one that does not, the router does it, once per run or in passing: the request that such an adapter gets is
+    rewritten for it. `duties.json` in this folder has the rule of each.
+    """
+
+DUTY_UNSPECIFIED: Duty.ValueType  # 0
+"""Not set."""
+DUTY_TEMPLATES: Duty.ValueType  # 1
+"""Renders `prompt_template` and the prompt of a request without one, and puts `session.handover` before it.
+Otherwise: the router sends the rendered text as `prompt`.
+"""
+DUTY_REDACTION: Duty.ValueType  # 2
+"""Redacts the request's secrets in all events. Otherwise: the router redacts the events that pass. A run with
+secrets is then not recovered by another router, which does not have them: it ends as LOST.
+"""
+DUTY_LIMITS: Duty.ValueType  # 3
+"""Ends a run that exceeds `limits`. Otherwise: the router cancels the run at the adapter, and the result says which
+limit it was. A run with limits is then not recovered by another router: it ends as LOST.
+"""
+DUTY_UNATTENDED: Duty.ValueType  # 4
+"""Answers input requests itself when the run is unattended or they expire. Otherwise: the router answers them, with
+a rejection or their default answer.
+"""
+DUTY_REFUSALS: Duty.ValueType  # 5
+"""Rejects each request that sets what it cannot honour, and one that requires a capability it does not declare.
+Otherwise: the router rejects it.
+"""
+Global___Duty: typing_extensions.TypeAlias = Duty
+
 class _AuthState:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -253,6 +312,7 @@ class DescribeResponse(google.protobuf.message.Message):
     CONFIGURATION_DOC_FIELD_NUMBER: builtins.int
     PID_FIELD_NUMBER: builtins.int
     BATCHING_FIELD_NUMBER: builtins.int
+    DUTIES_FIELD_NUMBER: builtins.int
     adapter: builtins.str
     """The type: `[a-z][a-z0-9_]*`, unique across a router."""
     label: builtins.str
@@ -289,6 +349,12 @@ class DescribeResponse(google.protobuf.message.Message):
     def models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Model]:
         """Models that the adapter knows without asking the agent or a service. At most 1,000."""
 
+    @property
+    def duties(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___Duty.ValueType]:
+        """What the adapter does itself of what a router does otherwise. An adapter that declares nothing is complete too:
+        behind a router its runs keep the same rules. At most 64.
+        """
+
     def __init__(
         self,
         *,
@@ -304,9 +370,10 @@ class DescribeResponse(google.protobuf.message.Message):
         configuration_doc: builtins.str = ...,
         pid: builtins.int | None = ...,
         batching: builtins.bool = ...,
+        duties: collections.abc.Iterable[Global___Duty.ValueType] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_pid", b"_pid", "capabilities", b"capabilities", "pid", b"pid"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_pid", b"_pid", "adapter", b"adapter", "aliases", b"aliases", "batching", b"batching", "capabilities", b"capabilities", "config_schema_json", b"config_schema_json", "configuration_doc", b"configuration_doc", "instance_id", b"instance_id", "label", b"label", "models", b"models", "pid", b"pid", "revision", b"revision", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_pid", b"_pid", "adapter", b"adapter", "aliases", b"aliases", "batching", b"batching", "capabilities", b"capabilities", "config_schema_json", b"config_schema_json", "configuration_doc", b"configuration_doc", "duties", b"duties", "instance_id", b"instance_id", "label", b"label", "models", b"models", "pid", b"pid", "revision", b"revision", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_pid", b"_pid"]) -> typing.Literal["pid"] | None: ...
 
 Global___DescribeResponse: typing_extensions.TypeAlias = DescribeResponse
@@ -674,7 +741,19 @@ Global___EnvironmentCheck: typing_extensions.TypeAlias = EnvironmentCheck
 
 @typing.final
 class ExecuteRequest(google.protobuf.message.Message):
-    """ExecuteRequest asks for one run. A request is at most 16 MiB. Put secrets only into `env` and `auth_token`."""
+    """ExecuteRequest asks for one run. A request is at most 16 MiB. Put secrets only into `env` and `auth_token`.
+
+    Who honours which field; `duties.json` in this folder has the rule of each, what declares it, and the duties beside
+    the fields. Nothing is ignored in silence but what is optional.
+
+    | who | fields |
+    | --- | --- |
+    | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
+    | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
+    | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
+    | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve |
+    | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission |
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -1168,7 +1168,7 @@ class AgentEvent(google.protobuf.message.Message):
 
     Order within a run: `started` opens each attempt; `attempt_ended` ends each attempt that is not the last;
     `result` ends the run, exactly once, as the last event. Sequences start at 1 and have no holes except where a `gap`
-    names them. `dragoman.protocol.order` has the table of which event may follow which.
+    names them. `order.json` in this folder has the table of which event may follow which.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from dragoman.protocol.items import ItemLengths
 from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, MAX_EVENT_BYTES
-from dragoman.protocol.order import EPHEMERAL_ALLOWED, TABLE, Phase
+from dragoman.protocol.order import EPHEMERAL_ALLOWED, TABLE, UNKNOWN, Phase
 from dragoman.protocol.wire import FIELD_BY_KIND, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
 
@@ -88,7 +88,7 @@ class StreamValidator:
             return False
         if sequence != self.last_sequence + 1:
             raise ProtocolViolationError(f"sequence {sequence} followed {self.last_sequence} without a gap event")
-        following = self._next_phase(kind or "text", sequence)
+        following = self._next_phase(kind or UNKNOWN, sequence)
         self._check_attempt(event, kind)
         self._check_body(event, kind)
         self.phase, self.attempt, self.last_sequence = following, event.attempt, sequence

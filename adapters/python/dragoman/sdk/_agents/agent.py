@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
 
+from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.sdk._agents.accepting import accepted
 from dragoman.sdk._agents.agent_run import AgentRun
 from dragoman.sdk._agents.hooks import AgentHooks
@@ -26,6 +27,8 @@ from dragoman.v1 import event_pb2 as pb
 
 class AgentAdapter(AgentHooks, Adapter):
     """An adapter for an agent of any kind. Subclass one of its two subclasses."""
+
+    duties = ALL_DUTIES
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Refuse a class that does not say what its agent is.

@@ -80,6 +80,7 @@ class AdapterServicer:
             configuration_doc=info.configuration_doc,
             pid=os.getpid(),
             batching=True,
+            duties=self._adapter.duties,
         )
         for model in info.models:
             response.models.add(id=model.id, label=model.label, is_default=model.is_default)
