@@ -105,6 +105,39 @@ async def test_ctrl_c_ends_every_process_and_says_so(home: dict[str, str]) -> No
     assert not any(map(psutil.pid_exists, pids))
 
 
+async def test_a_killed_command_leaves_no_process_and_its_run_is_lost(home: dict[str, str]) -> None:
+    """A grandchild too, in a session of its own; the command cannot do anything about it any more."""
+    grandchild = (
+        "import subprocess, time; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid);"
+        "time.sleep(600)"
+    )
+    process = await start("run", "process", "hi", "--run-id", "r1", "--json", *python(grandchild), env=home)
+    pids = [process.pid]
+    assert process.stdout is not None
+    async for line in process.stdout:
+        event = json_format.Parse(line, pb.AgentEvent())
+        if event.HasField("log"):
+            pids += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+            assert int(event.log.text) in pids
+            break
+    killed = [psutil.Process(pid) for pid in pids]
+    process.kill()
+    await process.wait()
+    done = await dragoman("show", "r1", "--json", env=home)
+    summary = json.loads(done.out)["run"]
+    assert summary["result"]["outcome"] == "OUTCOME_LOST"
+    assert summary["result"]["failure"]["code"] == "adapter_lost"
+    assert "ended with the command" in summary["result"]["failure"]["message"]
+    attached = await dragoman("attach", "r1", env=home)
+    assert attached.code == 1
+    assert "lost" in attached.out
+    # Its guard asks the sidecar to stop it, which takes as long as the agent takes, but ten seconds at most.
+    _gone, alive = await asyncio.to_thread(psutil.wait_procs, killed, timeout=30)
+    assert alive == []
+    listed = await dragoman("runs", env=home)
+    assert re.fullmatch(r"r1\b.*\blost\b.*\n", listed.out), listed.out
+
+
 async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'run' / 'd.sock'}"
     server = await start("serve", "--listen", address, env=home)

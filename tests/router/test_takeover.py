@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -11,12 +12,16 @@ import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.supervisor import ProcessSupervisor
+from dragoman.router.cluster.failover import Failover
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.lease_table import LeaseTable
+from dragoman.router.storage.run_log import RunLog
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.v1 import adapter_pb2 as pb
@@ -503,3 +508,83 @@ async def test_a_run_that_yet_another_router_claims_blocks_no_call(
         assert (await caller.attach("r").rest_or_error()) is Reason.ADAPTER_UNAVAILABLE
     os.kill(entry.pid, signal.SIGKILL)  # it waits for the router that has the run now
     await gone(entry.guard_pid)
+
+
+STEPS: tuple[Any, ...] = ("a", {"gate": "g"}, "b", {"end": "SUCCEEDED"})
+
+
+async def killed(folder: Path, run_id: str, **fields: Any) -> router_pb2.AdapterEntry:
+    """Begin a run in a router that is killed then; return its adapter."""
+    named = manifest(folder, "fake")
+    async with program(folder, manifests=[str(named)], **fields) as (process, caller):
+        stream = caller.execute("fake", *STEPS, run_id=run_id)
+        await stream.until("text")
+        entry = await caller.entry("fake")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        process.kill()
+        await process.wait()
+        await stream.rest_or_error()
+    return entry
+
+
+def beside(folder: Path, **fields: Any) -> Any:
+    """Run a router with the log of the killed one."""
+    fields = {"manifests": (manifest(folder, "fake"),), "listen": (f"unix:{folder}/beside.sock",), **fields}
+    return routing(config(folder, **fields))
+
+
+async def test_a_run_whose_claim_got_no_answer_is_followed_nevertheless(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log had it done, and the connection broke; and another process requested the run meanwhile."""
+    take, find, both, finds = LeaseTable.take, RunLog.find, asyncio.Event(), itertools.count(1)
+
+    async def counted(keeping: RunLog, run_id: str) -> StoredRun | None:
+        found = await find(keeping, run_id)
+        if next(finds) == 2:
+            both.set()
+        return found
+
+    async def unanswered(leases: LeaseTable, *what: Any, **more: Any) -> StoredRun | None:
+        await both.wait()
+        taken = await take(leases, *what, **more)
+        if taken is not None:
+            raise StoreError("the connection broke")
+        return taken
+
+    async with beside(folder) as (_router, caller):
+        with monkeypatch.context() as patch:
+            patch.setattr(Failover, "_look", _nothing)  # it is for who asks to find the run
+            await killed(folder, "r")
+            patch.setattr(LeaseTable, "take", unanswered)
+            patch.setattr(RunLog, "find", counted)
+            first, second = caller.attach("r"), caller.attach("r")
+            reasons = {(await first.error()).reason, (await second.error()).reason}
+        assert reasons == {Reason.RUN_LOG_UNAVAILABLE, Reason.ADAPTER_UNAVAILABLE}
+        following = asyncio.ensure_future(attached(caller, "r", 0))
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+        assert (await following)[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_a_run_is_seen_to_though_who_asked_for_it_went_away(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def tried(_pool: AdapterPool) -> None:
+        asked.set()
+        await asyncio.sleep(0.2)  # as where an address is not reached yet
+
+    async with beside(folder, manifests=()) as (_router, caller):
+        monkeypatch.setattr(Failover, "_look", _nothing)  # as above
+        await killed(folder, "r")
+        monkeypatch.setattr(AdapterPool, "tried", tried)
+        stream = caller.attach("r")
+        await asked.wait()
+        stream.cancel()
+        assert (await attached(caller, "r", 0))[-1].result.outcome == event_pb2.OUTCOME_LOST
+
+
+async def _nothing(_takeover: Failover) -> None:
+    """Look for no run."""

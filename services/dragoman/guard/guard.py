@@ -41,6 +41,8 @@ EXIT_LOCKED = 73
 EXIT_NOT_STARTED = 126
 EXIT_NOT_FOUND = 127
 
+CONNECT_S = 10.0
+"""Seconds for which the guard of an adapter that does not outlive its router waits for the first connection."""
 WATCH_S = (0.1, 2.0)
 """Seconds between snapshots where there is no subreaper: at first, and at most after doubling."""
 
@@ -283,7 +285,7 @@ class Guard:
         self._adapter_control = house
         self._selector.register(house.listener, selectors.EVENT_READ, self._accept)
         self._selector.register(house.output, selectors.EVENT_READ, self._copy_output)
-        self._lifecycle.start_orphan_timer(time.monotonic(), self._options.orphan_after)
+        self._lifecycle.start_orphan_timer(time.monotonic(), self._options.orphan_after or CONNECT_S)
         return True
 
     def _accept(self) -> None:

@@ -57,6 +57,7 @@ class AdapterOptions:
         log_bytes: Size at which the log is rotated.
         log_keep: How many rotated logs are kept beside the current one.
         orphan_after_s: Seconds without a connected router before the guard stops the adapter.
+            With 0 the first one has 10 s to connect.
         grace_s: Seconds between TERM and KILL for the adapter.
         linger_s: Seconds between TERM and KILL for processes that outlive it.
     """

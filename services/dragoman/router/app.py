@@ -34,7 +34,7 @@ from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import RunLocator
 from dragoman.router.api.router_service import AdapterList, RouterServicer, RunList
 from dragoman.router.api.streaming import RunStreams
-from dragoman.router.cluster.failover import Failover
+from dragoman.router.cluster.failover import COMMAND, Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.config import POSTGRES, RouterConfig
 from dragoman.router.launching import Launching, open_launching
@@ -149,7 +149,7 @@ class Router:
     async def _stop(self, running: "_Running", grace_s: float) -> None:
         _log.info("router draining", grace_s=grace_s)
         try:
-            await running.failover.leave()
+            running.failover.leave()
             await running.server.stop([running.drain], grace_s)
         finally:
             try:
@@ -187,7 +187,7 @@ class _Running:
         admission = AdmissionController(scene, self.run_log, policy, adapters.get)
         retention = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
         runs = RunRegistry(scene, retention, self.run_log, admission)
-        self.failover = Failover(runs, self.run_log, adapters, scene, stays=config.takes_over)
+        self.failover = Failover(runs, self.run_log, adapters, scene, recovers=not config.embedded)
         forwarder = ReplicaForwarder()
         self.drain = Drain(runs, adapters, forwarder, scene.tasks)
         self.detector = AgentDetector(
@@ -243,7 +243,8 @@ class _Running:
 
 def _run_log(config: RouterConfig, scene: RouterContext, store: Store) -> RunLog:
     kept = RetentionPolicy(config.log_retain_s, config.log_max_bytes, config.log_retain_sessions_s)
-    return RunLog(store, scene.clock, scene.processes.own_name(), kept=kept, lease_s=config.log_lease_s)
+    owner = scene.processes.own_name() + (COMMAND if config.embedded else "")
+    return RunLog(store, scene.clock, owner, kept=kept, lease_s=config.log_lease_s)
 
 
 def _listen(config: RouterConfig) -> tuple[str, ...]:

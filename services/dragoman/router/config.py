@@ -37,14 +37,14 @@ class RouterConfig:
         detect_timeout_s: timeout of one adapter's Detect if all adapters are asked.
         start_timeout_s: timeout of an adapter from launch to ready.
         stop_timeout_s: how long an idle adapter may drain before it is killed.
-        adapter_orphan_after_s: how long a launched adapter outlives a router that crashed.
+        adapter_orphan_after_s: how long a launched adapter outlives a router that crashed, unless it is embedded.
         reattach_s: how long the router tries to reconnect a broken stream before the run is LOST.
         run_log: where runs are stored: empty for a SQLite file in ``state_dir``, ``memory`` for as long as the router
             runs, or a ``postgresql://`` URL, which several routers may share (extra ``postgres``).
         advertise: the address on this machine at which other routers of the same run log reach this one; ``None`` for
             the first it listens on.
-        takes_over: whether failover recovers all runs whose router is gone. If false, as for a single command, the
-            router recovers only the runs that it is asked for, and leaves them when it ends.
+        embedded: whether the router is part of one command: if it is killed, its adapters and its runs end, too, and
+            it recovers no run of another router.
         log_lease_s: the lease on live runs: after so long without renewal other routers may take them over.
         log_retain_s: retention of finished runs in the run log.
         log_max_bytes: maximum bytes of their events in the run log.
@@ -80,7 +80,7 @@ class RouterConfig:
     reattach_s: float = REATTACH_S
     run_log: str = ""
     advertise: str | None = None
-    takes_over: bool = True
+    embedded: bool = False
     log_lease_s: float = 15.0
     log_retain_s: float = 7 * 24 * 3600.0
     log_max_bytes: int = 4096 * MIB

@@ -44,7 +44,8 @@ async def open_launching(config: RouterConfig) -> AsyncIterator[Launching]:
         OSError: they cannot be created.
     """
     with open_runtime_dirs(config.state_dir) as dirs:
-        launcher = GuardLauncher(dirs.runtime, dirs.logs, orphan_after_s=config.adapter_orphan_after_s)
+        orphan_after_s = 0.0 if config.embedded else config.adapter_orphan_after_s
+        launcher = GuardLauncher(dirs.runtime, dirs.logs, orphan_after_s=orphan_after_s)
         try:
             yield Launching(dirs, _specs(config), launcher)
         finally:

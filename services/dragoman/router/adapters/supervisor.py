@@ -69,13 +69,6 @@ class ProcessSupervisor(AdapterBackend):
                 await process.stop(0.0, f"did not answer for {DEAF_S:g} s, so the router killed it and its agents")
                 return
 
-    def leave_adopted(self) -> None:
-        """Leave the adopted processes to the next router: they may have runs that are unknown here."""
-        for process in self._processes:
-            if process.ownership is Ownership.ADOPTED:
-                process.ownership = Ownership.LEFT
-                self._forget(process)
-
     async def adopt(self, address: str) -> AdapterInstance | None:
         """Take over a process of this adapter that a router started which is gone.
 

@@ -37,8 +37,6 @@ _LOOK_S = 60.0
 """How often it is read again in any case: the time of day advances while a computer sleeps."""
 _WITHOUT_LOG = "The run log is not responding; this list has only the runs in this router's memory."
 """A remark of each run that is listed while the log cannot be read."""
-_UNOWNED = "The router that owned this run is gone. Attach recovers it, or reports that its adapter is gone too."
-"""A remark of a run that no router has recovered yet."""
 
 
 class AdapterList:
@@ -119,8 +117,8 @@ class RunList:
             stored = await self._run_log.find(run_id)
             if stored is None:
                 raise unknown_run(run_id)
-            if stored.finished_at is not None or self._is_unowned(stored):
-                return self._stored(stored)
+            if stored.finished_at is not None or is_unowned(stored, self._run_log.owner, self._processes):
+                return stored.state
             return await self._forwarder.get_run(stored, context)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
@@ -138,16 +136,7 @@ class RunList:
 
     def _summary(self, stored: StoredRun) -> pb.RunSummary:
         run = self._runs.find(stored.run_id)
-        return self._stored(stored).run if run is None else run.record.summary(run.fanout.readers)
-
-    def _is_unowned(self, stored: StoredRun) -> bool:
-        return is_unowned(stored, self._run_log.owner, self._processes)
-
-    def _stored(self, stored: StoredRun) -> pb.GetRunResponse:
-        """Return the stored state of a run, with a remark if no router owns it."""
-        if self._is_unowned(stored):
-            stored.state.run.remarks.append(_UNOWNED)
-        return stored.state
+        return stored.state.run if run is None else run.record.summary(run.fanout.readers)
 
 
 class RouterServicer:

@@ -3,6 +3,9 @@
 When the lease of a killed router expires, the first router that checks claims its runs. Where the adapter's process
 still runs and knows the run, the stream resumes with the next event. Otherwise the run is LOST, behind a gap that
 covers every event that the dead router may have published.
+
+A run of a command ends with the command. If that was killed, the next router, also that of another command, records
+that the run is LOST, and looks for no adapter: its guard is ending it.
 """
 
 import asyncio
@@ -23,18 +26,18 @@ from dragoman.router.model.stored import StoredRun
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.inputs import LeaseLost, Lost
 from dragoman.router.runs.registry import RunRegistry
-from dragoman.router.runs.state import progress_of
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.leases import RELEASED
 from dragoman.router.storage.run_log import RunLog
 
 LOOK_S: Final = 3.0
 """The interval between two checks for runs without a router."""
-_LEAVE_S: Final = 1.0
-"""How long a run that is left waits until its published events are written; the adapter can replay the others."""
+COMMAND: Final = "/command"
+"""The end of the name of an owner that is the router of one command."""
 _BETWEEN: Final = "failed the last attempt, and the router stopped before it started another"
 _UNKNOWN: Final = "is not known to this router, and the router that owned the run is gone"
 _GONE: Final = "is gone, and so is the router that owned the run"
+_ENDED: Final = "ended with the command that owned the run"
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -48,8 +51,7 @@ class Failover:
         adapters: the adapters.
         scene: what the parts of the router share.
         look_s: see ``LOOK_S``.
-        stays: whether this router is there for more than one command. One that is not takes a run only when it is
-            asked about it, and only where that run's adapter was launched, so that it can be seen whether it is gone.
+        recovers: whether it recovers runs; otherwise, as in a command, it only ends those of killed commands.
     """
 
     def __init__(
@@ -60,23 +62,22 @@ class Failover:
         scene: RouterContext,
         *,
         look_s: float = LOOK_S,
-        stays: bool = True,
+        recovers: bool = True,
     ) -> None:
         self._runs = runs
         self._run_log = run_log
         self._adapters = adapters
         self._scene = scene
         self._look_s = look_s
-        self._stays = stays
+        self._recovers = recovers
         self._taking = asyncio.Lock()
         self._is_leaving = False
 
     async def begin(self) -> None:
-        """Look for runs without a router now, and again and again in the background, if this router stays."""
-        if not self._stays:
-            return
+        """Look for runs without a router now, and again and again in the background if it recovers them."""
         await self._try_to_look()
-        self._scene.tasks.start(self._watch(), "failover")
+        if self._recovers:
+            self._scene.tasks.start(self._watch(), "failover")
 
     async def take(self, stored: StoredRun) -> Run | StoredRun:
         """Recover a run that a client asks for, if no router owns it any more; see ``is_unowned``.
@@ -98,30 +99,16 @@ class Failover:
             if self._runs.find(stored.run_id) is None and self._may_take(stored):
                 taken = await self._run_log.ownership.take(stored)
                 if taken is not None and not self._is_leaving:
-                    await self._take_over(taken)
+                    await self._take_over(taken, was_commands=stored.owner.endswith(COMMAND))
 
-    async def leave(self) -> None:
-        """Leave what was taken over for the next router, if this one was there for one command only."""
+    def leave(self) -> None:
+        """Take no more runs: this router is about to end."""
         self._is_leaving = True
-        if self._stays:
-            return
-        for run in self._runs.live():
-            if progress_of(run.state).is_inherited:
-                await run.ledger.flushed(_LEAVE_S)
-                run.send(LeaseLost())
-        for backend in self._adapters.backends:
-            if isinstance(backend, ProcessSupervisor):
-                backend.leave_adopted()
 
     def _may_take(self, stored: StoredRun) -> bool:
         if self._is_leaving or not is_unowned(stored, self._run_log.owner, self._scene.processes):
             return False
-        return self._stays or self._can_see(stored)
-
-    def _can_see(self, stored: StoredRun) -> bool:
-        if not isinstance(self._adapters.present(stored.adapter), ProcessSupervisor):
-            return False
-        return not isinstance(stored.assignment, Dispatched) or stored.assignment.is_launched
+        return self._recovers or stored.owner.endswith(COMMAND)
 
     async def _watch(self) -> None:
         while True:
@@ -131,7 +118,7 @@ class Failover:
     async def _try_to_look(self) -> None:
         try:
             await self._look()
-        except StoreError as error:
+        except (StoreError, DragomanError) as error:
             self._run_log.ownership.record_failure()
             _log.warning("failover check failed, will retry", why=str(error))
 
@@ -140,8 +127,15 @@ class Failover:
         if self._is_leaving:
             return  # what it took it would only end
         for owner in await run_log.store.leases.owners():
-            if self._scene.processes.is_gone(owner):  # then its lease need not be waited for
-                await run_log.store.leases.release(owner)
+            if not self._scene.processes.is_gone(owner):
+                continue
+            if owner.endswith(COMMAND):
+                for stored in await run_log.store.leases.runs(owner):
+                    await self._take_one(stored)
+            elif self._recovers:
+                await run_log.store.leases.release(owner)  # its lease need not be waited for
+        if not self._recovers:
+            return
         async with self._taking:
             for stored in await run_log.ownership.claim():
                 try:
@@ -149,13 +143,16 @@ class Failover:
                 except Exception:  # noqa: BLE001 - one run must not keep the others from being looked after
                     _log.exception("run not recovered", run_id=stored.run_id)
 
-    async def _take_over(self, stored: StoredRun) -> None:
+    async def _take_over(self, stored: StoredRun, *, was_commands: bool = False) -> None:
         own = self._runs.find(stored.run_id)
         if own is not None and own.is_ending:
             own.ledger.changed()  # this router owns it again and has published its end, which stays the only one
             return
         _log.info("run recovered", run_id=stored.run_id, adapter=stored.adapter, logged=stored.logged)
         at = stored.assignment
+        if was_commands and not isinstance(at, Unassigned):
+            self._run_log.end(stored, adapter_lost(stored.adapter, _ENDED))
+            return
         if not isinstance(at, Dispatched):
             if own is not None:
                 own.send(LeaseLost())

@@ -16,8 +16,6 @@ class Dispatched:
 
     address: str
     instance_id: str
-    is_launched: bool = False
-    """Whether a router of this machine launched the process, so that others there can see whether it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,6 @@ class BetweenAttempts:
 Assignment: TypeAlias = Unassigned | Dispatched | BetweenAttempts
 
 _BETWEEN: Final = {"between": "attempts"}
-_LAUNCHED: Final = {"launched": "here"}
 
 
 def encode_place(assignment: Assignment, router: str) -> str:
@@ -41,8 +38,8 @@ def encode_place(assignment: Assignment, router: str) -> str:
     match assignment:
         case Unassigned():
             place = {}
-        case Dispatched(address, instance_id, is_launched):
-            place = {"address": address, "instance_id": instance_id, **(_LAUNCHED if is_launched else {})}
+        case Dispatched(address, instance_id):
+            place = {"address": address, "instance_id": instance_id}
         case _:
             place = _BETWEEN
     return json.dumps({**place, "router": router})
@@ -53,5 +50,5 @@ def decode_place(place: str) -> tuple[Assignment, str]:
     stored: dict[str, str] = json.loads(place)
     router = stored.get("router", "")
     if "address" in stored:
-        return Dispatched(stored["address"], stored.get("instance_id", ""), "launched" in stored), router
+        return Dispatched(stored["address"], stored.get("instance_id", "")), router
     return BetweenAttempts() if "between" in stored else Unassigned(), router

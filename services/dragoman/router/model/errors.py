@@ -18,7 +18,8 @@ def elsewhere(run_id: str) -> DragomanError:
     """Return the error for a run that another router owns, or will once the last owner's lease has expired."""
     return DragomanError(
         Reason.ADAPTER_UNAVAILABLE,
-        f"Run {run_id!r} is owned by another router, which is unreachable; try again.",
+        f"Run {run_id!r} is owned by another router, which is unreachable; try again. "
+        "If that router was killed, 'dragoman serve' recovers the run.",
         {"run_id": run_id},
         retry_after_s=_RETRY_S,
     )

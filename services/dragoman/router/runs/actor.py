@@ -155,8 +155,7 @@ class Run(RunMachine):
 
     def assign(self, instance: AdapterInstance) -> None:
         """Say which process gets it."""
-        is_launched = self.backend.record.spec.launch is not None
-        self.send(Assigned(Dispatched(instance.channel.address, instance.instance_id, is_launched)))
+        self.send(Assigned(Dispatched(instance.channel.address, instance.instance_id)))
         self._instance = instance
         self.notices.status = b""
         self.record.instance_id = instance.instance_id

@@ -54,6 +54,11 @@ class LeaseTable:
         rows = await self._database.fetch("SELECT DISTINCT owner FROM runs WHERE finished_at IS NULL", {})
         return [str(owner) for (owner,) in rows]
 
+    async def runs(self, owner: str) -> list[StoredRun]:
+        """Return the live runs of a router."""
+        sql = f"SELECT {RUN_COLUMNS} FROM runs WHERE owner = :owner AND finished_at IS NULL"  # noqa: S608 - constants
+        return [stored_run(row) for row in await self._database.fetch(sql, {"owner": owner})]
+
     async def release(self, owner: str) -> None:
         """Release a router's runs: another router may claim them at once."""
         await self.renew(owner, 0.0)

@@ -54,8 +54,7 @@ async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIte
             parent = Path(_short_directory() or tempfile.gettempdir())
             _tidy(parent)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent))
-            # It runs for one command only: recovery of other routers' runs is left to a router that keeps running.
-            config = RouterConfig(listen=(f"unix:{Path(folder) / _SOCKET}",), takes_over=False)
+            config = RouterConfig(listen=(f"unix:{Path(folder) / _SOCKET}",), embedded=True)
             launching = await stack.enter_async_context(open_launching(config))
             await launching.prepare(adapter)
             from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
