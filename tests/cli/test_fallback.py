@@ -2,7 +2,7 @@
 
 import click
 import pytest
-from dragoman.cli.commands._fallback import FallbackOptions, pairs_by_adapter
+from dragoman.cli.commands._fallback import FallbackOptions
 from dragoman.cli.commands.serve import _max_runs
 from dragoman.cli.connection.embedded_router import _no_log
 from dragoman.cli.display.phrases import result
@@ -16,8 +16,8 @@ from google.protobuf import json_format
 from tests.cli.program import DESCRIBED, dragoman, routed
 
 
-def options(fallback: str | None, fallback_on: str | None) -> FallbackOptions:
-    return FallbackOptions(fallback, fallback_on, (), queue=None, ignore_breaker=False)
+def options(fallback: str | None, fallback_on: str | None, config: str | None = None) -> FallbackOptions:
+    return FallbackOptions(fallback, fallback_on, config, queue=None, ignore_breaker=False)
 
 
 async def test_fallback_options_reach_the_router() -> None:
@@ -42,32 +42,19 @@ async def test_fallback_options_reach_the_router() -> None:
     assert (sent.admission.longest_wait.ToMilliseconds(), sent.admission.ignore_breaker) == (1500, True)
 
 
-async def test_settings_of_other_adapters_are_theirs_alone_and_text_where_they_say_so() -> None:
-    emit = EventFactory()
-    fake = FakeAdapter([emit.started("fake"), emit.succeeded()], answers={"Describe": DESCRIBED})
-    arguments = [f"--fallback-config={pair}" for pair in ("two.command=1", "two.deep.er=1", "three={}")]
-    arguments += ["--config", "turns=3", "--fallback", "two,three,four"]
-    async with routed(fake) as env:
-        done = await dragoman("run", "fake", "hi", *arguments, env=env)
-    assert done.code == 0, done.err
-    (sent,) = fake.requests("Execute")
-    assert dict(sent.config) == {"turns": 3}
-    assert {name: json_format.MessageToDict(own) for name, own in sent.fallback.configs.items()} == {
+def test_settings_of_fallback_adapters_are_an_object_each() -> None:
+    request = api.ExecuteRequest()
+    options("two,three", None, '{"two": {"command": "1", "deep": {"er": 1}}, "three": {}}').put(request)
+    assert {name: json_format.MessageToDict(own) for name, own in request.fallback.configs.items()} == {
         "two": {"command": "1", "deep": {"er": 1}},
         "three": {},
     }
-    assert {asked.adapter for asked in fake.requests("Describe")} == {"fake", "two", "three", "four"}
 
 
-def test_settings_go_to_the_longest_name_that_fits() -> None:
-    pairs = ["a.b.c=1", "a.d=x.y=z", "a.b= {} "]
-    assert pairs_by_adapter(pairs, ["a", "a.b", "e"]) == {"a.b": ["c=1"], "a": ["d=x.y=z"]}
-
-
-@pytest.mark.parametrize("pair", ["b.c=1", "a", "a=", "a=1", "ab.c=1", "", "="])
-def test_settings_of_no_adapter_and_what_is_no_setting_are_refused(pair: str) -> None:
+@pytest.mark.parametrize("text", ["", "a.b=1", "3", "[]", '{"a": 1}', '{"a": []}', "[" * 100_000])
+def test_what_is_no_settings_by_adapter_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter) as refused:
-        pairs_by_adapter([pair], ["a"])
+        options("a", None, text).put(api.ExecuteRequest())
     assert refused.value.param_hint == "--fallback-config"
 
 

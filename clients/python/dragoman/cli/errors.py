@@ -36,7 +36,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.CAPABILITY_MISSING: "choose another adapter",
     Reason.INTERNAL: "the log of the router or adapter has details; please report this",
 }
-_FALLBACK_HINT = "set them with --fallback-config ADAPTER.KEY=VALUE; ADAPTER={} gives the adapter no settings"
+_FALLBACK_HINT = """set them with --fallback-config '{"ADAPTER": {"KEY": VALUE}}'; {} is no settings"""
 _NEAR_KEY = "did_you_mean"
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from dragoman.protocol.errors import invalid_fields
+from dragoman.protocol.errors import FieldViolation, invalid_fields
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.drain import Drain
-from dragoman.router.policy.fallback_settings import unknown_settings
+from dragoman.router.policy.fallback import settings_problem
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.v1 import adapter_pb2 as pb
@@ -55,9 +55,13 @@ class Acceptance:
                 run.notices.warn("fallback_unknown", f"Fallback adapter {name[:200]!r} not found; {hint}")
 
     def _refuse_unknown_settings(self, request: pb.ExecuteRequest) -> None:
-        """Refuse a run whose fallback would refuse its settings: when it is needed, that would be too late."""
-        backends = {name: self._adapters.present(name) for name in request.fallback.adapters}
-        descriptions = {name: one.record.description for name, one in backends.items() if one is not None}
-        wrong = unknown_settings(request, {name: one for name, one in descriptions.items() if one is not None})
+        """Refuse a run whose fallback would refuse its settings, as far as the adapters were described."""
+        wrong = []
+        for name in request.fallback.adapters:
+            backend = self._adapters.present(name)
+            described = backend.record.description if backend is not None else None
+            problem = settings_problem(request, name, described.config_schema_json) if described is not None else ""
+            if problem:
+                wrong.append(FieldViolation(f"fallback.configs.{name}", problem))
         if wrong:
             raise invalid_fields(wrong)

@@ -1,5 +1,6 @@
 """What a fallback needs besides the decision: the next request, the event that ends an attempt, and candidates."""
 
+import json
 import math
 from typing import Final
 
@@ -51,6 +52,8 @@ _GOOD_AUTH: Final[dict[int, int]] = {
 """Usable states of a login, in order of preference."""
 _AGENT_SETTINGS: Final = ("command", "model", "extraArgs", "args")
 """Settings that belong to one agent's program."""
+_LONGEST_NAMES: Final = 500
+"""Characters of unknown settings that an error names."""
 _WALL_SETTING: Final = "timeoutSec"
 """The setting that limits a run without ``limits.wall``."""
 _SHORTEST_S: Final = 1.0
@@ -117,7 +120,7 @@ def fallback_request(
     if _selects_session(request):
         why = f"the run fell back from {request.adapter!r}, whose sessions no other agent can resume"
         following.session.fresh, following.session.reason = True, why
-    following.config.CopyFrom(settings_for(request, name, fallback))
+    following.config.CopyFrom(_settings_for(request, name, fallback))
     cwd = cwd or cwd_of(request) or ""
     if cwd and not following.workspace.cwd:
         following.workspace.cwd = cwd
@@ -157,7 +160,9 @@ def _selects_session(request: adapter_pb2.ExecuteRequest) -> bool:
     return selector is not None or bool(request.task_key)
 
 
-def settings_for(request: adapter_pb2.ExecuteRequest, name: str, fallback: adapter_pb2.Fallback) -> struct_pb2.Struct:
+def _settings_for(
+    request: adapter_pb2.ExecuteRequest, name: str, fallback: adapter_pb2.Fallback
+) -> struct_pb2.Struct:
     """Return the settings for a fallback adapter: its own, else the request's without those of one agent's program.
 
     Args:
@@ -174,6 +179,35 @@ def settings_for(request: adapter_pb2.ExecuteRequest, name: str, fallback: adapt
             settings.fields.pop(key, None)
     settings.fields.pop(CONFIG_KEY, None)
     return settings
+
+
+def settings_problem(request: adapter_pb2.ExecuteRequest, name: str, schema_json: str) -> str:
+    """Return why a fallback adapter would reject the settings it would get; empty if its schema does not say so.
+
+    Without this the caller would learn it when the fallback is needed.
+
+    Args:
+        request: as the caller sent it.
+        name: the adapter's name in ``fallback``.
+        schema_json: the schema of its ``config``: a JSON object, or empty.
+    """
+    schema = json.loads(schema_json or "{}")
+    known = schema.get("properties", {})
+    if (
+        schema.get("additionalProperties") is not False
+        or "patternProperties" in schema
+        or not isinstance(known, dict)
+    ):
+        return ""
+    names = ", ".join(sorted(set(_settings_for(request, name, request.fallback).fields) - set(known)))[
+        :_LONGEST_NAMES
+    ]
+    if not names or name in request.fallback.configs:
+        return names and f"adapter {name!r} does not know these settings: {names}"
+    return (
+        f"adapter {name!r} does not know these settings of the request: {names}; set this field to the settings"
+        " it gets instead, {} for none"
+    )
 
 
 def attempt_ended(result: pb.Result, next_adapter: str, reason: str) -> pb.AttemptEnded:

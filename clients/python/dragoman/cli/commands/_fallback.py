@@ -1,28 +1,22 @@
 """Options of ``dragoman run`` about fallback adapters and about admission at the first one."""
 
-import asyncio
-from collections.abc import Collection, Mapping, Sequence
+import json
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import click
-from dragoman.cli import values
 from dragoman.cli.commands._options import Seconds, option
-from dragoman.client import Client
-from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.limits import LONGEST_WAIT_S
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+from google.protobuf import json_format
 
 _PREFIX: Final = "FAILURE_KIND_"
 _DEFAULT_KINDS: Final = (
     "auth_required,quota_exceeded,rate_limited,upstream_unavailable,network,not_installed,spawn_failed"
 )
 _CONFIG: Final = "--fallback-config"
-_NO_SETTINGS: Final = "{}"
-_DESCRIBE_S: Final = 5.0
-"""Upper bound for reading the configuration schemas of the fallback adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +36,12 @@ class FallbackOptions:
         option("--fallback-on", "Failure kinds that lead to a fallback.", "KIND[,KIND]", show_default=_DEFAULT_KINDS),
     ]
     fallback_config: Annotated[
-        tuple[str, ...],
+        str | None,
         option(
             _CONFIG,
-            "Set a setting of a fallback adapter, which then gets none of --config; ADAPTER={} gives it no "
-            "settings. Default: --config without command, model, extraArgs and args.",
-            "ADAPTER.KEY=VALUE",
+            "Settings of fallback adapters by their names, which then get none of --config. Default: --config "
+            "without command, model, extraArgs and args.",
+            "JSON",
         ),
     ]
     queue: Annotated[
@@ -67,7 +61,7 @@ class FallbackOptions:
         """Write the options into a request; what was not given is left out.
 
         Raises:
-            click.BadParameter: an unknown failure kind, or an empty list.
+            click.BadParameter: an unknown failure kind, an empty list, or settings that are no objects.
             click.UsageError: failure kinds without fallback adapters.
         """
         if self.fallback is not None:
@@ -76,60 +70,16 @@ class FallbackOptions:
             request.fallback.on.extend(_kind(name) for name in _items(kinds, "--fallback-on"))
         elif self.fallback_on is not None:
             raise click.UsageError("--fallback-on has no effect without --fallback; name the fallback adapters")
+        if self.fallback_config is not None:
+            try:
+                json_format.ParseDict({"configs": json.loads(self.fallback_config)}, request.fallback)
+            except (ValueError, RecursionError, json_format.ParseError) as error:
+                expected = """expected settings by adapter, e.g. '{"codex": {"maxTurns": 5}}'"""
+                raise click.BadParameter(expected, param_hint=_CONFIG) from error
         if self.queue:
             request.admission.longest_wait.FromNanoseconds(int(self.queue * 1e9))
         if self.ignore_breaker:
             request.admission.ignore_breaker = True
-
-
-async def put_fallback_configs(client: Client, request: pb.ExecuteRequest, pairs: Sequence[str]) -> None:
-    """Write the settings of fallback adapters into a request that names these adapters.
-
-    Each is described first: its schema says which values are text, and a router that has the schema rejects settings
-    that the adapter does not know before the run starts, not when the fallback is due.
-
-    Raises:
-        click.BadParameter: a malformed setting, or one of an adapter that is not a fallback.
-    """
-    names = list(request.fallback.adapters)
-    by_adapter = pairs_by_adapter(pairs, names)
-    if not by_adapter and not request.config.fields:
-        return
-    schemas = await asyncio.gather(*(_schema(client, name) for name in names))
-    for name, schema in zip(names, schemas, strict=True):
-        if name in by_adapter:
-            request.fallback.configs[name].update(values.config(by_adapter[name], schema, option=_CONFIG))
-
-
-def pairs_by_adapter(pairs: Sequence[str], names: Collection[str]) -> Mapping[str, list[str]]:
-    """Return the ``KEY=VALUE`` of each adapter from ``ADAPTER.KEY=VALUE``; none for ``ADAPTER={}``.
-
-    Raises:
-        click.BadParameter: a pair is neither, or its adapter is not in ``names``.
-    """
-    by_adapter: dict[str, list[str]] = {}
-    for pair in pairs:
-        key, _, value = pair.partition("=")
-        # Names may contain dots; the longest one that matches is meant.
-        name = max((name for name in names if key == name or key.startswith(f"{name}.")), key=len, default=None)
-        if name is None:
-            raise click.BadParameter(f"{key!r} does not begin with an adapter of --fallback", param_hint=_CONFIG)
-        own = by_adapter.setdefault(name, [])
-        if key != name:
-            own.append(pair.removeprefix(f"{name}."))
-        elif value.strip() != _NO_SETTINGS:
-            expected = f"expected {name}.KEY=VALUE, or {name}={_NO_SETTINGS} for no settings"
-            raise click.BadParameter(expected, param_hint=_CONFIG)
-    return by_adapter
-
-
-async def _schema(client: Client, name: str) -> str:
-    """Return an adapter's configuration schema; empty if it cannot be described, which the run will report."""
-    try:
-        async with asyncio.timeout(_DESCRIBE_S):
-            return (await client.describe(name)).config_schema_json
-    except (DragomanError, TimeoutError):
-        return ""
 
 
 def _items(text: str, name: str) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import click
-from dragoman.cli.commands._fallback import put_fallback_configs
 from dragoman.cli.commands._options import adapter_option, json_option, option, router_option, with_options
 from dragoman.cli.commands._request import RunOptions
 from dragoman.cli.connection.connect import run_connected
@@ -74,7 +73,6 @@ def run_command(
         # Questions of a detached run are answered by 'dragoman respond'.
         interactive = is_interactive() or view.detach
         request = options.request(adapter, prompt, described, interactive=interactive)
-        await put_fallback_configs(client, request, options.fallback.fallback_config)
         if view.detach:
             request.orphan_after.FromSeconds(int(MAX_ORPHAN_AFTER_S))
             return await _detached(client, request)
