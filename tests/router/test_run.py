@@ -57,7 +57,7 @@ class Marking:
     async def room(self, _logged: object, sequence: int) -> None:
         self.asked.append((sequence, self._run.fanout.last_sequence))
 
-    def append(self, *_event: object) -> None: ...
+    def append(self, *_event: object, **_how: object) -> None: ...
 
     def skip(self, _logged: object, sequence: int) -> None:
         self.skipped.append(sequence)

@@ -1,7 +1,7 @@
 """What is asked of a long log is found by an index: nothing is read through or sorted for it."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 import pytest
 from dragoman.router.model.stored import RunQuery
@@ -50,7 +50,8 @@ class Explained:
         await self._explain(sql, values)
         return await self.database.fetch(sql, values)
 
-    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+    async def execute(self, statements: Iterable[Statement]) -> list[int]:
+        statements = list(statements)
         for sql, values in statements:
             await self._explain(sql, values)
         return await self.database.execute(statements)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,7 +242,7 @@ class Overtaken:
         await self._other.retention.delete_old(before=0.0, most_bytes=100)
         return rows
 
-    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+    async def execute(self, statements: Iterable[Statement]) -> list[int]:
         return await self._database.execute(statements)
 
     async def open(self) -> None:

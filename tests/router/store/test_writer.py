@@ -338,7 +338,7 @@ async def test_a_backlog_is_written_in_steps_and_no_run_waits_for_the_longest(da
     writer.append(other, 1, b"e")
 
     def note() -> None:
-        tried.append((run.stored.logged, run.stored.finished_at, other.stored.logged))
+        tried.append((run.logged, run.stored.finished_at, other.logged))
 
     store.written = note
     store.open_gate.set()
@@ -371,7 +371,7 @@ async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_bef
     over = replace(run.stored, finished_at=7.0)
     run.snapshot = lambda: over
     writer.over(run)
-    store.written = lambda: seen.append((run.stored.logged, run.stored.finished_at))
+    store.written = lambda: seen.append((run.logged, run.stored.finished_at))
     store.fails = False
     assert await writer.flushed(run, DEADLINE_S)
     assert len(seen) > 1
@@ -534,3 +534,25 @@ async def _until(condition: object) -> None:
     assert callable(condition)
     while not condition():  # noqa: ASYNC110 - what changes it knows of no event
         await asyncio.sleep(0.01)
+
+
+async def test_the_row_of_a_run_is_written_when_it_changed_and_not_with_every_event(harness: WriterHarness) -> None:
+    run = harness.run()
+    await harness.writer.begin(run)
+    snapshot, asked = run.snapshot, []
+
+    def counted() -> StoredRun:
+        asked.append(run.last)
+        return snapshot()
+
+    run.snapshot = counted
+    for sequence in range(1, 4):
+        harness.writer.append(run, sequence, b"text", changes_row=False)
+        assert await harness.writer.flushed(run, DEADLINE_S)
+    stored = await harness.stored()
+    assert (stored.logged, stored.size, stored.state.run.last_sequence) == (3, 12, 3)
+    assert asked == []
+    harness.writer.append(run, 4, b"state")
+    harness.writer.append(run, 5, b"text", changes_row=False)
+    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert asked == [5]

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from dragoman.router.model.stored import StoredEvents, StoredRun
-from dragoman.router.storage.batches import unpack
+from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
+from dragoman.router.storage.batches import UnpackedEvents, unpack
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import LoggedRun, Writer
@@ -44,7 +44,9 @@ class Failing(Store):
         await self._pass(self.open_gate)
         await super().remove(run_id, owner)
 
-    async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
+    async def write(
+        self, events: Sequence[StoredEvents | UnpackedEvents], runs: Sequence[StoredRun | StoredProgress]
+    ) -> list[str]:
         await self._pass(self.open_gate)
         self.writes += 1
         try:

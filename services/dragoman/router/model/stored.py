@@ -41,6 +41,16 @@ class StoredRun:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredProgress:
+    """How far a run is stored, of which nothing else has changed."""
+
+    run_id: str
+    owner: str
+    logged: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredEvents:
     """A row of consecutive events."""
 

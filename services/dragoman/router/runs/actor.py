@@ -145,6 +145,7 @@ class Run(RunMachine):
     ) -> None:
         """Give it what it works with; see its attributes of these names."""
         self.ledger = ledger or self.ledger
+        self.notices.on_remark = self.ledger.changed
         self.keepalive = keepalive or self.keepalive
         self.course, self.suggest = course or self.course, suggest or self.suggest
         self.session = session or self.session
@@ -161,10 +162,10 @@ class Run(RunMachine):
         self.record.instance_id = instance.instance_id
         self.log = self.log.bind(instance=instance.instance_id)
 
-    def append(self, event: Durable) -> None:
-        """Publish and store an event of the adapter that changes no state."""
+    def append(self, event: Durable, *, changes_record: bool) -> None:
+        """Publish and store an event of the adapter that changes no state, but perhaps the record."""
         self.fanout.append(event.data, event.sequence)
-        self.ledger.append(event)
+        self.ledger.append(event, changes_row=changes_record)
 
     def move(self, backend: AdapterBackend) -> None:
         """Say which adapter gets it next."""

@@ -5,7 +5,7 @@ from typing import Final
 
 from dragoman.protocol.wire import split
 from dragoman.router.model.ports import Clock
-from dragoman.router.model.stream_validator import ProtocolViolationError, check_batch
+from dragoman.router.model.stream_validator import READ, ProtocolViolationError, check_batch
 from dragoman.router.policy.fallback import needs_candidates
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.inputs import Accepted, AttemptFailed, Durable, Replayed, ResultReceived
@@ -105,7 +105,7 @@ class EventIntake:
             run.notices.warn("fallback_withheld", withheld)
         self._note(event, kind)
         if run.record.result is None:
-            run.append(Durable(event.sequence, data))
+            run.append(Durable(event.sequence, data), changes_record=kind in READ)
         else:
             run.send(ResultReceived(Durable(event.sequence, data)))
 

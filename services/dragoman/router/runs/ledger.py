@@ -42,11 +42,11 @@ class RunLedger:
             writer, logged = self._entry
             writer.changed(logged)
 
-    def append(self, event: Durable) -> None:
-        """Store an event, shortly."""
+    def append(self, event: Durable, *, changes_row: bool = True) -> None:
+        """Store an event, shortly; and the run's row if it changes that."""
         if self._entry is not None:
             writer, logged = self._entry
-            writer.append(logged, event.sequence, event.data)
+            writer.append(logged, event.sequence, event.data, changes_row=changes_row)
 
     def skip(self, sequence: int) -> None:
         """Store that the events up to this one are missing."""

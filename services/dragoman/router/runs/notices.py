@@ -16,6 +16,10 @@ _HEARTBEAT_S = HEARTBEAT_AFTER_S
 _log = structlog.get_logger("dragoman.router")
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class RunNotices:
     """The ephemeral events of one run that the router itself makes.
 
@@ -33,6 +37,8 @@ class RunNotices:
         """What the run waits for, for readers that join meanwhile; empty if an adapter has it."""
         self.rejections: tuple[str, ...] = ()
         """Why adapters did not take the run, as far as no durable event says so yet."""
+        self.on_remark: Callable[[], None] = _nothing
+        """Called when there is a new remark about the run."""
         self._early: list[bytes] = []
         """Events from before the first reader came."""
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -47,7 +53,10 @@ class RunNotices:
 
         A repeated one is only counted, as readers have seen it; unless it is about what comes and goes.
         """
-        if self._record.remark(text) or each_time:
+        is_new = self._record.remark(text)
+        if is_new:
+            self.on_remark()
+        if is_new or each_time:
             self._send(self._own(notice=pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)))
         record, fields = self._record, {"cause": cause} if cause else {}
         run = {"run_id": record.run_id, "adapter": record.adapter, "instance": record.instance_id}

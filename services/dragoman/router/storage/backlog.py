@@ -80,7 +80,7 @@ class Backlog:
         if self._runs.get(run.stored.run_id) is run:
             del self._runs[run.stored.run_id]
 
-    def append(self, run: LoggedRun, sequence: int, data: bytes) -> None:
+    def append(self, run: LoggedRun, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
         """Add a run's next event; skipped sequences are known to be lost."""
         if self._runs.get(run.stored.run_id) is not run:
             return  # another router has it, or it cannot be stored
@@ -92,7 +92,11 @@ class Backlog:
             pass
         if self.size > ROW_BYTES:
             self._signals.hurry.set()
-        self.changed(run)
+        if changes_row:
+            self.changed(run)
+        else:
+            run.changes += 1
+            self._signals.work.set()
 
     def skip(self, run: LoggedRun, sequence: int) -> None:
         """Note that a run's events up to this one are missing."""
@@ -101,8 +105,9 @@ class Backlog:
             self.changed(run)
 
     def changed(self, run: LoggedRun) -> None:
-        """Note that something of a run is to be written."""
+        """Note that a run's row is to be written, and what waits before."""
         run.changes += 1
+        run.row_change = run.changes
         self._signals.work.set()
 
     def is_writing(self, run_id: str) -> bool:

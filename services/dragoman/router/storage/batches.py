@@ -1,6 +1,22 @@
 """Events in a row as one value: each behind its length. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedEvents:
+    """A row of consecutive events that is to be written; packed by who writes it."""
+
+    run_id: str
+    first: int
+    last: int
+    events: Sequence[bytes]
+
+    @property
+    def data(self) -> bytes:
+        """The events, packed."""
+        return pack(self.events)
 
 
 def pack(events: Iterable[bytes]) -> bytes:

@@ -1,7 +1,7 @@
 """A database, as far as the store needs one: some statements at once, or the rows of one."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import as_file, files
 from typing import Final, Protocol, TypeAlias
 
@@ -67,8 +67,10 @@ class Database(Protocol):
     async def close(self) -> None:
         """Let go of it."""
 
-    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+    async def execute(self, statements: Iterable[Statement]) -> list[int]:
         """Do all of these or none; return how many rows each changed.
+
+        They may be made as they are done, where the database is used in a thread of its own in that one.
 
         Raises:
             StoreError: none was done, or at a broken connection perhaps all were.

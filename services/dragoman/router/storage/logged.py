@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dragoman.router.model.stored import AHEAD, StoredEvents, StoredRun
-from dragoman.router.storage.batches import pack
+from dragoman.router.storage.batches import UnpackedEvents
 
 ROW_BYTES: Final = 256 * 1024
 """A row of events is closed at this size."""
@@ -55,6 +55,10 @@ class LoggedRun:
     """Whether its readers know that the store fails."""
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
     waiting_bytes: int = 0
+    logged: int = 0
+    """The last sequence whose event the store has, or that it knows to be missing."""
+    size: int = 0
+    """Bytes of its stored events."""
     dropped: int = 0
     """The last sequence that is missing, while none after it is written; 0 if there is none."""
     last: int = 0
@@ -63,6 +67,8 @@ class LoggedRun:
     """The number of changes that are to be written."""
     written: int = 0
     """How many of ``changes`` the store has."""
+    row_change: int = 0
+    """The last of ``changes`` that was one of its row, not only an event more."""
 
     @property
     def is_begun(self) -> bool:
@@ -85,13 +91,18 @@ class LoggedRun:
         return self.written < self.changes
 
     @property
+    def is_row_changed(self) -> bool:
+        """Whether its row is to be written."""
+        return self.written < self.row_change
+
+    @property
     def is_due(self) -> bool:
         """Whether the write loop has something to write of it."""
         return self.is_changed and self.state in {RowState.STORED, RowState.LATE}
 
     def may_publish(self, sequence: int) -> bool:
         """Return whether a sequence may be published: a router that takes the run over leaves it out, too."""
-        return sequence <= self.stored.logged + AHEAD or self.is_gone
+        return sequence <= self.logged + AHEAD or self.is_gone
 
     def supersede(self) -> None:
         """Note that another router has it."""
@@ -108,26 +119,25 @@ class LoggedRun:
         return size
 
 
-def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> list[StoredEvents]:
-    """Return the waiting events as rows; missing events are a row without data.
+def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents | UnpackedEvents], int]:
+    """Return the waiting events as rows, and their size; missing events are a row without data.
 
     Args:
         run: the run.
         most: the maximum size of all events, unless the first one alone is larger.
     """
-    run_id, expected = run.stored.run_id, run.stored.logged + 1
-    rows: list[StoredEvents] = []
+    run_id, expected = run.stored.run_id, run.logged + 1
+    rows: list[StoredEvents | UnpackedEvents] = []
     events: list[bytes] = []
-    first = size = 0
+    first = size = total = 0
     missing = run.dropped
     for sequence, data in run.waiting:
-        most -= len(data)
-        if most < 0 and (events or rows):
+        if total + len(data) > most and (events or rows):
             missing = 0
             break
         if sequence != expected or size + len(data) > ROW_BYTES:
             if events:
-                rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
+                rows.append(UnpackedEvents(run_id, first, first + len(events) - 1, events))
                 events, size = [], 0
             if sequence != expected:
                 rows.append(StoredEvents(run_id, expected, sequence - 1, None))
@@ -135,9 +145,10 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> list[StoredEvents]:
             first = sequence
         events.append(data)
         size += len(data)
+        total += len(data)
         expected = sequence + 1
     if events:
-        rows.append(StoredEvents(run_id, first, first + len(events) - 1, pack(events)))
+        rows.append(UnpackedEvents(run_id, first, first + len(events) - 1, events))
     if missing >= expected:
         rows.append(StoredEvents(run_id, expected, missing, None))
-    return rows
+    return rows, total

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.router.model.stored import StoredEvents, StoredRun
+from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
+from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.logged import WRITE_BYTES, LoggedRun, RowState, rows_of
 
 
@@ -12,9 +13,9 @@ class Write:
     """One run's part of a transaction."""
 
     run: LoggedRun
-    row: StoredRun
-    """Its row as it is then."""
-    events: Sequence[StoredEvents]
+    row: StoredRun | StoredProgress
+    """Its row as it is then, or only what changes of it."""
+    events: Sequence[StoredEvents | UnpackedEvents]
     upto: int
     """The last sequence that is written then."""
     changes: int
@@ -22,8 +23,11 @@ class Write:
 
     def apply(self) -> int:
         """Note that the store has it; return the size of the events that no longer wait."""
-        self.run.stored, self.run.written = self.row, self.changes
-        return self.run.trim(self.upto)
+        run, row = self.run, self.row
+        run.logged, run.size, run.written = row.logged, row.size, self.changes
+        if isinstance(row, StoredRun):
+            run.stored = row
+        return run.trim(self.upto)
 
 
 def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
@@ -36,33 +40,27 @@ def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
     writes = []
     changed = (run for run in runs if run.state is RowState.STORED and run.is_changed)
     for run in sorted(changed, key=lambda run: run.waiting_bytes):
-        events = rows_of(run, budget)
-        writes.append(_write(run, events))
-        budget -= _size(events)
+        events, size = rows_of(run, budget)
+        writes.append(_write(run, events, size))
+        budget -= size
     return writes
 
 
 def insertion(run: LoggedRun) -> StoredRun:
-    """Return the row of a new run, before its events."""
-    return _not_ahead(run, _present(run), is_complete=not run.waiting)
+    """Return the row of a new run, before its events: so it does not say that the run is over if there are any."""
+    row = replace(run.snapshot(), logged=run.logged, size=run.size)
+    return replace(row, state=run.stored.state, finished_at=run.stored.finished_at) if run.waiting else row
 
 
-def _write(run: LoggedRun, events: Sequence[StoredEvents]) -> Write:
+def _write(run: LoggedRun, events: Sequence[StoredEvents | UnpackedEvents], size: int) -> Write:
     is_complete = not run.waiting or bool(events and events[-1].last >= run.waiting[-1][0])
-    row = _not_ahead(run, _present(run), is_complete=is_complete)
-    logged = events[-1].last if events else run.stored.logged
-    upto, changes = (run.last, run.changes) if is_complete else (events[-1].last, run.written)
-    return Write(run, replace(row, logged=logged, size=run.stored.size + _size(events)), events, upto, changes)
+    logged, size = events[-1].last if events else run.logged, run.size + size
+    if not is_complete:
+        # Its row must not be ahead of the stored events: above all, it does not say that the run is over.
+        return Write(run, _progress(run, logged, size), events, logged, run.written)
+    row = replace(run.snapshot(), logged=logged, size=size) if run.is_row_changed else _progress(run, logged, size)
+    return Write(run, row, events, run.last, run.changes)
 
 
-def _present(run: LoggedRun) -> StoredRun:
-    return replace(run.snapshot(), logged=run.stored.logged, size=run.stored.size)
-
-
-def _not_ahead(run: LoggedRun, row: StoredRun, *, is_complete: bool) -> StoredRun:
-    """Return a row that is not ahead of the stored events: above all, it does not say that the run is over."""
-    return row if is_complete else replace(row, state=run.stored.state, finished_at=run.stored.finished_at)
-
-
-def _size(events: Iterable[StoredEvents]) -> int:
-    return sum(len(row.data) for row in events if row.data is not None)
+def _progress(run: LoggedRun, logged: int, size: int) -> StoredProgress:
+    return StoredProgress(run.stored.run_id, run.stored.owner, logged, size)

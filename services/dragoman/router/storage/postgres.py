@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -156,7 +156,7 @@ class PostgresDatabase:
             await self._pool.close(timeout=_CLOSING_S)
             self._pool = None
 
-    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+    async def execute(self, statements: Iterable[Statement]) -> list[int]:
         """Do all of these or none; return how many rows each changed."""
 
         async def work(connection: "AsyncConnection[Any]") -> list[int]:

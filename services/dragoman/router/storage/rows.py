@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from dragoman.router.model.assignment import decode_place, encode_place
-from dragoman.router.model.stored import RunQuery, StoredEvents, StoredRun
+from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
+from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.database import Row, Statement, Value
 from dragoman.v1 import router_pb2
 
@@ -58,7 +59,7 @@ def runs_sql(query: RunQuery, before: tuple[float, str] | None, size: int) -> St
     return sql, {**values, "size": size}
 
 
-def addition(events: StoredEvents, owner: str) -> Statement:
+def addition(events: StoredEvents | UnpackedEvents, owner: str) -> Statement:
     """Return the statement that adds events, if their run is still this owner's."""
     # A transaction whose answer was lost may have been done; it is repeated, perhaps with more events.
     sql = (
@@ -71,8 +72,11 @@ def addition(events: StoredEvents, owner: str) -> Statement:
     return sql, {**values, "data": events.data, "owner": owner}
 
 
-def update(run: StoredRun) -> Statement:
+def update(run: StoredRun | StoredProgress) -> Statement:
     """Return the statement that updates a run's row, if it is still its owner's."""
+    if isinstance(run, StoredProgress):
+        sql = "UPDATE runs SET logged = :logged, bytes = :size WHERE run_id = :run_id AND owner = :owner"
+        return sql, {"run_id": run.run_id, "owner": run.owner, "logged": run.logged, "size": run.size}
     changing = (
         "finished_at",
         "adapter",
@@ -94,6 +98,9 @@ def stored_run(row: Row) -> StoredRun:
     """Return the run of a row with ``RUN_COLUMNS``."""
     fields = dict(zip(RUN_COLUMNS.split(", "), row, strict=True))
     state = router_pb2.GetRunResponse.FromString(cast("bytes", fields.pop("state")))
+    if fields["finished_at"] is None:
+        # Not written with every event.
+        state.run.last_sequence = max(state.run.last_sequence, cast("int", fields["logged"]))
     size = cast("int", fields.pop("bytes"))
     assignment, router = decode_place(cast("str", fields.pop("place")))
     more = {"state": state, "size": size, "assignment": assignment, "router": router}

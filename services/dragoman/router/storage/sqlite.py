@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -86,7 +86,7 @@ class SqliteDatabase:
             self._thread.shutdown()
             self._thread = None
 
-    async def execute(self, statements: Sequence[Statement]) -> list[int]:
+    async def execute(self, statements: Iterable[Statement]) -> list[int]:
         """Do all of these or none; return how many rows each changed."""
 
         def work() -> list[int]:

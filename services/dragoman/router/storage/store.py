@@ -1,10 +1,12 @@
 """The run log in its database: runs and their events; leases, sessions and retention are tables of their own."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from dragoman.protocol.limits import MIB
-from dragoman.router.model.stored import RunQuery, StoredEvents, StoredRun
+from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
+from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.database import Database, Statement, Value
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.retention_table import RetentionTable
@@ -122,7 +124,9 @@ class Store:
         values = {"company_id": company_id, "agent_id": agent_id, "task_key": task_key}
         return [stored_run(row) for row in await self._database.fetch(_AT_TASK, values)]
 
-    async def write(self, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
+    async def write(
+        self, events: Sequence[StoredEvents | UnpackedEvents], runs: Sequence[StoredRun | StoredProgress]
+    ) -> list[str]:
         """Write events and the rows of their runs, in one transaction.
 
         Nothing is written of runs that have another owner by now: a router that was thought to be dead must not
@@ -136,10 +140,10 @@ class Store:
             The ids of runs that have another owner, or are forgotten.
         """
         owners = {run.run_id: run.owner for run in runs}
-        added = [addition(item, owners[item.run_id]) for item in events]
         runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
-        counts = await self._database.execute([*added, *(update(run) for run in runs)])
-        return [run.run_id for run, changed in zip(runs, counts[len(added) :], strict=True) if not changed]
+        added = (addition(item, owners[item.run_id]) for item in events)
+        counts = await self._database.execute(itertools.chain(added, map(update, runs)))
+        return [run.run_id for run, changed in zip(runs, counts[len(events) :], strict=True) if not changed]
 
     async def events(self, run_id: str, after: int) -> list[StoredEvents]:
         """Return the next events behind a sequence, in order; none at the end of what is kept.

@@ -14,7 +14,7 @@ from dragoman.router.storage.plan import insertion, plan
 from dragoman.router.storage.removals import Removals
 from dragoman.router.storage.store import Store
 
-GATHER_S: Final = 0.02
+GATHER_S: Final = 0.1
 """How long events wait for others, to be written together."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0

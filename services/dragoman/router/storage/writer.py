@@ -66,7 +66,8 @@ class Writer:
             is_begun: whether the store has it already.
         """
         state = RowState.STORED if is_begun else RowState.NEW
-        run = LoggedRun(stored, snapshot, remark, lost, state=state, last=stored.logged)
+        at = stored.logged
+        run = LoggedRun(stored, snapshot, remark, lost, state=state, last=at, logged=at, size=stored.size)
         self.backlog.add(run)
         return run
 
@@ -111,9 +112,16 @@ class Writer:
                 return
         self.removals.add(run_id, owner, run)
 
-    def append(self, run: LoggedRun, sequence: int, data: bytes) -> None:
-        """Add a run's next event; skipped sequences are known to be lost."""
-        self.backlog.append(run, sequence, data)
+    def append(self, run: LoggedRun, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
+        """Add a run's next event; skipped sequences are known to be lost.
+
+        Args:
+            run: the run.
+            sequence: the event's sequence.
+            data: the event.
+            changes_row: whether the run's row is to be written with it, as the event changes more than its end.
+        """
+        self.backlog.append(run, sequence, data, changes_row=changes_row)
 
     def skip(self, run: LoggedRun, sequence: int) -> None:
         """Note that a run's events up to this one are missing."""
