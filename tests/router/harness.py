@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
 from dragoman.protocol.limits import channel_options
 from dragoman.router.app import Router, RouterConfig
@@ -185,6 +186,10 @@ async def failure(call: Any) -> DragomanError:
 
 async def gone(pid: int) -> None:
     """Wait until a process is gone."""
+    if not hasattr(os, "pidfd_open"):  # an interpreter built for an old C library
+        with contextlib.suppress(psutil.NoSuchProcess):
+            await asyncio.to_thread(psutil.Process(pid).wait, PATIENCE_S)
+        return
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

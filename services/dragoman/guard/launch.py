@@ -158,11 +158,13 @@ def _write_arguments(fd: int, arguments: Sequence[str]) -> None:
 
 
 def _anonymous_file() -> int:
-    """Return an open file without a name, in memory if the system supports that."""
-    if sys.platform == "linux":
-        return os.memfd_create("arguments")
-    else:  # noqa: RET505 - a type checker sees one of the two branches
-        import tempfile  # noqa: PLC0415 - of use only here
+    """Return an open file without a name, in memory if the interpreter offers that.
 
-        with tempfile.TemporaryFile() as file:
-            return os.dup(file.fileno())
+    Interpreters built for old C libraries have no ``memfd_create``, whatever the kernel: those that uv installs.
+    """
+    if sys.platform == "linux" and hasattr(os, "memfd_create"):
+        return os.memfd_create("arguments")
+    import tempfile  # noqa: PLC0415 - of use only here
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

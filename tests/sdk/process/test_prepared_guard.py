@@ -58,6 +58,19 @@ async def run(guards: SpareGuards, marker: str, *argv: str, cwd: str = "/") -> t
     return child, witness
 
 
+async def test_an_interpreter_for_old_c_libraries_will_do(
+    guards: SpareGuards, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that uv installs on Linux have neither, whatever the kernel offers."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    with guards.marker() as marker:
+        child, witness = await run(guards, marker, sys.executable, "-c", SHOWS, cwd=str(tmp_path))
+        end = await end_of(child)
+    assert (end.code, end.tree_confirmed_dead) == (0, True)
+    assert json.loads(witness.output["stdout"])[0] == str(tmp_path)
+
+
 async def test_the_next_run_gets_the_guard_that_waited(guards: SpareGuards, tmp_path: Path) -> None:
     with guards.marker() as first:
         child, _ = await run(guards, first)

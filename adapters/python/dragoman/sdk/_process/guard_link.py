@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class GuardLink:
         guard = self._guard
         assert guard is not None
         try:
-            fd = os.pidfd_open(guard.pid) if sys.platform == "linux" else -1
+            fd = os.pidfd_open(guard.pid) if hasattr(os, "pidfd_open") else -1
         except OSError:
             fd = -1  # an old kernel or a sandbox
         if fd < 0:
