@@ -12,7 +12,6 @@ FLOOR := .venv-floor
 DOCS := .venv-docs
 # Two more than there are processors: tests wait a lot.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
-GO ?= go
 GO_MODULES := clients/go
 SOURCES := services adapters/python adapters/examples clients/python clients/examples tests
 
@@ -44,12 +43,12 @@ test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the rea
 test-chaos: $(VENV)/.dev ## kill clients, routers, adapters, guards, agents and connections; SEED=, KILLS=, CASE= repeats one
 	SEED='$(SEED)' KILLS='$(KILLS)' CASE='$(CASE)' $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m chaos tests/chaos
 
-test-go: $(VENV)/.dev ## the Go modules: stubs as generated, formatted, vetted, tested
-	rm -rf build/go-stubs
-	PATH="$$(dirname "$$(command -v $(GO))"):$$PATH" $(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output build/go-stubs
-	diff -r build/go-stubs/dragomanv1 clients/go/dragomanv1
-	@for module in $(GO_MODULES); do (cd $$module && set -x && \
-	  test -z "$$(gofmt -l . | tee /dev/stderr)" && $(GO) vet ./... && $(GO) test $(GO_TEST_FLAGS) ./...); done
+test-go: $(VENV)/.dev ## the Go modules: stubs as generated, formatted, vetted, tested; GO_TEST_FLAGS=-race
+	@go=$$(scripts/install-go); export PATH="$$(dirname "$$go"):$$PATH"; set -x; rm -rf build/go-stubs; \
+	$(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output build/go-stubs; \
+	diff -r build/go-stubs/dragomanv1 clients/go/dragomanv1; \
+	for module in $(GO_MODULES); do (cd $$module; test -z "$$(gofmt -l . | tee /dev/stderr)"; \
+	  go vet ./...; go test $(GO_TEST_FLAGS) ./...); done
 
 lint: $(VENV)/.dev ## style, types, and the contract
 	$(VENV)/bin/ruff check .
@@ -66,7 +65,7 @@ proto: $(FLOOR)/.ready ## generate the Python stubs anew, with the oldest suppor
 	scripts/generate-stubs
 
 proto-go: $(VENV)/.dev ## generate the Go stubs anew
-	$(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output clients/go
+	PATH="$$(dirname "$$(scripts/install-go)"):$$PATH" $(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output clients/go
 
 proto-baseline: $(VENV)/.dev ## take the contract as it is as the one that is not broken any more
 	$(VENV)/bin/buf build proto --exclude-source-info --output proto/baseline.binpb
