@@ -21,8 +21,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "router": {"v1", "protocol", "guard"},
     "client": {"v1", "protocol"},
     "testkit": {"v1", "protocol"},
+    "conformance": {"v1", "protocol", "testkit"},
     "adapters.*": {"v1", "protocol", "sdk"},
-    "cli": {"v1", "protocol", "guard", "sdk", "router", "client", "testkit"},
+    "cli": {"v1", "protocol", "guard", "sdk", "router", "client", "testkit", "conformance"},
 }
 """What each part may import of the others. An adapter never imports another, and no part imports an adapter: built-in
 ones come in by an entry point, like a stranger's."""

@@ -1,0 +1,209 @@
+"""``dragoman conformance``: examine an adapter in any language, or a router, against the contract's rules."""
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, cast
+
+import click
+from dragoman.cli.command_error import CommandError
+from dragoman.cli.commands._options import option, text, with_options
+from dragoman.cli.display.printing import print_lines
+from dragoman.cli.display.style import Segment, Style
+from dragoman.cli.display.table import table
+from dragoman.cli.errors import ErrorReport
+from dragoman.conformance import (
+    RULES,
+    LaunchError,
+    Options,
+    Outcome,
+    Report,
+    Verdict,
+    read_expected_failures,
+    run_checks,
+)
+from dragoman.conformance.kit import AgentKind
+from dragoman.conformance.reports import as_html, as_json, as_junit
+
+_EXIT_KIT = 3
+_STYLES = {
+    Verdict.PASSED: Style.ASSISTANT,
+    Verdict.FAILED: Style.ERROR,
+    Verdict.SKIPPED: Style.FAINT,
+    Verdict.ERROR: Style.ERROR,
+}
+_EXAMPLES = """
+\b
+Examples:
+  dragoman conformance --config '{"command": "{script}"}' -- ./my-adapter
+  dragoman conformance unix:/tmp/adapter.sock --only cancel. --only run.
+  dragoman conformance 127.0.0.1:7777 --adapter process --config '{"command": "{script}", "output": "jsonl"}'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """What every run of the target is."""
+
+    adapter: Annotated[str, text("--adapter", "NAME", "The adapter's type; needed at a router.")]
+    config: Annotated[
+        str,
+        option(
+            "--config",
+            "The config of every run. {script} is the program of the scripted agent, {model_url} the address of a "
+            "scripted model server, {folder} a temporary directory.",
+            "JSON",
+            default="{}",
+        ),
+    ]
+    env: Annotated[tuple[str, ...], option("--env", "A variable of every run, as above. Repeatable.", "NAME=VALUE")]
+    agent: Annotated[
+        str | None,
+        option(
+            "--agent",
+            "Which deterministic agent the adapter runs; by default concluded from --config and --env.",
+            type=click.Choice(["script", "model", "none"]),
+        ),
+    ]
+    only: Annotated[tuple[str, ...], option("--only", "Only this rule, or those that begin so. Repeatable.", "ID")]
+    expected: Annotated[
+        Path | None,
+        option(
+            "--expected-failures",
+            "A file with IDs of rules that are known to fail, one a line. One that does not fail is an error.",
+            "FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        ),
+    ]
+
+    def options(self, target: tuple[str, ...]) -> Options:
+        """Return the library's options.
+
+        Raises:
+            ValueError: a value is wrong.
+        """
+        is_address = len(target) == 1 and ":" in target[0] and not Path(target[0]).exists()
+        return Options(
+            address=target[0] if is_address else "",
+            command=() if is_address else target,
+            adapter=self.adapter,
+            config=self.config,
+            env=dict(_variable(item) for item in self.env),
+            agent=cast("AgentKind | None", self.agent),
+            only=self.only,
+            expected_failures=read_expected_failures(self.expected) if self.expected else frozenset(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """Where the report goes."""
+
+    as_json: Annotated[bool, option("--json", "Print the report as JSON.")]
+    junit: Annotated[
+        Path | None,
+        option("--junit", "Write a JUnit report.", "FILE", type=click.Path(dir_okay=False, path_type=Path)),
+    ]
+    html: Annotated[
+        Path | None,
+        option(
+            "--html", "Write a page with a support table.", "FILE", type=click.Path(dir_okay=False, path_type=Path)
+        ),
+    ]
+    verbose: Annotated[bool, option("--verbose", "Show the rules that are kept, too.")]
+
+    def write(self, report: Report) -> None:
+        """Write the report."""
+        if self.junit:
+            self.junit.write_text(as_junit(report), encoding="utf-8")
+        if self.html:
+            self.html.write_text(as_html(report), encoding="utf-8")
+        if self.as_json:
+            sys.stdout.write(json.dumps(as_json(report), indent=2) + "\n")
+        else:
+            _print(report, is_verbose=self.verbose)
+
+
+@click.command("conformance", epilog=_EXAMPLES)
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="ADDRESS | -- COMMAND...")
+@with_options("options", TargetOptions)
+@with_options("output", ReportOptions)
+@click.option("--list", "is_list", is_flag=True, help="List the rules, and examine nothing.")
+def conformance_command(target: tuple[str, ...], options: TargetOptions, output: ReportOptions, is_list: bool) -> int:
+    """Examine an adapter in any language, or a router, against the rules of the contract.
+
+    The target is the ADDRESS of a running server, or a COMMAND that listens where DRAGOMAN_LISTEN or {listen} in its
+    arguments says.
+
+    Exit code: 0 no MUST rule is violated, 1 one is or an expected failure did not fail, 2 wrong usage, 3 the target
+    cannot be reached or the kit itself failed.
+    """
+    if is_list:
+        rows = [(rule.id, rule.level.value, rule.text) for rule in RULES.values()]
+        print_lines(table(("RULE", "LEVEL", "TEXT"), rows))
+        return 0
+    if not target:
+        raise click.UsageError("give the address of a server, or -- and the command of an adapter")
+    try:
+        report = asyncio.run(run_checks(options.options(target), on_outcome=_Progress()))
+    except LaunchError as error:
+        raise CommandError(ErrorReport(str(error), exit_code=_EXIT_KIT)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    output.write(report)
+    return report.exit_code
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ValueError(f"--env {text!r} is not NAME=VALUE")
+    return name, value
+
+
+class _Progress:
+    """Counts at a terminal while the kit runs."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, outcome: Outcome) -> None:
+        self._count += 1
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{self._count} {outcome.rule.id}")
+            sys.stderr.write("\r\x1b[K" if self._count == len(RULES) else "")
+            sys.stderr.flush()
+
+
+def _print(report: Report, *, is_verbose: bool) -> None:
+    shown = [outcome for outcome in report.outcomes if is_verbose or outcome.verdict is not Verdict.PASSED]
+    for outcome in shown:
+        print_lines(_lines(outcome))
+    for rule_id in report.stale:
+        print_lines([[Segment(f"{rule_id} is expected to fail, and did not fail", Style.ERROR)]])
+    described = report.described
+    counts = ", ".join(f"{report.count(verdict)} {verdict.value}" for verdict in Verdict if report.count(verdict))
+    name = f"{'router, ' if report.is_router else ''}{described.adapter} {described.version}".strip()
+    summary = f"{name}, revision {described.revision}: {counts} in {report.duration_s:.1f} s"
+    print_lines([[Segment(summary, Style.STRONG)]])
+
+
+def _lines(outcome: Outcome) -> list[list[Segment]]:
+    rule = outcome.rule
+    verdict = outcome.verdict.value + (" (expected)" if outcome.is_expected else "")
+    head = [Segment(f"{verdict:8}", _STYLES[outcome.verdict]), Segment(f"  {rule.id}", Style.STRONG)]
+    if outcome.verdict is Verdict.PASSED:
+        return [[*head, Segment(f"  {rule.text}")]]
+    if outcome.verdict is Verdict.SKIPPED:
+        return [[*head, Segment(f"  {_shown(outcome.message)}", Style.FAINT)]]
+    return [
+        [*head, Segment(f"  {rule.level}  {rule.text}")],
+        [Segment(f"{'':10}{_shown(outcome.message)}")],
+        [Segment(f"{'':10}{rule.place}", Style.FAINT)],
+    ]
+
+
+def _shown(message: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in message)

@@ -1,0 +1,81 @@
+"""Attach: from everywhere, several at once, beyond the end."""
+
+import asyncio
+
+from dragoman.conformance.check import Violation, check, expect
+from dragoman.conformance.kit import Kit, expect_reason
+from dragoman.conformance.streams import Stream
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as api
+
+_MODEL = "MOCK_TEXT"
+
+
+async def _finished(kit: Kit) -> tuple[api.ExecuteRequest, Stream]:
+    request = kit.request("say=one", "say=two", "say=three", model=_MODEL)
+    return request, await kit.run(request)
+
+
+@check("attach.replay")
+async def replay(kit: Kit) -> None:
+    """Attach after each sequence of a finished run."""
+    request, whole = await _finished(kit)
+    for after in range(len(whole.durable)):
+        stream = await kit.attach(request.run_id, after).rest()
+        due = [event for event in whole.durable if event.sequence > after]
+        expect(
+            stream.durable == due, f"after {after}: {len(stream.durable)} events where {len(due)} are due, or others"
+        )
+
+
+@check("attach.at-end")
+async def at_end(kit: Kit) -> None:
+    """Attach with the sequence of the result."""
+    request, whole = await _finished(kit)
+    last = whole.durable[-1].sequence
+    stream = await kit.attach(request.run_id, last).rest()
+    expect(stream.durable == whole.durable[-1:], "with the sequence of the result, the result is not sent again")
+
+
+@check("attach.ahead")
+async def ahead(kit: Kit) -> None:
+    """Attach after a sequence that does not exist."""
+    request, whole = await _finished(kit)
+    last = whole.durable[-1].sequence
+    error = await _refused(kit.attach(request.run_id, last + 1))
+    expect_reason(error, Reason.SEQUENCE_AHEAD)
+    found = error.metadata.get("last_sequence")
+    expect(found == str(last), f"last_sequence in metadata is {found!r}, not {last}")
+
+
+@check("attach.unknown")
+async def unknown(kit: Kit) -> None:
+    """Attach to a run that never was."""
+    expect_reason(await _refused(kit.attach("conformance-no-such-run")), Reason.RUN_NOT_FOUND)
+
+
+@check("attach.live")
+async def live(kit: Kit) -> None:
+    """Attach to a run while it lives, three times at once, from different sequences."""
+    gate = kit.path("gate")
+    request = kit.request("say=one", "say=two", f"wait={gate}", "say=three")
+    whole = kit.execute(request)
+    await whole.until_text("two")
+    starts = [0, 1, whole.durable[-1].sequence]
+    readers = [kit.attach(request.run_id, after) for after in starts]
+    reading = [asyncio.create_task(reader.rest()) for reader in readers]
+    await asyncio.sleep(0)
+    gate.touch()
+    await whole.rest()
+    await asyncio.gather(*reading)
+    for after, reader in zip(starts, readers, strict=True):
+        due = [event for event in whole.durable if event.sequence > after]
+        expect(reader.durable == due, f"a reader after {after} gets other events than Execute")
+
+
+async def _refused(stream: Stream) -> DragomanError:
+    try:
+        await stream.read()
+    except DragomanError as error:
+        return error
+    raise Violation("the call was accepted")

@@ -1,0 +1,89 @@
+"""The adapter's own process: how it starts, and how it ends. Only for a target that the kit starts itself."""
+
+import asyncio
+import contextlib
+import signal
+
+from dragoman.conformance.check import Skip, check, expect
+from dragoman.conformance.kit import Kit, until_free
+from dragoman.conformance.launch import LaunchError, launched, left_running
+from dragoman.protocol.errors import DragomanError
+
+_EXIT_S = 15.0
+
+
+def _command(kit: Kit) -> tuple[str, ...]:
+    if not kit.setup.command:
+        raise Skip("the kit did not start the target: give its command after '--'")
+    return kit.setup.command
+
+
+@check("process.drain")
+async def drain(kit: Kit) -> None:
+    """Send SIGTERM while a run lives."""
+    lock = kit.path("lock")
+    async with launched(_command(kit), kit.path("drain")) as process, kit.beside(process.address) as other:
+        request = other.request(f"hold={lock}", "say=ready", "hang")
+        stream = other.execute(request)
+        await stream.until_text("ready")
+        process.signal(signal.SIGTERM)
+        with contextlib.suppress(DragomanError):  # it may end with UNAVAILABLE DRAINING
+            while await stream.read() is not None:
+                pass
+        has_ended = await process.ended(_EXIT_S)
+        is_free = await until_free(lock, 1.0)
+    expect(has_ended, f"the process has not ended {_EXIT_S:g} s after SIGTERM with a live run")
+    expect(is_free, "the agent of a live run survives the adapter's end by SIGTERM")
+    codes = {error.code.name for error in [stream.error] if error is not None}
+    is_explained = bool(stream.of("result")) or codes <= {"UNAVAILABLE"}
+    expect(is_explained, f"the stream of a live run ends with {codes} and without a result")
+
+
+@check("process.sigterm-idle")
+async def sigterm_idle(kit: Kit) -> None:
+    """Send SIGTERM to an idle adapter."""
+    async with launched(_command(kit), kit.path("idle")) as process:
+        process.signal(signal.SIGTERM)
+        expect(await process.ended(_EXIT_S), f"the idle process has not ended {_EXIT_S:g} s after SIGTERM")
+
+
+@check("process.second-start")
+async def second_start(kit: Kit) -> None:
+    """Start a second process on the same socket."""
+    async with launched(_command(kit), kit.path("first")) as process:
+        async with launched(_command(kit), kit.path("second"), address=process.address, is_awaited=False) as second:
+            has_ended = await second.ended(_EXIT_S)
+            code = second.code
+        expect(has_ended, "a second process on the socket of a live one keeps running")
+        expect(code, "a second process on the socket of a live one exits with 0")
+        async with kit.beside(process.address) as other:
+            expect(other.described.adapter == kit.described.adapter, "the first process no longer serves its socket")
+
+
+@check("process.stale-socket")
+async def stale_socket(kit: Kit) -> None:
+    """Start on a socket that a killed process has left behind."""
+    async with launched(_command(kit), kit.path("killed")) as process:
+        address = process.address
+        process.signal(signal.SIGKILL)
+        await process.ended(_EXIT_S)
+        try:
+            async with launched(_command(kit), kit.path("again"), address=address):
+                pass
+        except LaunchError as error:
+            expect(False, f"it does not start on the socket of a dead process: {error}")
+
+
+@check("process.nothing-left")
+async def nothing_left(kit: Kit) -> None:
+    """Run an agent with a child, end the adapter, and look for processes."""
+    folder = kit.path("left")
+    async with launched(_command(kit), folder) as process:
+        async with kit.beside(process.address) as other:
+            with contextlib.suppress(Skip):
+                await other.run(other.request("say=hello", "child"))
+        process.signal(signal.SIGTERM)
+        await process.ended(_EXIT_S)
+        async with asyncio.timeout(_EXIT_S):
+            remaining = await left_running(process.mark)
+    expect(not remaining, f"processes are left after the adapter has ended: {remaining}")

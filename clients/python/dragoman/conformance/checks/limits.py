@@ -1,0 +1,72 @@
+"""Limits of a run."""
+
+import asyncio
+
+from dragoman.conformance.check import Violation, check, expect
+from dragoman.conformance.kit import Kit, seconds
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+_LIMIT_S = 0.5
+_PATIENCE_S = 8.0
+
+
+async def _timed_out(kit: Kit, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:
+    stream = kit.execute(request)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await stream.rest()
+    except TimeoutError:
+        stream.cancel()
+        await kit.cancel(request.run_id, grace_s=0)
+        raise Violation(f"a limit of {_LIMIT_S:g} s did not end the run within {_PATIENCE_S:g} s") from None
+    result = stream.result
+    found = pb.FailureKind.Name(result.failure.kind)
+    expect(result.outcome == pb.OUTCOME_TIMED_OUT, f"{pb.Outcome.Name(result.outcome)} instead of TIMED_OUT")
+    expect(result.failure.kind == kind, f"{found} instead of {pb.FailureKind.Name(kind)}")
+
+
+@check("limits.wall")
+async def wall(kit: Kit) -> None:
+    """Let a run exceed its wall limit."""
+    request = kit.request("say=ready", "hang", model="MOCK_STALL")
+    request.limits.wall.CopyFrom(seconds(_LIMIT_S))
+    await _timed_out(kit, request, pb.FAILURE_KIND_WALL_TIMEOUT)
+
+
+@check("limits.idle")
+async def idle(kit: Kit) -> None:
+    """Let an agent be silent after its first words."""
+    request = kit.request("say=ready", "hang", model="MOCK_STALL_MID")
+    request.limits.idle.CopyFrom(seconds(_LIMIT_S))
+    await _timed_out(kit, request, pb.FAILURE_KIND_IDLE_TIMEOUT)
+
+
+@check("limits.start-up")
+async def start_up(kit: Kit) -> None:
+    """Let an agent be silent from its start."""
+    request = kit.request("hang", model="MOCK_STALL")
+    request.limits.start_up.CopyFrom(seconds(_LIMIT_S))
+    await _timed_out(kit, request, pb.FAILURE_KIND_START_TIMEOUT)
+
+
+@check("limits.output")
+async def output(kit: Kit) -> None:
+    """Let an agent print more than its limit."""
+    request = kit.request("flood=200")
+    request.limits.output_bytes = 2000
+    stream = await kit.run(request)
+    size = len(stream.text)
+    expect(size <= 4000, f"{size} characters of output at a limit of 2,000 bytes")
+    notices = [notice.code for notice in stream.of("notice")]
+    expect(notices, "nothing reports that output was discarded")
+
+
+@check("limits.shown")
+async def shown(kit: Kit) -> None:
+    """Look for the limits in effect in `started`."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.limits.wall.seconds = 60
+    stream = await kit.run(request)
+    found = stream.of("started")[0].limits.wall.seconds
+    expect(0 < found <= 60, f"started.limits.wall is {found} s where 60 s are in effect")

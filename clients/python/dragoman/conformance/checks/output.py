@@ -1,0 +1,143 @@
+"""The agent's output and environment: sizes, encodings, floods, secrets."""
+
+import asyncio
+import hashlib
+
+from dragoman.conformance.check import Violation, check, expect
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_reason
+from dragoman.protocol.errors import Reason
+from dragoman.v1 import event_pb2 as pb
+
+_SECRET = "k7Qz-9fRw2-conformance-Xy31"  # noqa: S105 - no secret
+_PATIENCE_S = 8.0
+
+
+@check("output.long-line")
+async def long_line(kit: Kit) -> None:
+    """Print one line of 200 KB."""
+    stream = await kit.run(kit.request("line=200000", "say=afterwards"))
+    expect(stream.text.count("x") >= 200_000, f"{stream.text.count('x')} of 200,000 bytes of a line arrived")
+    expect("afterwards" in stream.text, "what follows a long line is missing")
+
+
+@check("output.cut-utf8")
+async def cut_utf8(kit: Kit) -> None:
+    """Print half a character."""
+    stream = await kit.run(kit.request("raw=61e2820a", "say=afterwards"))
+    expect("afterwards" in stream.text, "what follows an invalid character is missing")
+    expect("a\ufffd" in stream.text, "bytes that are not UTF-8 are not replaced by U+FFFD")
+
+
+@check("output.unicode")
+async def unicode(kit: Kit) -> None:
+    """Print characters beyond ASCII, and the separator U+2028."""
+    stream = await kit.run(kit.request("say=grüße 🎈 \u2028 zurück"))
+    expect("grüße 🎈 \u2028 zurück" in stream.text, f"the text arrived as {stream.text[:100]!r}")
+
+
+@check("output.stderr")
+async def stderr(kit: Kit) -> None:
+    """Print on standard error."""
+    stream = await kit.run(kit.request("err=a word on stderr", "say=hello"))
+    expect("a word on stderr" in stream.text, "a line on standard error is in no event")
+
+
+@check("output.background-child")
+async def background_child(kit: Kit) -> None:
+    """Leave a child that holds standard output, and end."""
+    request = kit.request("say=hello", "child")
+    stream = kit.execute(request)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await stream.rest()
+    except TimeoutError:
+        stream.cancel()
+        await kit.cancel(request.run_id, grace_s=0)
+        raise Violation(f"a child that holds standard output keeps the run alive ({_PATIENCE_S:g} s)") from None
+
+
+@check("output.slow-reader")
+async def slow_reader(kit: Kit) -> None:
+    """Stop reading for as long as another reader needs for a run of 2 MB."""
+    request = kit.request("flood=5000", "say=the end")
+    slow = kit.execute(request)
+    await slow.read()
+    fast = await kit.attach(request.run_id, hold=True).rest()
+    expect("the end" in fast.text, "the other reader did not get the end")
+    await slow.rest()
+    expect("the end" in slow.text, "the slow reader did not get the end")
+
+
+@check("prompt.large")
+async def large_prompt(kit: Kit) -> None:
+    """Send a prompt of 1 MB."""
+    kit.need(pb.FEATURE_PROMPT)
+    request = kit.request("prompt", prompt="p" * 1_000_000)
+    data = request.prompt.encode()
+    stream = await kit.run(request)
+    due = f"bytes={len(data)} sha256={hashlib.sha256(data).hexdigest()}"
+    expect(due in stream.text, f"the agent got {stream.text[:100]!r}, not {due!r}")
+
+
+@check("environment.passed")
+async def passed(kit: Kit) -> None:
+    """Send a variable."""
+    request = kit.request("env=CONFORMANCE_WORD")
+    request.env["CONFORMANCE_WORD"] = "passed"
+    stream = await kit.run(request)
+    expect("passed" in stream.text, "a variable of env does not reach the agent")
+
+
+@check("environment.run-id")
+async def run_id(kit: Kit) -> None:
+    """Read PREFIX_RUN_ID."""
+    request = kit.request("env=CONFORMANCE_RUN_ID")
+    request.brand.env_prefix = "CONFORMANCE"
+    request.brand.name = "Conformance"
+    stream = await kit.run(request)
+    expect(request.run_id in stream.text, "CONFORMANCE_RUN_ID does not reach the agent")
+
+
+@check("secrets.echo")
+async def echo(kit: Kit) -> None:
+    """Have the agent say a secret of env."""
+    await _no_secret(kit, "env")
+
+
+@check("secrets.split")
+async def split(kit: Kit) -> None:
+    """Have the agent say a secret in two writes."""
+    await _no_secret(kit, "split")
+
+
+async def _no_secret(kit: Kit, step: str) -> None:
+    request = kit.request("say=before", f"{step}={SECRET_VARIABLE}", "say=after")
+    request.env[SECRET_VARIABLE] = _SECRET
+    stream = await kit.run(request)
+    expect("after" in stream.text, "what follows a secret is missing")
+    words = stream.text + stream.result.summary + stream.result.raw_json
+    expect(_SECRET not in words, "a secret of env is in the stream in clear")
+
+
+@check("secrets.started")
+async def in_started(kit: Kit) -> None:
+    """Look for a secret in `started`."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.env[SECRET_VARIABLE] = _SECRET
+    if kit.has(pb.FEATURE_AUTH_TOKEN):
+        request.auth_token = _SECRET
+    stream = await kit.run(request)
+    data = b"".join(event.SerializeToString() for event in stream.of("started"))
+    expect(_SECRET.encode() not in data, "started contains a secret")
+
+
+@check("secrets.auth-token")
+async def auth_token(kit: Kit) -> None:
+    """Send a token for the caller's API."""
+    request = kit.request("env=DRAGOMAN_API_KEY", "say=after")
+    request.auth_token = _SECRET
+    if not kit.has(pb.FEATURE_AUTH_TOKEN):
+        expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path="auth_token")
+        return
+    stream = await kit.run(request)
+    expect(_SECRET not in stream.text, "the token is in the stream in clear")

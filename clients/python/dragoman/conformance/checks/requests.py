@@ -1,0 +1,204 @@
+"""Requests that an adapter must reject, and those that it must not."""
+
+from collections.abc import Callable
+
+from dragoman.conformance.check import Skip, Violation, check, expect
+from dragoman.conformance.kit import Kit, expect_reason
+from dragoman.conformance.streams import shown
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+_MIB = 1024 * 1024
+_LATER_FIELD = 15_000
+
+
+@check("request.run-id")
+async def run_id(kit: Kit) -> None:
+    """Send an ID with a space."""
+    request = kit.request()
+    request.run_id = "not an id"
+    expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, field_path="run_id")
+
+
+@check("request.cwd-relative")
+async def cwd_relative(kit: Kit) -> None:
+    """Send a relative working directory."""
+    await _cwd(kit, "relative")
+
+
+@check("request.cwd-missing")
+async def cwd_missing(kit: Kit) -> None:
+    """Send a working directory that does not exist."""
+    await _cwd(kit, str(kit.setup.folder / "no-such-directory"))
+
+
+async def _cwd(kit: Kit, cwd: str) -> None:
+    kit.need(pb.FEATURE_WORKSPACE)
+    request = kit.request()
+    request.workspace.cwd = cwd
+    expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, field_path="workspace.cwd")
+
+
+@check("request.config-key")
+async def config_key(kit: Kit) -> None:
+    """Send a setting that no schema has."""
+    request = kit.request()
+    request.config.update({**kit.setup.config, "conformanceNoSuchKey": 1})
+    path = "config.conformanceNoSuchKey"
+    expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, Reason.NOT_SUPPORTED, field_path=path)
+
+
+@check("request.bounds")
+async def bounds(kit: Kit) -> None:
+    """Send 65 labels."""
+    request = kit.request()
+    for number in range(65):
+        request.labels[f"label{number}"] = ""
+    expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, field_path="labels")
+
+
+@check("request.too-large")
+async def too_large(kit: Kit) -> None:
+    """Send a request of more than 16 MiB."""
+    request = kit.request()
+    request.prompt = "x" * (16 * _MIB + 1)
+    error = await kit.rejected(request)
+    expect(error.code.name == "RESOURCE_EXHAUSTED", f"RESOURCE_EXHAUSTED is due, not {shown(error)}")
+    expect_reason(error, Reason.MESSAGE_TOO_LARGE)
+
+
+@check("request.large")
+async def large(kit: Kit) -> None:
+    """Send a request of nearly 16 MiB; what rejects it may only be a bound of its own."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.company.update({f"key{number}": "x" * _MIB for number in range(15)})
+    stream = kit.execute(request)
+    try:
+        await stream.read()
+    except DragomanError as error:
+        raise Violation(f"a request of 15 MiB is rejected: {shown(error)}") from error
+    await stream.rest()
+
+
+@check("request.unknown-field")
+async def unknown_field(kit: Kit) -> None:
+    """Send a field of a later revision."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    later = bytes([*_varint(_LATER_FIELD << 3 | 2), 5]) + b"later"
+    request.MergeFromString(later)
+    stream = kit.execute(request)
+    try:
+        await stream.read()
+    except DragomanError as error:
+        raise Violation(f"a request with an unknown field is rejected: {shown(error)}") from error
+    await stream.rest()
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+@check("request.unknown-feature")
+async def unknown_feature(kit: Kit) -> None:
+    """Require a feature of a later revision."""
+    request = kit.request()
+    request.required_capabilities.append(9999)  # type: ignore[arg-type] # a number of a later revision
+    expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
+
+
+@check("request.capability-missing")
+async def capability_missing(kit: Kit) -> None:
+    """Require a feature that is not declared."""
+    missing = [value for value in pb.Feature.values() if value and not kit.has(value)]
+    if not missing:
+        raise Skip("the adapter declares every feature")
+    request = kit.request()
+    request.required_capabilities.append(missing[0])
+    expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
+
+
+@check("request.capability-declared")
+async def capability_declared(kit: Kit) -> None:
+    """Require every feature that is declared."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.required_capabilities.extend(item.feature for item in kit.described.capabilities.items)
+    stream = kit.execute(request)
+    try:
+        await stream.read()
+    except DragomanError as error:
+        raise Violation(f"features that are declared are rejected: {shown(error)}") from error
+    await stream.rest()
+
+
+def _model(request: api.ExecuteRequest) -> None:
+    request.model = "conformance-model"
+
+
+def _system_prompt(request: api.ExecuteRequest) -> None:
+    request.system_prompt = "Be brief."
+
+
+def _instructions(request: api.ExecuteRequest) -> None:
+    request.instructions.text = "Be brief."
+
+
+def _skills(request: api.ExecuteRequest) -> None:
+    request.skills.add(name="conformance").files.content["SKILL.md"] = b"# Conformance\n"
+
+
+def _mcp_servers(request: api.ExecuteRequest) -> None:
+    request.mcp_servers.add(name="conformance").stdio.command = "true"
+
+
+def _unsupported(
+    rule: str, feature: pb.Feature.ValueType, field: str, change: Callable[[api.ExecuteRequest], None]
+) -> None:
+    @check(rule)
+    async def examine(kit: Kit) -> None:
+        if kit.has(feature):
+            raise Skip(f"{pb.Feature.Name(feature)} is declared")
+        request = kit.request()
+        change(request)
+        expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=field)
+
+
+_unsupported("unsupported.model", pb.FEATURE_MODEL_CHOICE, "model", _model)
+_unsupported("unsupported.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prompt", _system_prompt)
+_unsupported("unsupported.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
+_unsupported("unsupported.skills", pb.FEATURE_SKILLS, "skills", _skills)
+_unsupported("unsupported.mcp-servers", pb.FEATURE_MCP_SERVERS, "mcp_servers", _mcp_servers)
+
+
+@check("request.relay")
+async def relay(kit: Kit) -> None:
+    """Send what only a router may send."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.relay.first_sequence = 100
+    request.relay.first_attempt = 3
+    if kit.is_router:
+        expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, Reason.NOT_SUPPORTED, field_path="relay")
+        return
+    stream = kit.execute(request)
+    kit.seen.streams.remove(stream)  # its numbers do not start at 1
+    await stream.rest()
+    first = stream.durable[0]
+    expect(first.sequence == 100, f"the first sequence is {first.sequence}, where relay says 100")
+    expect(first.attempt == 3, f"the first attempt is {first.attempt}, where relay says 3")
+
+
+@check("request.template")
+async def template(kit: Kit) -> None:
+    """Send a template, and read what the agent gets."""
+    kit.need(pb.FEATURE_PROMPT)
+    request = kit.request("echo")
+    text = request.prompt.replace("Hello.", "run={{runId}} name={{agent.name}}")
+    request.prompt_template = text
+    request.agent.name = "Conformance"
+    stream = await kit.run(request)
+    due = f"run={request.run_id} name=Conformance"
+    expect(due in stream.text, f"the agent got {stream.text[:200]!r}, not {due!r}")

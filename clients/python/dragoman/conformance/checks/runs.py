@@ -1,0 +1,263 @@
+"""Execute: acceptance, identity, the opening event, failures as data, idempotence."""
+
+import asyncio
+import uuid
+
+from dragoman.conformance.check import Skip, Violation, check, expect
+from dragoman.conformance.kit import Kit, expect_reason
+from dragoman.conformance.streams import is_kind
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.wire import unroll
+from dragoman.v1 import event_pb2 as pb
+
+
+def _name(outcome: pb.Outcome.ValueType) -> str:
+    return pb.Outcome.Name(outcome) if outcome in pb.Outcome.values() else str(outcome)
+
+
+@check("run.succeeds")
+async def succeeds(kit: Kit) -> None:
+    """Run an agent that says something and succeeds."""
+    stream = await kit.run(kit.request("say=all is well", model="MOCK_TEXT"))
+    result = stream.result
+    expect(result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(result.outcome)}: {result.failure.message}")
+    due = "all is well" if kit.setup.agent == "script" else "scripted model"
+    expect(due in stream.text, f"the agent's words {due!r} are in no event")
+
+
+@check("run.id-header")
+async def id_header(kit: Kit) -> None:
+    """Read the initial metadata."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    stream = kit.execute(request)
+    found = await stream.header()
+    await stream.rest()
+    expect(found == request.run_id, f"dragoman-run-id is {found!r}, not {request.run_id!r}")
+
+
+@check("run.id-assigned")
+async def id_assigned(kit: Kit) -> None:
+    """Leave the ID to the server."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.run_id = ""
+    stream = await kit.run(request)
+    expect(stream.events and stream.events[0].run_id, "no run ID was assigned")
+
+
+@check("run.early-header")
+async def early_header(kit: Kit) -> None:
+    """Expect the header while the agent is still silent."""
+    gate = kit.path("gate")
+    stream = kit.execute(kit.request(f"wait={gate}"))
+    try:
+        async with asyncio.timeout(5):
+            await stream.header()
+    except TimeoutError:
+        raise Violation("no initial metadata within 5 s while the agent is silent") from None
+    finally:
+        gate.touch()
+    await stream.rest()
+
+
+@check("run.rejected-has-no-id")
+async def rejected_has_no_id(kit: Kit) -> None:
+    """Have a request rejected, and look for the header."""
+    request = kit.request()
+    request.run_id = "not an id"
+    stream = kit.execute(request)
+    found = await stream.header()
+    try:
+        await stream.read()
+    except DragomanError:
+        expect(not found, f"a rejected call has dragoman-run-id {found!r}")
+        return
+    raise Skip("the request was accepted")
+
+
+@check("run.failure-is-data")
+async def failure_is_data(kit: Kit) -> None:
+    """Run an agent that fails."""
+    stream = kit.execute(kit.request("fail=conformance failure", model="MOCK_400"))
+    try:
+        while await stream.read() is not None:
+            pass
+    except DragomanError as error:
+        raise Violation(f"an agent that fails ends the call with {error.code.name}") from error
+    outcome = stream.result.outcome
+    expect(outcome == pb.OUTCOME_FAILED, f"an agent that fails gives {_name(outcome)}")
+
+
+@check("run.started")
+async def started(kit: Kit) -> None:
+    """Compare `started` with request and description."""
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.labels["conformance"] = "label"
+    stream = await kit.run(request)
+    opening = stream.of("started")
+    expect(opening, "the run has no started")
+    event = opening[0]
+    expect(event.adapter == kit.described.adapter, f"started.adapter is {event.adapter!r}")
+    expect(kit.is_router or event.instance_id == kit.described.instance_id, "started.instance_id is not Describe's")
+    expect(event.cwd == request.workspace.cwd, f"started.cwd is {event.cwd!r}, not {request.workspace.cwd!r}")
+    expect(dict(event.labels) == dict(request.labels), f"started.labels is {dict(event.labels)}")
+
+
+@check("run.started-no-prompt")
+async def started_no_prompt(kit: Kit) -> None:
+    """Look for the prompt in the command line of `started`."""
+    word = f"prompt-{uuid.uuid4().hex}"
+    request = kit.request("say=hello", model="MOCK_TEXT", prompt=word)
+    if word not in request.prompt:
+        request.prompt += f" {word}"
+    stream = await kit.run(request)
+    shown = [item for event in stream.of("started") for item in event.argv]
+    expect(not any(word in item for item in shown), "started.argv contains the prompt")
+
+
+@check("run.progressive")
+async def progressive(kit: Kit) -> None:
+    """Have an agent say something and then wait for a file."""
+    gate = kit.path("gate")
+    stream = kit.execute(kit.request("say=before the gate", f"wait={gate}", "say=after the gate"))
+    try:
+        async with asyncio.timeout(5):
+            await stream.until_text("before the gate")
+    except TimeoutError:
+        raise Violation("what the agent says does not arrive while it runs (5 s)") from None
+    finally:
+        gate.touch()
+    await stream.rest()
+
+
+@check("run.same-request-joins")
+async def joins(kit: Kit) -> None:
+    """Send the same request twice, the second time while the run lives."""
+    gate, count = kit.path("gate"), kit.path("count")
+    request = kit.request(f"touch={count}", "say=once", f"wait={gate}")
+    first = kit.execute(request)
+    await first.until_text("once")
+    count.unlink()
+    second = kit.execute(request)
+    try:
+        await second.until_text("once")
+    finally:
+        gate.touch()
+    await first.rest()
+    await second.rest()
+    expect(not count.exists(), "the agent was started twice")
+    expect(second.durable == first.durable, "the second call of the same request shows other events")
+
+
+@check("run.same-request-after-end")
+async def joins_finished(kit: Kit) -> None:
+    """Send the same request again after the end of its run."""
+    request = kit.request("say=once", model="MOCK_TEXT")
+    first = await kit.run(request)
+    second = await kit.run(request)
+    expect(second.durable == first.durable, "the same request after the end shows other events")
+
+
+@check("run.id-reused")
+async def id_reused(kit: Kit) -> None:
+    """Send another request with a known ID."""
+    request = kit.request("say=once", model="MOCK_TEXT")
+    await kit.run(request)
+    request.prompt += "Another prompt."
+    expect_reason(await kit.rejected(request), Reason.RUN_ID_REUSED)
+
+
+@check("batching.declared")
+async def batching(kit: Kit) -> None:
+    """Request batches, and compare with what Describe says."""
+    request = kit.request("piece=a", "piece=b", "piece=c", model="MOCK_LONG")
+    single = await kit.run(request)
+    declared = kit.is_router or kit.described.batching
+    request.run_id = ""
+    request.batching.SetInParent()
+    if not declared:
+        expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path="batching")
+        return
+    batched = await kit.run(request)
+    expect(bool(batched.text) == bool(single.text), "with batching the agent's words are missing")
+
+
+@check("batching.off")
+async def batching_off(kit: Kit) -> None:
+    """Look for batches that were not requested."""
+    stream = await kit.run(kit.request("flood=20", model="MOCK_LONG"))
+    expect(not any(message.HasField("batch") for message in stream.messages), "a batch that was not requested")
+
+
+@check("batching.attach")
+async def batching_attach(kit: Kit) -> None:
+    """Read one run in single events and in batches."""
+    request = kit.request("flood=20", model="MOCK_LONG")
+    single = await kit.run(request)
+    if not kit.is_router and not kit.described.batching:
+        raise Skip("batching is not declared")
+    batched = await kit.attach(request.run_id, batching={}).rest()
+    events = [event for message in batched.messages for event in unroll(message) if event.sequence]
+    expect(events == single.durable, "batches hold other events than the single ones")
+
+
+@check("run.orphan")
+async def orphan(kit: Kit) -> None:
+    """Go away from a run without orphan_after, and attach without holding it."""
+    lock = kit.path("lock")
+    request = kit.request(f"hold={lock}", "say=ready", "hang", model="")
+    request.ClearField("orphan_after")
+    stream = kit.execute(request)
+    await stream.until_text("ready")
+    stream.cancel()
+    later = await kit.attach(request.run_id).rest()
+    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+
+
+@check("run.survives-client")
+async def survives(kit: Kit) -> None:
+    """Go away from a run with orphan_after, and come back."""
+    gate = kit.path("gate")
+    request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
+    stream = kit.execute(request)
+    await stream.until_text("ready")
+    stream.cancel()
+    later = kit.attach(request.run_id, hold=True)
+    await later.until_text("ready")
+    gate.touch()
+    await later.rest()
+    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
+
+
+@check("run.survives-deadline")
+async def deadline(kit: Kit) -> None:
+    """Set a deadline for the RPC that is over before the run."""
+    gate = kit.path("gate")
+    request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
+    stream = kit.execute(request, timeout=1.0)
+    try:
+        while await stream.read() is not None:
+            pass
+    except DragomanError as error:
+        expect(error.code.name == "DEADLINE_EXCEEDED", f"the deadline ends the call with {error.code.name}")
+    gate.touch()
+    later = await kit.attach(request.run_id).rest()
+    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
+
+
+@check("run.concurrent")
+async def concurrent(kit: Kit) -> None:
+    """Keep two runs alive at the same time."""
+    most = kit.described.capabilities.max_concurrent_runs
+    if most == 1:
+        raise Skip("max_concurrent_runs is 1")
+    gate = kit.path("gate")
+    streams = [kit.execute(kit.request(f"say=run {number}", f"wait={gate}")) for number in range(2)]
+    try:
+        for number, stream in enumerate(streams):
+            await stream.until(is_kind("started"))
+            await stream.until_text(f"run {number}")
+    finally:
+        gate.touch()
+    for number, stream in enumerate(streams):
+        await stream.rest()
+        expect(f"run {1 - number}" not in stream.text, "the events of two runs are mixed")

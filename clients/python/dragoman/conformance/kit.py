@@ -1,0 +1,268 @@
+"""What a check works with: the target's stubs, its description, requests for scripted runs, and streams."""
+
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc
+from dragoman.conformance.check import Skip, Violation
+from dragoman.conformance.script import END, MARK, VARIABLE
+from dragoman.conformance.streams import Stream, shown
+from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import adapter_pb2_grpc
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
+
+AgentKind = Literal["script", "model", "none"]
+
+SECRET_VARIABLE = "CONFORMANCE_TOKEN"  # noqa: S105 - the name of a variable
+_ORPHAN_AFTER_S = 20
+_GRACE_S = 2
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the kit was started with.
+
+    Attributes:
+        adapter: the adapter's type; empty for the only one of a sidecar.
+        config: the ``config`` of every run.
+        env: variables of every run.
+        agent: which deterministic agent the adapter runs with this configuration.
+        folder: a directory for the kit's files, on the adapter's machine too.
+        command: how to start the target; empty if the kit did not start it.
+    """
+
+    adapter: str
+    config: dict[str, Any]
+    env: dict[str, str]
+    agent: AgentKind
+    folder: Path
+    command: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Seen:
+    """What all checks have seen together."""
+
+    streams: list[Stream] = field(default_factory=list)
+    statuses: list[tuple[str, DragomanError]] = field(default_factory=list)
+
+
+class Kit:
+    """A target, as a check sees it.
+
+    Args:
+        channel: the channel to it.
+        setup: what the kit was started with.
+        seen: where streams and statuses are recorded.
+        connect: opens a kit for another address.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        setup: Setup,
+        seen: Seen,
+        connect: Callable[[str, Setup, Seen], AbstractAsyncContextManager["Kit"]],
+    ) -> None:
+        self.channel = channel
+        self.stub: Any = adapter_pb2_grpc.AdapterServiceStub(channel)
+        self.setup = setup
+        self.seen = seen
+        self.is_router = False
+        self.described = api.DescribeResponse()
+        self._connect = connect
+        self._token = secrets.token_hex(4)
+
+    @property
+    def adapter(self) -> str:
+        """The adapter's type."""
+        return self.setup.adapter or self.described.adapter
+
+    def beside(self, address: str) -> AbstractAsyncContextManager["Kit"]:
+        """Return a kit for another process of the same target; its streams are not examined further."""
+        return self._connect(address, self.setup, Seen())
+
+    def has(self, *features: pb.Feature.ValueType) -> bool:
+        """Return whether the adapter declares all these features."""
+        declared = {item.feature for item in self.described.capabilities.items}
+        return declared >= set(features)
+
+    def need(self, feature: pb.Feature.ValueType) -> None:
+        """Require a feature.
+
+        Raises:
+            Skip: the adapter does not declare it.
+        """
+        if not self.has(feature):
+            raise Skip(f"{pb.Feature.Name(feature)} is not declared")
+
+    def path(self, name: str) -> Path:
+        """Return a path for a file, different in each call."""
+        return self.setup.folder / f"{name}-{next(self._numbers)}"
+
+    def request(self, *steps: str, model: str = "", prompt: str = "Hello.") -> api.ExecuteRequest:
+        """Return a request for a scripted run.
+
+        Args:
+            steps: what the scripted agent does; see ``script``. A run that needs no agent has none.
+            model: the word that makes the scripted model server do something equivalent.
+            prompt: the prompt proper.
+
+        Raises:
+            Skip: the agent cannot do that.
+        """
+        setup = self.setup
+        if steps and (setup.agent == "none" or (setup.agent == "model" and not model)):
+            agent = "scripted model cannot do this" if setup.agent == "model" else "no scripted agent is configured"
+            raise Skip(f"{agent} ({steps[0].partition('=')[0]}, …)")
+        request = api.ExecuteRequest(adapter=self.adapter, run_id=f"conformance-{self._token}-{next(self._numbers)}")
+        if setup.agent == "model":
+            request.prompt = model or "MOCK_TEXT"
+        else:
+            request.prompt = "\n".join([MARK, *steps, END, prompt]) if steps else prompt
+            request.env[VARIABLE] = "\n".join(steps)
+        request.env.update(setup.env)
+        if setup.config:
+            request.config.update(setup.config)
+        if self.has(pb.FEATURE_WORKSPACE):
+            workspace = self.path("workspace")
+            workspace.mkdir()
+            request.workspace.cwd = str(workspace)
+        request.orphan_after.seconds = _ORPHAN_AFTER_S
+        request.limits.grace.seconds = _GRACE_S
+        return request
+
+    def execute(self, request: api.ExecuteRequest, *, timeout: float | None = None) -> Stream:
+        """Call Execute."""
+        return self._stream("Execute", self.stub.Execute(request, timeout=timeout), 0)
+
+    def attach(self, run_id: str, after: int = 0, **fields: Any) -> Stream:
+        """Call Attach."""
+        request = api.AttachRequest(run_id=run_id, adapter=self.adapter, after_sequence=after, **fields)
+        return self._stream("Attach", self.stub.Attach(request), after)
+
+    def _stream(self, rpc: str, call: Any, after: int) -> Stream:
+        stream = Stream(rpc, call, after, lambda error: self.seen.statuses.append((rpc, error)))
+        self.seen.streams.append(stream)
+        return stream
+
+    async def run(self, request: api.ExecuteRequest) -> Stream:
+        """Run to the end.
+
+        Raises:
+            Violation: the stream did not end with status OK.
+        """
+        return await self.execute(request).rest()
+
+    async def call(self, rpc: str, request: Any) -> Any:
+        """Return the answer of a unary RPC.
+
+        Raises:
+            DragomanError: it failed.
+        """
+        return await self.answer(rpc, getattr(self.stub, rpc)(request))
+
+    async def answer(self, rpc: str, call: Awaitable[Any]) -> Any:
+        """Return the answer of a call.
+
+        Raises:
+            DragomanError: it failed.
+        """
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            converted = from_rpc_error(error)
+            self.seen.statuses.append((rpc, converted))
+            raise converted from error
+
+    async def cancel(self, run_id: str, grace_s: float | None = None) -> api.CancelResponse:
+        """Call Cancel."""
+        request = api.CancelRequest(run_id=run_id, adapter=self.adapter)
+        if grace_s is not None:
+            request.grace.CopyFrom(seconds(grace_s))
+        answer: api.CancelResponse = await self.call("Cancel", request)
+        return answer
+
+    async def rejected(self, request: api.ExecuteRequest) -> DragomanError:
+        """Return the status with which Execute rejects a request.
+
+        Raises:
+            Violation: it was accepted.
+        """
+        stream = self.execute(request)
+        try:
+            first = await stream.read()
+        except DragomanError as error:
+            return error
+        stream.cancel()
+        kind = first.WhichOneof("body") if first else "the end of the stream"
+        raise Violation(f"the request was accepted: {kind} followed")
+
+
+def seconds(value: float) -> duration_pb2.Duration:
+    """Return a Duration of so many seconds."""
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(int(value * 1e9))
+    return duration
+
+
+async def refusal(call: Awaitable[Any]) -> DragomanError:
+    """Return the status that a call fails with.
+
+    Raises:
+        Violation: it succeeded.
+    """
+    try:
+        await call
+    except DragomanError as error:
+        return error
+    raise Violation("the call succeeded")
+
+
+def expect_reason(error: DragomanError, *reasons: Reason, field_path: str = "") -> None:
+    """Require a reason, and a field in BadRequest.
+
+    Raises:
+        Violation: the status has another one.
+    """
+    if error.reason not in reasons:
+        raise Violation(f"{' or '.join(reasons)} is due, not {shown(error)}")
+    paths = [item.path for item in error.violations]
+    if field_path and not any(path == field_path or path.startswith(field_path + ".") for path in paths):
+        raise Violation(f"BadRequest must name the field {field_path}; it has {paths or 'none'}")
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock of a file (the step ``hold`` of the scripted agent)."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+async def until_free(path: Path, limit_s: float) -> bool:
+    """Wait until no process holds the lock of a file; return whether that came true within the limit."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while is_held(path):  # noqa: ASYNC110 - another process frees it
+                await asyncio.sleep(_POLL_S)
+            return True
+    return False

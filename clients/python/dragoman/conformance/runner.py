@@ -1,0 +1,306 @@
+"""Running the checks against a target, and judging what they say."""
+
+import asyncio
+import enum
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+from dragoman.conformance import script
+from dragoman.conformance.check import CHECKS, RULES, STATUS_CHECKS, STREAM_CHECKS, Level, Rule, Skip, Violation
+from dragoman.conformance.kit import AgentKind, Kit, Seen, Setup
+from dragoman.conformance.launch import LaunchError, launched
+from dragoman.conformance.streams import shown
+from dragoman.protocol.dialing import open_channel
+from dragoman.protocol.errors import DragomanError, from_rpc_error
+from dragoman.protocol.limits import channel_options
+from dragoman.testkit.model_server import ModelServer
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2, router_pb2_grpc
+
+CHECK_S = 20.0
+"""How long one check may take, in seconds, before the target counts as hanging."""
+AT_ONCE = 6
+"""How many checks run at the same time."""
+
+
+class Verdict(enum.StrEnum):
+    """What became of a rule."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    ERROR = "error"
+    """The kit itself failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one rule."""
+
+    rule: Rule
+    verdict: Verdict
+    message: str = ""
+    duration_s: float = 0.0
+    is_expected: bool = False
+    """Whether the failure is in the list of expected ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run the kit.
+
+    Attributes:
+        address: where the target listens; empty if ``command`` starts it.
+        command: the program that serves an adapter, and its arguments.
+        adapter: the adapter's type or alias; needed at a router.
+        config: the ``config`` of every run, as JSON text, with ``{script}``, ``{model_url}`` and
+            ``{folder}`` replaced.
+        env: variables of every run, with the same placeholders.
+        agent: the deterministic agent; ``None`` concludes it from the placeholders.
+        only: IDs of rules, or their beginnings; empty for all.
+        expected_failures: IDs of rules that the target is known to violate.
+        at_once: how many checks run at the same time.
+    """
+
+    address: str = ""
+    command: tuple[str, ...] = ()
+    adapter: str = ""
+    config: str = "{}"
+    env: dict[str, str] = field(default_factory=dict)
+    agent: AgentKind | None = None
+    only: tuple[str, ...] = ()
+    expected_failures: frozenset[str] = frozenset()
+    at_once: int = AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All outcomes, in the order of the rules."""
+
+    target: str
+    described: api.DescribeResponse
+    is_router: bool
+    outcomes: tuple[Outcome, ...]
+    stale: tuple[str, ...]
+    """Expected failures that did not fail."""
+    duration_s: float
+
+    def count(self, verdict: Verdict) -> int:
+        """Return how many rules have a verdict."""
+        return sum(outcome.verdict is verdict for outcome in self.outcomes)
+
+    @property
+    def violations(self) -> list[Outcome]:
+        """Failed MUST rules that are not expected to fail."""
+        failed = [outcome for outcome in self.outcomes if outcome.verdict is Verdict.FAILED]
+        return [outcome for outcome in failed if outcome.rule.level is Level.MUST and not outcome.is_expected]
+
+    @property
+    def exit_code(self) -> int:
+        """0: conformant; 1: a MUST rule is violated, or an expected failure is stale; 3: the kit failed."""
+        if self.violations or self.stale:
+            return 1
+        return 3 if self.count(Verdict.ERROR) else 0
+
+
+async def run_checks(options: Options, on_outcome: Callable[[Outcome], object] = lambda _: None) -> Report:
+    """Run the kit.
+
+    Args:
+        options: what to run against, and how.
+        on_outcome: is called with each outcome as it is known.
+
+    Raises:
+        LaunchError: the target cannot be started or reached, or is none.
+        ValueError: the configuration is not a JSON object.
+    """
+    began = time.monotonic()
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-conformance-")))
+        setup = await _prepared(options, folder, stack)
+        address = options.address
+        if options.command:
+            process = await stack.enter_async_context(launched(options.command, folder / "target"))
+            address = process.address
+        kit = await stack.enter_async_context(connected(address, setup, Seen()))
+        judged = await _judge(kit, options, on_outcome)
+        outcomes = tuple(_expected(outcome, options.expected_failures) for outcome in judged)
+    failed = {outcome.rule.id for outcome in outcomes if outcome.verdict is Verdict.FAILED}
+    examined = {outcome.rule.id for outcome in outcomes}
+    stale = tuple(sorted((options.expected_failures & examined) - failed))
+    target = options.address or " ".join(options.command)
+    return Report(target, kit.described, kit.is_router, outcomes, stale, time.monotonic() - began)
+
+
+def _expected(outcome: Outcome, expected: Collection[str]) -> Outcome:
+    is_expected = outcome.verdict is Verdict.FAILED and outcome.rule.id in expected
+    return replace(outcome, is_expected=is_expected)
+
+
+async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Setup:
+    """Make the scripted agent available, as far as the configuration names it."""
+    texts = [options.config, *options.env.values()]
+    values = {"script": str(_script_program(folder)), "folder": str(folder)}
+    if any("{model_url}" in text for text in texts):
+        values["model_url"] = (await stack.enter_async_context(ModelServer())).url
+    kind: AgentKind = "none"
+    if any("{script}" in text for text in texts):
+        kind = "script"
+    elif "model_url" in values:
+        kind = "model"
+
+    def filled(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace("{" + name + "}", value)
+        return text
+
+    config: Any = json.loads(filled(options.config))
+    if not isinstance(config, dict):
+        raise ValueError("the configuration is not a JSON object")  # noqa: TRY004 - as the other faults of JSON
+    env = {name: filled(value) for name, value in options.env.items()}
+    return Setup(options.adapter, config, env, options.agent or kind, folder, options.command)
+
+
+def _script_program(folder: Path) -> Path:
+    program = folder / "dragoman-script"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script.__file__}" "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    return program
+
+
+@asynccontextmanager
+async def connected(address: str, setup: Setup, seen: Seen) -> AsyncIterator[Kit]:
+    """Yield a kit for a target.
+
+    Raises:
+        LaunchError: it cannot be reached, or is no adapter and no router.
+    """
+    try:
+        channel = open_channel(address, channel_options(address))
+    except DragomanError as error:
+        raise LaunchError(error.message) from error
+    async with channel:
+        kit = Kit(channel, setup, seen, connected)
+        try:
+            kit.is_router = await _is_router(channel)
+            request = api.DescribeRequest(adapter=setup.adapter)
+            kit.described = await kit.stub.Describe(request, timeout=CHECK_S)
+        except grpc.aio.AioRpcError as error:
+            hint = " Name its adapter." if kit.is_router and not setup.adapter else ""
+            raise LaunchError(f"{address}: Describe failed: {shown(from_rpc_error(error))}.{hint}") from error
+        yield kit
+
+
+async def _is_router(channel: grpc.aio.Channel) -> bool:
+    stub: Any = router_pb2_grpc.RouterServiceStub(channel)
+    try:
+        await stub.ListAdapters(router_pb2.ListAdaptersRequest(), timeout=CHECK_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return False
+        raise
+    return True
+
+
+async def _judge(kit: Kit, options: Options, on_outcome: Callable[[Outcome], object]) -> list[Outcome]:
+    """Examine every rule: first those with calls, then those that look at what these calls have shown."""
+    rules = [rule for rule in RULES.values() if not options.only or rule.id.startswith(options.only)]
+    declared_most = kit.described.capabilities.max_concurrent_runs
+    gate = asyncio.Semaphore(min(options.at_once, declared_most or options.at_once))
+    outcomes: dict[str, Outcome] = {}
+
+    def note(outcome: Outcome) -> None:
+        outcomes[outcome.rule.id] = outcome
+        on_outcome(outcome)
+
+    async def examine(rule: Rule) -> None:
+        async with gate:
+            note(await _examined(rule, kit))
+
+    later = [rule for rule in rules if _is_due(rule, kit) and rule.id not in CHECKS]
+    for rule in rules:
+        if not _is_due(rule, kit):
+            text = f"revision {rule.revision} has it first, and the adapter implements {kit.described.revision}"
+            note(Outcome(rule, Verdict.SKIPPED, text))
+    async with asyncio.TaskGroup() as group:
+        for rule in rules:
+            if rule.id in CHECKS and rule.id not in outcomes:
+                group.create_task(examine(rule))
+    for rule in later:
+        note(_looked_at(rule, kit.seen))
+    return [outcomes[rule.id] for rule in rules]
+
+
+def _is_due(rule: Rule, kit: Kit) -> bool:
+    return rule.revision <= max(kit.described.revision, 1)
+
+
+async def _examined(rule: Rule, kit: Kit) -> Outcome:
+    began = time.monotonic()
+    verdict, message = Verdict.PASSED, ""
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await CHECKS[rule.id](kit)
+    except Violation as violation:
+        verdict, message = Verdict.FAILED, str(violation)
+    except Skip as reason:
+        verdict, message = Verdict.SKIPPED, str(reason)
+    except DragomanError as error:
+        verdict, message = Verdict.FAILED, f"a call that must succeed failed: {shown(error)}"
+    except TimeoutError:
+        verdict, message = Verdict.FAILED, f"the target hangs: the check did not end within {CHECK_S:g} s"
+    except Exception as error:  # noqa: BLE001 - a bug of one check must not hide what the others find
+        verdict, message = Verdict.ERROR, f"the kit failed: {type(error).__name__}: {error}"
+    return Outcome(rule, verdict, message, time.monotonic() - began)
+
+
+def _looked_at(rule: Rule, seen: Seen) -> Outcome:
+    if rule.id in STREAM_CHECKS:
+        streams = [stream for stream in seen.streams if stream.events]
+        problems = [STREAM_CHECKS[rule.id](stream) for stream in streams]
+        count, things = len(streams), "stream"
+    else:
+        problems = [
+            problem and f"{rpc}: {problem}"
+            for rpc, error in seen.statuses
+            if (problem := STATUS_CHECKS[rule.id](error))
+        ]
+        count, things = len(seen.statuses), "error status"
+    found = [problem for problem in problems if problem]
+    if found:
+        more = f" (and in {len(found) - 1} more)" if len(found) > 1 else ""
+        return Outcome(rule, Verdict.FAILED, found[0] + more)
+    if not count:
+        return Outcome(rule, Verdict.SKIPPED, f"no {things} was seen")
+    return Outcome(rule, Verdict.PASSED)
+
+
+def declared_features(report: Report) -> dict[str, bool]:
+    """Return each feature of the contract, and whether the adapter declares it."""
+    declared = {item.feature for item in report.described.capabilities.items}
+    values = [value for value in pb.Feature.values() if value]
+    return {pb.Feature.Name(value).removeprefix("FEATURE_").lower(): value in declared for value in values}
+
+
+def read_expected_failures(path: str | os.PathLike[str]) -> frozenset[str]:
+    """Return the IDs in a file of expected failures: one a line, ``#`` starts a comment.
+
+    Raises:
+        ValueError: a line is no ID of a rule.
+        OSError: the file cannot be read.
+    """
+    lines = [line.partition("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    wrong: Sequence[str] = [line for line in lines if line and line not in RULES]
+    if wrong:
+        raise ValueError(f"no rule {wrong[0]!r}")
+    return frozenset(filter(None, lines))

@@ -1,0 +1,188 @@
+"""The scripted agent of the conformance kit: a program that performs the steps that it gets.
+
+The steps are the lines of the variable ``DRAGOMAN_SCRIPT``, or else of the prompt on standard input, after a first
+line ``dragoman-script:`` and up to a line ``---``. It needs the standard library alone, and writes JSON lines of the
+``process`` adapter, or plain lines with ``--format text``.
+
+===================  ===============================================================================================
+``say=TEXT``         a message of the agent
+``piece=TEXT``       a piece of a message; pieces that follow one another make one message
+``err=TEXT``         a line on standard error
+``prompt``           a message with the size and the SHA-256 of the prompt: ``bytes=5 sha256=…``
+``echo``             a message with the first 200 characters of the prompt, without the steps
+``env=NAME``         a message with the value of a variable
+``split=NAME``       the same value in two pieces, written separately
+``line=BYTES``       one line of so many bytes, which is not JSON
+``raw=HEX``          these bytes as they are
+``flood=LINES``      so many messages of 100 characters, as fast as they are read
+``tool=NAME``        a tool call and its result
+``touch=PATH``       create a file
+``wait=PATH``        wait until a file exists
+``hold=PATH``        hold an exclusive lock (``flock``) on a file for as long as a process of this agent lives
+``child``            leave a child process that keeps standard output open, and lives for a minute
+``deaf``             ignore SIGTERM, SIGINT and SIGHUP from here on
+``ask=PERMISSION``   request a permission; a message says which option was answered. Only adapters whose agent can ask
+``fail=TEXT``        report a failure, and end with exit code 1
+``hang``             wait for ever
+===================  ===============================================================================================
+
+After the last step it reports success and exits with code 0.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+MARK = "dragoman-script:"
+"""The first line of a prompt that carries steps."""
+END = "---"
+"""The line after the last step in a prompt; the rest is the prompt proper."""
+VARIABLE = "DRAGOMAN_SCRIPT"
+
+_POLL_S = 0.01
+_CHILD_S = 60
+
+
+def steps_of(text: str) -> tuple[list[tuple[str, str]], str]:
+    """Return the steps in a prompt or in the variable, as names and values, and the rest of the text."""
+    if text.startswith(MARK + "\n"):
+        head, _, rest = text.removeprefix(MARK + "\n").partition(f"\n{END}\n")
+    else:
+        head, rest = "", text
+    return list(_parsed(head)), rest
+
+
+def _parsed(text: str) -> Iterator[tuple[str, str]]:
+    for line in filter(None, text.split("\n")):
+        name, _, value = line.partition("=")
+        yield name, value
+
+
+class Agent:
+    """Performs steps.
+
+    Args:
+        prompt: the whole prompt.
+        is_plain: whether to write plain lines instead of JSON.
+    """
+
+    def __init__(self, prompt: bytes, *, is_plain: bool) -> None:
+        self._prompt = prompt
+        self._is_plain = is_plain
+        self._calls = 0
+        self._steps: dict[str, Callable[[str], object]] = {
+            "say": self._say,
+            "piece": lambda text: self._json(text, type="assistant", text=text, delta=True),
+            "err": lambda text: _write(2, text.encode() + b"\n"),
+            "prompt": lambda _: self._say(f"bytes={len(prompt)} sha256={hashlib.sha256(prompt).hexdigest()}"),
+            "echo": lambda _: self._say(steps_of(prompt.decode())[1][:200]),
+            "env": lambda name: self._say(os.environ.get(name, "")),
+            "split": self._split,
+            "line": lambda size: _write(1, b"x" * int(size) + b"\n"),
+            "raw": lambda data: _write(1, bytes.fromhex(data)),
+            "flood": self._flood,
+            "tool": self._tool,
+            "touch": lambda path: open(path, "w", encoding="utf-8").close(),
+            "wait": _wait,
+            "hold": _hold,
+            "child": lambda _: subprocess.Popen(["sleep", str(_CHILD_S)], stdin=subprocess.DEVNULL, close_fds=False),
+            "deaf": _ignore_signals,
+            "fail": self._fail,
+            "hang": lambda _: _hang(),
+        }
+
+    def perform(self, name: str, value: str) -> None:
+        """Perform one step.
+
+        Raises:
+            SystemExit: there is no such step, or it ends the program.
+        """
+        if name not in self._steps:
+            raise SystemExit(f"dragoman-script: step {name!r} not supported; known: {', '.join(self._steps)}")
+        self._steps[name](value)
+
+    def finish(self) -> None:
+        """Report success."""
+        if not self._is_plain:
+            self._json("", type="result", isError=False)
+
+    def _json(self, plain: str, **frame: object) -> None:
+        _write(1, (plain if self._is_plain else json.dumps(frame)).encode() + b"\n")
+
+    def _say(self, text: str) -> None:
+        self._json(text, type="assistant", text=text)
+
+    def _split(self, name: str) -> None:
+        value = os.environ.get(name, "")
+        for half in (value[: len(value) // 2], value[len(value) // 2 :]):
+            if self._is_plain:
+                _write(1, half.encode())
+            else:
+                self._json("", type="assistant", text=half, delta=True)
+            time.sleep(5 * _POLL_S)
+        if self._is_plain:
+            _write(1, b"\n")
+
+    def _flood(self, lines: str) -> None:
+        for number in range(int(lines)):
+            self._say(f"{number:0100}")
+
+    def _tool(self, name: str) -> None:
+        self._calls += 1
+        call = f"call-{self._calls}"
+        self._json(f"tool {name}", type="tool_call", id=call, name=name, input={})
+        self._json(f"tool {name} done", type="tool_result", toolUseId=call, content="done")
+
+    def _fail(self, text: str) -> None:
+        self._json(text, type="result", isError=True, text=text)
+        raise SystemExit(1)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _wait(path: str) -> None:
+    while not os.path.exists(path):  # noqa: PTH110 - starts faster without pathlib
+        time.sleep(_POLL_S)
+
+
+def _hold(path: str) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.set_inheritable(descriptor, True)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _ignore_signals(_: str) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _hang() -> None:
+    while True:
+        signal.pause()
+
+
+def main() -> None:
+    """Perform the steps."""
+    if "--version" in sys.argv:
+        sys.stdout.write("dragoman-script 1\n")
+        return
+    prompt = sys.stdin.buffer.read()
+    script = os.environ.get(VARIABLE, "")
+    steps = list(_parsed(script)) if script else steps_of(prompt.decode())[0]
+    agent = Agent(prompt, is_plain="text" in sys.argv)
+    for name, value in steps:
+        agent.perform(name, value)
+    agent.finish()
+
+
+if __name__ == "__main__":
+    main()
