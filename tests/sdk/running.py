@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from dragoman.protocol.order import OrderChecker
-from dragoman.sdk._redaction.redactor import Redactor
+from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.sdk._run.run import Run
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb

@@ -4,14 +4,8 @@ import itertools
 import time
 
 import pytest
-from dragoman.sdk._encoding.lines import (
-    HeadTail,
-    Line,
-    LineSplitter,
-    cut_text,
-    well_formed,
-    without_terminal_orders,
-)
+from dragoman.protocol.texts import cut_text, well_formed
+from dragoman.sdk._encoding.lines import HeadTail, Line, LineSplitter, without_terminal_orders
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 import pytest
+from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.sdk._output.failure_hint import FailureHint
 from dragoman.sdk._output.outcome import (
     Evidence,
@@ -15,7 +16,6 @@ from dragoman.sdk._output.outcome import (
     spawn_failure,
 )
 from dragoman.sdk._output.parser import FailureInfo, Report, Terminal
-from dragoman.sdk._process.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st

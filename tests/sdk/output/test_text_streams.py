@@ -3,8 +3,8 @@
 import itertools
 
 import pytest
+from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.sdk._output import text_streams as _text_streams
-from dragoman.sdk._redaction.redactor import Redactor
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from dragoman.guard.tree import MARKER
-from dragoman.sdk._redaction.sources import variable_secrets
+from dragoman.protocol.redaction.sources import variable_secrets
 from dragoman.sdk._request.environment import (
     DEFAULT_PATH,
     EnvironmentInputs,

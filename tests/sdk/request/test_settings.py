@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dragoman.protocol.clocks import ClockLimits
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import AdapterInfo, Settings, capabilities
 from dragoman.sdk._encoding.config import ConfigSchema, config_schema
-from dragoman.sdk._process.clocks import ClockLimits
 from dragoman.sdk._request.settings import limits_in_force, read_config, read_settings
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api

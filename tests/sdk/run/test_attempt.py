@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dragoman.protocol.clocks import ClockLimits, Clocks
 from dragoman.sdk import Line, Plan, Report
 from dragoman.sdk._process.child import ChildEnd
-from dragoman.sdk._process.clocks import ClockLimits, Clocks
 from dragoman.sdk._run.attempt import Attempt, Launch
 from dragoman.sdk._run.run import Run
 from dragoman.v1 import event_pb2 as pb

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from dragoman.protocol.clocks import ClockLimits, Clocks
 from dragoman.sdk import Job
-from dragoman.sdk._process.clocks import ClockLimits, Clocks
 from dragoman.sdk._run import startup as module
 from dragoman.sdk._run.startup import REPORT_EVERY_S, StartupReports
 from dragoman.v1 import event_pb2 as pb

@@ -1,10 +1,10 @@
 """What an adapter uses of a run besides the run itself and its job."""
 
+from dragoman.protocol.templates import render
 from dragoman.sdk._process.shared_program import SharedProgram
 from dragoman.sdk._request.job import TERMINATE, options
 from dragoman.sdk._request.sessions import is_uuid
 from dragoman.sdk._request.settings import Instructions
-from dragoman.sdk._request.template import render
 from dragoman.sdk._run.inputs import Resolution
 from dragoman.sdk._run.permissions import decide, may_offer, offered_tools
 

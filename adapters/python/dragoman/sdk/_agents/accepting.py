@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, invalid_fields
+from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.redaction.sources import request_secrets
+from dragoman.protocol.templates import TemplateSizeError
 from dragoman.sdk._agents.hooks import AgentHooks
 from dragoman.sdk._encoding.config import ConfigSchema
-from dragoman.sdk._redaction.redactor import Redactor
-from dragoman.sdk._redaction.sources import request_secrets
 from dragoman.sdk._request.job import render_prompt
 from dragoman.sdk._request.sessions import SessionPlan, plan_session
 from dragoman.sdk._request.settings import Settings, read_settings
-from dragoman.sdk._request.template import TemplateSizeError
 from dragoman.sdk._skills.source import SkillError
 from dragoman.sdk._skills.strategy import SkillStrategy, prompt_section, strategy_in_force, workspace_skills
 from dragoman.sdk.rules import blank_prompt, native_mode, read_as_options, wrong_mcp_servers

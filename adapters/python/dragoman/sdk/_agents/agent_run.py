@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.guard.tree import MARKER
+from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.failures import is_passing
 from dragoman.protocol.identity import new_uuid
+from dragoman.protocol.redaction.patterns import REDACTED
+from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.redaction.sources import request_secrets
+from dragoman.protocol.texts import utf8_bytes
 from dragoman.sdk._agents.accepting import prompt_of, strategy_of
 from dragoman.sdk._agents.hooks import AgentHooks
 from dragoman.sdk._agents.run_directory import lay_out_files, run_directory
 from dragoman.sdk._detection.agent import config_dir
 from dragoman.sdk._detection.auth import FindLogin, LoginMemory, inherited_keys, keys_to_withhold, withheld_message
-from dragoman.sdk._encoding.lines import utf8_bytes
 from dragoman.sdk._output.billing import write_billing
 from dragoman.sdk._output.outcome import (
     Evidence,
@@ -28,10 +32,6 @@ from dragoman.sdk._output.outcome import (
     spawn_failure,
 )
 from dragoman.sdk._output.parser import FailureInfo, Report, Terminal
-from dragoman.sdk._process.clocks import Clocks
-from dragoman.sdk._redaction.patterns import REDACTED
-from dragoman.sdk._redaction.redactor import Redactor
-from dragoman.sdk._redaction.sources import request_secrets
 from dragoman.sdk._request.bundled_files import with_bundled_files
 from dragoman.sdk._request.environment import build_environment, secret_values
 from dragoman.sdk._request.job import Job, Plan, environment_inputs, masked_argv

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.errors import invalid_fields
 from dragoman.sdk._agents.agent import AgentAdapter
 from dragoman.sdk._agents.agent_run import HOOK_FAILED
@@ -22,7 +23,6 @@ from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import Parser, Report, Terminal
-from dragoman.sdk._process.clocks import Clocks
 from dragoman.sdk._request.job import Job, Plan
 from dragoman.sdk._request.settings import Settings, read_skills
 from dragoman.sdk._run.attempt import Attempt, AttemptEnd, Launch, nothing_spawned

@@ -4,6 +4,7 @@ import abc
 import re
 from collections.abc import Iterable, Mapping
 
+from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk._detection.auth import AuthFinding
 from dragoman.sdk._detection.checks import Checks, check_agent
@@ -11,7 +12,6 @@ from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._output.billing import Billing, key_billing
 from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import FailureInfo, Report
-from dragoman.sdk._process.clocks import Clocks
 from dragoman.sdk._request.job import Job, Plan
 from dragoman.sdk._request.sessions import is_uuid
 from dragoman.sdk._request.settings import Settings

@@ -4,10 +4,10 @@ import abc
 import asyncio
 from collections.abc import Mapping
 
+from dragoman.protocol.clocks import Clocks
 from dragoman.sdk._agents.agent import AgentAdapter
 from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import Answer, Ask, FailureInfo, Report, Terminal
-from dragoman.sdk._process.clocks import Clocks
 from dragoman.sdk._request.job import Job, Plan
 from dragoman.sdk._run.attempt import AttemptEnd, nothing_spawned
 from dragoman.sdk._run.questions import Questions

@@ -3,36 +3,16 @@
 import json
 import re
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
-from dragoman.sdk._encoding.lines import well_formed
+from dragoman.protocol.texts import JsonObject, JsonValue, compact, well_formed, whole_number
 
-_EXACT_INTEGERS: Final = 2.0**53  # beyond, neighbouring integers share a double
+__all__ = ["JsonObject", "JsonValue", "compact", "parse_json_object", "read_json_object", "whole_number"]
 
 _MOST_FILE_BYTES: Final = 1024 * 1024
 
-JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
-"""Whatever ``json.loads`` returns."""
-
-JsonObject: TypeAlias = dict[str, JsonValue]
-"""A JSON object."""
-
 # Escaped, or as the three bytes that json.loads takes for one although UTF-8 forbids them.
 _MAY_HOLD_SURROGATES: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-
-
-def compact(value: object) -> str:
-    """Return ``value`` as JSON text on one line, without spaces and with non-ASCII as it is."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def whole_number(value: float) -> int | float:
-    """Return a double that is a whole number as the integer it stands for; any other as it is.
-
-    Protobuf's Struct knows only doubles, so 5 arrives as 5.0. Beyond 2**53 it is unknown which integer
-    was meant.
-    """
-    return int(value) if value.is_integer() and abs(value) <= _EXACT_INTEGERS else value
 
 
 def parse_json_object(data: bytes) -> JsonObject | None:

@@ -187,44 +187,6 @@ def _without_cut_start(data: bytes) -> bytes:
     return data[start:]
 
 
-def well_formed(text: str) -> str:
-    r"""Return ``text`` with every lone surrogate made U+FFFD; the same object if there is none.
-
-    JSON can smuggle half a surrogate pair into a string (``"\ud800"``); UTF-8, and so protobuf,
-    refuses it.
-    """
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Halves that do stand next to each other are joined on the way.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def utf8_bytes(text: str) -> int:
-    """Return how many bytes a text has in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
-def cut_text(text: str, max_bytes: int) -> tuple[str, int]:
-    """Shorten ``text`` to at most ``max_bytes`` of UTF-8 without cutting a character.
-
-    Returns:
-        The beginning of the text (well formed; the same object if nothing was changed) and the
-        number of bytes left out.
-    """
-    text = well_formed(text)
-    if len(text) * 4 <= max_bytes:  # no character takes more than four bytes
-        return text, 0
-    data = text.encode()
-    if len(data) <= max_bytes:
-        return text, 0
-    kept = data[: max(0, max_bytes)].decode("utf-8", "ignore")
-    return kept, len(data) - len(kept.encode())
-
-
 def without_terminal_orders(text: str) -> str:
     """Return ``text`` without colours, links, and other orders to a terminal."""
     return _TERMINAL_ORDER.sub("", text) if "\x1b" in text else text

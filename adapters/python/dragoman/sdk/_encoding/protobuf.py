@@ -1,9 +1,8 @@
 """Protobuf's well-known types as plain Python values."""
 
 from dragoman.protocol.errors import invalid
-from dragoman.sdk._encoding.config import normalise
-from dragoman.sdk._encoding.json_text import JsonValue
-from google.protobuf import duration_pb2, json_format, struct_pb2
+from dragoman.protocol.texts import JsonValue, struct_values
+from google.protobuf import duration_pb2, struct_pb2
 
 
 def struct_to_dict(struct: struct_pb2.Struct, path: str = "config") -> dict[str, JsonValue]:
@@ -13,11 +12,9 @@ def struct_to_dict(struct: struct_pb2.Struct, path: str = "config") -> dict[str,
         DragomanError: it holds a number that is none; the error names ``path``.
     """
     try:
-        value = normalise(json_format.MessageToDict(struct))
+        return struct_values(struct)
     except ValueError as error:
-        raise invalid(path, "holds a number that is infinite or not a number, or is nested too deeply") from error
-    assert isinstance(value, dict)
-    return value
+        raise invalid(path, "holds a number that is infinite or not a number") from error
 
 
 def seconds(duration: duration_pb2.Duration) -> float:

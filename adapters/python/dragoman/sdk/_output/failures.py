@@ -15,7 +15,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from dragoman.sdk._encoding.lines import cut_text, without_terminal_orders
+from dragoman.protocol.texts import cut_text
+from dragoman.sdk._encoding.lines import without_terminal_orders
 from dragoman.sdk._output.failure_hint import FailureHint
 from dragoman.sdk._output.failure_rules import (
     KIND_BY_STATUS,

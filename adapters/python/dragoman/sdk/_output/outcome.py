@@ -8,10 +8,10 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.protocol.failures import is_retryable
 from dragoman.sdk._output.failure_hint import FailureHint
 from dragoman.sdk._output.parser import FailureInfo, Report
-from dragoman.sdk._process.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.v1 import event_pb2 as pb
 
 

@@ -7,8 +7,8 @@ back what may still become one; offsets are counted in what comes out.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dragoman.sdk._output.events import redact_written, split_text
-from dragoman.sdk._redaction.redactor import Redactor, StreamRedactor
+from dragoman.protocol.outgoing import redact_written, split_text
+from dragoman.protocol.redaction.redactor import Redactor, StreamRedactor
 from dragoman.v1 import event_pb2 as pb
 
 KINDS = frozenset({"text", "thinking", "tool_output"})

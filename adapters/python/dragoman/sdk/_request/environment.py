@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from dragoman.guard.tree import MARKER
-from dragoman.sdk._redaction.patterns import is_secret_entry
-from dragoman.sdk._redaction.sources import is_searchable, url_secrets, variable_secrets
+from dragoman.protocol.redaction.patterns import is_secret_entry
+from dragoman.protocol.redaction.sources import is_searchable, url_secrets, variable_secrets
 
 DEFAULT_PREFIX: Final = "DRAGOMAN"
 """The prefix of the run's variables when the caller has no brand."""

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM, Signals
 
+from dragoman.protocol.template_values import template_values
+from dragoman.protocol.templates import default_prompt, render
+from dragoman.protocol.texts import utf8_bytes
 from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.framing import Framing
 from dragoman.sdk._encoding.json_text import JsonValue
-from dragoman.sdk._encoding.lines import utf8_bytes
 from dragoman.sdk._request.environment import EnvironmentInputs
 from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.sdk._request.settings import Instructions, Settings
-from dragoman.sdk._request.template import default_prompt, render
-from dragoman.sdk._request.template_values import template_values
 from dragoman.sdk._skills.source import SkillSource
 from dragoman.sdk._skills.strategy import SkillStrategy
 from dragoman.v1 import adapter_pb2

@@ -10,11 +10,12 @@ import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dragoman.sdk._encoding.lines import HeadTail, Line, well_formed
+from dragoman.protocol.clocks import Clocks
+from dragoman.protocol.texts import well_formed
+from dragoman.sdk._encoding.lines import HeadTail, Line
 from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import Ask, HostCall, Interrupts, Output, Parser, Stream, Withdraw, Write
 from dragoman.sdk._process.child import Child, ChildEnd, ChildSpec
-from dragoman.sdk._process.clocks import Clocks
 from dragoman.sdk._request.job import Job, Plan
 from dragoman.sdk._run.agent_input import AgentInput, OutputPace
 from dragoman.sdk._run.agent_output import AgentOutput

@@ -1,6 +1,6 @@
 """When an attempt's agent is asked to stop, and when it is killed. Pure: times in, decisions out."""
 
-from dragoman.sdk._process.clocks import Clock, Clocks
+from dragoman.protocol.clocks import Clock, Clocks
 from dragoman.sdk._run.stop_sequence import StopSequence
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dragoman.protocol.event_buffer import EventBuffer
 from dragoman.protocol.limits import HEARTBEAT_AFTER_S
 from dragoman.protocol.order import TABLE, OrderError, Phase
-from dragoman.sdk._output.events import fit_event, redact_event
-from dragoman.sdk._redaction.redactor import Redactor
+from dragoman.protocol.outgoing import fit_event, redact_event
+from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.v1 import event_pb2 as pb
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.limits import DEFAULT_INPUT_TIMEOUT_S
-from dragoman.sdk._redaction.patterns import REDACTED
+from dragoman.protocol.redaction.patterns import REDACTED
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format

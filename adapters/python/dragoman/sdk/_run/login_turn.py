@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dragoman.sdk._process.clocks import Clocks
+from dragoman.protocol.clocks import Clocks
 from dragoman.sdk._run.login_lock import WAIT_LIMIT_S, HeldLogin, LoginLocks, RenewingLogin
 from dragoman.sdk._run.run import Run
 from dragoman.sdk._run.startup import StartupReports

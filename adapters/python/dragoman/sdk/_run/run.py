@@ -14,9 +14,9 @@ from typing import Any
 from dragoman.protocol.event_buffer import EventBuffer
 from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.order import OrderError, Phase
+from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.sdk._output.text_streams import KINDS, TextStreams
 from dragoman.sdk._process.prepared_guard import SpareGuards
-from dragoman.sdk._redaction.redactor import Redactor
 from dragoman.sdk._run.event_writer import EventWriter, RunCounts
 from dragoman.sdk._run.faults import Faults
 from dragoman.sdk._run.inputs import Inputs, Resolution

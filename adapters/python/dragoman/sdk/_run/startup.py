@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from dragoman.sdk._process.clocks import Clocks
+from dragoman.protocol.clocks import Clocks
 from dragoman.sdk._run.run import Run
 from dragoman.v1 import event_pb2 as pb
 

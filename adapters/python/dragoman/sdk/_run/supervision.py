@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dragoman.protocol.clocks import Clock, Clocks
 from dragoman.sdk._output.parser import FailureInfo
-from dragoman.sdk._process.clocks import Clock, Clocks
 from dragoman.sdk._run.run import Run
 from dragoman.sdk._run.waiting import wait_first
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from dragoman.sdk._encoding.lines import cut_text
+from dragoman.protocol.texts import cut_text
 
 SKILL_FILE: Final = "SKILL.md"
 DEFAULT_PROMPT_BYTES: Final = 64 * 1024

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from dragoman.protocol.texts import cut_text
 from dragoman.sdk._encoding.fields import Fields, inner, text
 from dragoman.sdk._encoding.json_text import JsonValue, compact
 from dragoman.sdk._encoding.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
-from dragoman.sdk._encoding.lines import cut_text
 from dragoman.sdk._output.failures import classify_http, classify_text, unknown_session
 from dragoman.sdk._output.outcome import failure_from_hint
 from dragoman.sdk._output.parser import FailureInfo, Terminal

@@ -1,7 +1,7 @@
 """The clocks of a run."""
 
 import pytest
-from dragoman.sdk._process.clocks import ClockLimits, Clocks
+from dragoman.protocol.clocks import ClockLimits, Clocks
 from dragoman.v1 import event_pb2 as pb
 
 

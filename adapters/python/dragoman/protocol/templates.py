@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dragoman.protocol.limits import MAX_REQUEST_BYTES
-from dragoman.sdk._encoding.json_text import JsonValue, compact
+from dragoman.protocol.texts import JsonValue, compact
+
+__all__ = ["Rendered", "TemplateSizeError", "default_prompt", "render"]
 
 _CONTINUE: Final = "Continue your {{brand.name}} work."
 

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from dragoman.sdk._request.template import Rendered, default_prompt, render
-from dragoman.sdk._request.template_values import template_values
+from dragoman.protocol.template_values import template_values
+from dragoman.protocol.templates import Rendered, default_prompt, render
 from dragoman.v1 import adapter_pb2 as api
 from google.protobuf import json_format
 

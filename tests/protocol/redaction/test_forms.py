@@ -8,9 +8,9 @@ import shlex
 import urllib.parse
 
 import pytest
-from dragoman.sdk._redaction.patterns import KeyKind, key_kind
-from dragoman.sdk._redaction.redactor import Redactor
-from dragoman.sdk._redaction.sources import request_secrets
+from dragoman.protocol.redaction.patterns import KeyKind, key_kind
+from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.redaction.sources import request_secrets
 from dragoman.v1 import adapter_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 from dragoman.protocol.limits import MAX_EVENT_BYTES, MAX_NATIVE_BYTES
-from dragoman.sdk._encoding.json_text import compact
-from dragoman.sdk._encoding.lines import cut_text, well_formed
-from dragoman.sdk._redaction.redactor import Redactor
+from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.texts import compact, cut_text, well_formed
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+
+__all__ = ["fit_event", "redact_event", "redact_json", "redact_written", "split_text"]
 
 _SPARE_BYTES = 4096
 """Room for what is written after the cut: the count of it, and longer length prefixes."""

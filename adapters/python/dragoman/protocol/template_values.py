@@ -3,10 +3,11 @@
 import re
 from typing import Final
 
-from dragoman.sdk._encoding.json_text import JsonObject, JsonValue
-from dragoman.sdk._encoding.protobuf import struct_to_dict
-from dragoman.sdk._redaction.public_values import public_data, public_settings
+from dragoman.protocol.redaction.public_values import public_data, public_settings
+from dragoman.protocol.texts import JsonObject, JsonValue, struct_values
 from dragoman.v1 import adapter_pb2
+
+__all__ = ["template_values"]
 
 _CAPITAL: Final = re.compile("(?<=[a-z0-9])([A-Z])")
 _ALIASES: Final = (("taskId", "issueId"), ("wakeCommentId", "commentId"), ("linkedIssueIds", "issueIds"))
@@ -26,8 +27,8 @@ def template_values(request: adapter_pb2.ExecuteRequest, brand_name: str) -> Jso
     under one that names a credential elsewhere.
     """
     agent = _agent(request.agent)
-    company = _both_spellings(public_data(struct_to_dict(request.company)))
-    run = _both_spellings(public_data(struct_to_dict(request.run)))
+    company = _both_spellings(public_data(struct_values(request.company)))
+    run = _both_spellings(public_data(struct_values(request.run)))
     return {
         "agentId": agent.get("id"),
         "companyId": agent.get("companyId") or company.get("id"),
@@ -42,7 +43,7 @@ def template_values(request: adapter_pb2.ExecuteRequest, brand_name: str) -> Jso
 
 def _agent(agent: adapter_pb2.Agent) -> JsonObject:
     fields = {"id": agent.id, "companyId": agent.company_id, "name": agent.name, "adapterType": agent.adapter_type}
-    config = public_settings(struct_to_dict(agent.adapter_config))
+    config = public_settings(struct_values(agent.adapter_config))
     return _both_spellings({**{key: value for key, value in fields.items() if value}, "adapterConfig": config})
 
 
@@ -59,7 +60,7 @@ def _context(context: adapter_pb2.Context) -> JsonObject:
         "issueIds": linked,
         "linkedIssueIds": linked,
     }
-    values = _both_spellings(public_data(struct_to_dict(context.extra)))
+    values = _both_spellings(public_data(struct_values(context.extra)))
     values |= _both_spellings({key: value for key, value in fields.items() if value})
     for one, other in _ALIASES:
         if one in values or other in values:

@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dragoman.sdk._encoding.json_text import JsonObject, JsonValue
-from dragoman.sdk._redaction.patterns import KeyKind, is_numeric, key_kind
+from dragoman.protocol.redaction.patterns import KeyKind, is_numeric, key_kind
+from dragoman.protocol.texts import JsonObject, JsonValue
+
+__all__ = ["public_data", "public_settings"]
 
 # Outside of settings, "key" alone is too common a word (issueKey, taskKey) to hide what is under it.
 _CREDENTIAL: Final = re.compile(

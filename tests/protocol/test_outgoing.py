@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.limits import MAX_EVENT_BYTES
-from dragoman.sdk._output.events import fit_event, redact_event, redact_json, redact_written, split_text
-from dragoman.sdk._redaction.redactor import Redactor
+from dragoman.protocol.outgoing import fit_event, redact_event, redact_json, redact_written, split_text
+from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format, struct_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from dragoman.sdk._redaction.patterns import (
+from dragoman.protocol.redaction.patterns import (
     KeyKind,
     _cached_kind,
     is_caller_secret,

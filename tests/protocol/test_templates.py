@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from dragoman.protocol.templates import Rendered, TemplateSizeError, render
 from dragoman.sdk._encoding.json_text import JsonObject, JsonValue
-from dragoman.sdk._request.template import Rendered, TemplateSizeError, render
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,9 +7,9 @@ import re
 import urllib.parse
 
 import pytest
+from dragoman.protocol.redaction.patterns import REDACTED
+from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.sdk._encoding.json_text import JsonValue
-from dragoman.sdk._redaction.patterns import REDACTED
-from dragoman.sdk._redaction.redactor import Redactor
 from hypothesis import given
 from hypothesis import strategies as st
 

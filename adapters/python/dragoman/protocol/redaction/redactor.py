@@ -20,10 +20,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from dragoman.sdk._encoding.json_text import JsonValue
-from dragoman.sdk._redaction.forms import View, forms_of, has_escapes, interruptions
-from dragoman.sdk._redaction.index import LONG, Index
-from dragoman.sdk._redaction.patterns import (
+from dragoman.protocol.redaction.forms import View, forms_of, has_escapes, interruptions
+from dragoman.protocol.redaction.index import LONG, Index
+from dragoman.protocol.redaction.patterns import (
     REDACTED,
     KeyKind,
     is_numeric,
@@ -33,6 +32,9 @@ from dragoman.sdk._redaction.patterns import (
     mask_forms,
     names_secret,
 )
+from dragoman.protocol.texts import JsonValue
+
+__all__ = ["Redactor", "Span", "StreamRedactor"]
 
 _DEEPEST: Final = 200  # levels of a JSON value that are walked; frames of agents have a dozen
 

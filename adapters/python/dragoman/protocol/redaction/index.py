@@ -4,7 +4,9 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from dragoman.sdk._redaction.forms import GRAM
+from dragoman.protocol.redaction.forms import GRAM
+
+__all__ = ["LONG", "Index"]
 
 LONG: Final = 13
 """Characters from which on a form is a long one: for such, only every eighth place of a text is looked at."""

@@ -5,16 +5,18 @@ import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dragoman.protocol.secrets import is_plain_word
-from dragoman.sdk._redaction.patterns import (
+from dragoman.protocol.redaction.patterns import (
     command_values,
     is_caller_secret,
     is_caller_secret_name,
     is_numeric,
     is_secret_flag,
 )
+from dragoman.protocol.secrets import is_plain_word
 from dragoman.v1 import adapter_pb2
 from google.protobuf import struct_pb2
+
+__all__ = ["argument_secrets", "is_searchable", "request_secrets", "url_secrets", "variable_secrets"]
 
 _CREDENTIAL: Final = re.compile(r"^(?i:bearer|basic|token) +(\S+)$")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
