@@ -128,6 +128,9 @@ Generated from `proto/dragoman/v1/duties.json`, which programs in any language c
 in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabilities.permission_mode`. Adapters that
 are built with the Python SDK declare all duties.
 
+**What the router does for an adapter that does not declare a duty is planned, not built.** Today's router acts on no
+declaration: behind it, an adapter that is not built with the SDK has no templates, limits, redaction or refusals but its own.
+
 | who | meaning |
 | --- | --- |"""
 _RULES = "| {what} | who | declared by | rule |\n| --- | --- | --- | --- |"
