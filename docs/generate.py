@@ -129,7 +129,7 @@ in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabi
 are built with the Python SDK declare all duties.
 
 **What the router does for an adapter that does not declare a duty is planned, not built.** Today's router acts on no
-declaration: behind it, an adapter that is not built with the SDK has no templates, limits, redaction or refusals but its own.
+declaration: behind it, an adapter that is not built with the SDK has only its own templates, limits and redaction.
 
 | who | meaning |
 | --- | --- |"""
