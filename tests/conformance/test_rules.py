@@ -8,6 +8,7 @@ import pytest
 from dragoman.conformance import RULES, Level
 from dragoman.conformance.check import CHECKS, STATUS_CHECKS, STREAM_CHECKS
 from dragoman.protocol import REVISION
+from dragoman.protocol.duties import duties, fields
 
 ROOT = Path(__file__).parents[2]
 FROZEN = json.loads(Path(__file__).with_name("requirements.json").read_text())
@@ -35,7 +36,11 @@ def test_a_rule_is_a_sentence_with_its_place(rule_id: str) -> None:
     assert rule.level in Level
     protos = "".join(path.read_text() for path in (ROOT / "proto/dragoman/v1").glob("*.proto"))
     name, _, field = re.split(r", | \(", rule.place)[0].partition(".")
-    if rule.place.startswith("docs/"):
+    if rule.place.startswith("duties.json: "):
+        assert set(rule.place.removeprefix("duties.json: ").split(", ")) <= {
+            row.name for row in (*fields(), *duties())
+        }
+    elif rule.place.startswith("docs/"):
         assert (ROOT / rule.place).exists()
     elif not rule.place.endswith(("head", "readers")):
         assert re.search(rf"(message|service) {name} ", protos), rule.place

@@ -110,6 +110,30 @@ class Kit:
         if not self.has(feature):
             raise Skip(f"{pb.Feature.Name(feature)} is not declared")
 
+    def does(self, duty: api.Duty.ValueType) -> bool:
+        """Return whether a duty is done for the runs of the kit: by a router, or by an adapter that declares it."""
+        return self.is_router or duty in self.described.duties
+
+    def need_duty(self, duty: api.Duty.ValueType) -> None:
+        """Require a duty of which no request shows that it is not done.
+
+        Raises:
+            Skip: the adapter does not declare it.
+        """
+        if not self.does(duty):
+            raise Skip(f"{api.Duty.Name(duty)} is not declared: a router does it")
+
+    async def is_refused(self, duty: api.Duty.ValueType, request: api.ExecuteRequest, field_path: str) -> bool:
+        """Return False if a duty is done; else require that the field that needs it is refused, and return True.
+
+        Raises:
+            Violation: the duty is not declared, and the field is not refused.
+        """
+        if self.does(duty):
+            return False
+        expect_reason(await self.rejected(request), Reason.NOT_SUPPORTED, field_path=field_path)
+        return True
+
     def path(self, name: str) -> Path:
         """Return a path for a file, different in each call."""
         return self.setup.folder / f"{name}-{next(self._numbers)}"
@@ -143,7 +167,8 @@ class Kit:
             workspace.mkdir()
             request.workspace.cwd = str(workspace)
         request.orphan_after.seconds = _ORPHAN_AFTER_S
-        request.limits.grace.seconds = _GRACE_S
+        if self.does(api.DUTY_LIMITS):
+            request.limits.grace.seconds = _GRACE_S
         return request
 
     def execute(self, request: api.ExecuteRequest, *, timeout: float | None = None) -> Stream:

@@ -98,6 +98,7 @@ async def invalid(kit: Kit) -> None:
 @check("respond.expired")
 async def expired(kit: Kit) -> None:
     """Let a request expire, and answer it then."""
+    kit.need_duty(api.DUTY_UNATTENDED)
     request, stream, asked = await _asking(kit, timeout_s=0.2)
     await stream.rest()
     found = [event.input_resolved for event in stream.events if event.input_resolved.id == asked.id]
@@ -119,6 +120,7 @@ async def after_end(kit: Kit) -> None:
 @check("permissions.unattended")
 async def unattended(kit: Kit) -> None:
     """Run an agent that asks, without anyone who answers."""
+    kit.need_duty(api.DUTY_UNATTENDED)
     kit.need(pb.FEATURE_PERMISSION_REQUESTS)
     stream = await kit.run(kit.request("ask=conformance", model=_MODEL))
     open_requests = [asked.id for asked in stream.of("input_request")]

@@ -21,22 +21,22 @@ def _command(kit: Kit) -> tuple[str, ...]:
 @check("process.drain")
 async def drain(kit: Kit) -> None:
     """Send SIGTERM while a run lives."""
+    if kit.is_router:
+        raise Skip("a router hands live runs to its successor")
     lock = kit.path("lock")
     async with launched(_command(kit), kit.path("drain")) as process, kit.beside(process.address) as other:
         request = other.request(f"hold={lock}", "say=ready", "hang")
         stream = other.execute(request)
         await stream.until_text("ready")
         process.signal(signal.SIGTERM)
-        with contextlib.suppress(DragomanError):  # it may end with UNAVAILABLE DRAINING
+        with contextlib.suppress(DragomanError):
             while await stream.read() is not None:
                 pass
         has_ended = await process.ended(_EXIT_S)
         is_free = await until_free(lock, 1.0)
     expect(has_ended, f"the process has not ended {_EXIT_S:g} s after SIGTERM with a live run")
     expect(is_free, "the agent of a live run survives the adapter's end by SIGTERM")
-    codes = {error.code.name for error in [stream.error] if error is not None}
-    is_explained = bool(stream.of("result")) or codes <= {"UNAVAILABLE"}
-    expect(is_explained, f"the stream of a live run ends with {codes} and without a result")
+    expect(stream.of("result"), "the stream of a live run ends without its result")
 
 
 @check("process.sigterm-idle")

@@ -11,7 +11,10 @@ _LIMIT_S = 0.5
 _PATIENCE_S = 8.0
 
 
-async def _timed_out(kit: Kit, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:
+async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:
+    getattr(request.limits, limit).CopyFrom(seconds(_LIMIT_S))
+    if await kit.is_refused(api.DUTY_LIMITS, request, f"limits.{limit}"):
+        return
     stream = kit.execute(request)
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -30,24 +33,21 @@ async def _timed_out(kit: Kit, request: api.ExecuteRequest, kind: pb.FailureKind
 async def wall(kit: Kit) -> None:
     """Let a run exceed its wall limit."""
     request = kit.request("say=ready", "hang", model="MOCK_STALL")
-    request.limits.wall.CopyFrom(seconds(_LIMIT_S))
-    await _timed_out(kit, request, pb.FAILURE_KIND_WALL_TIMEOUT)
+    await _timed_out(kit, "wall", request, pb.FAILURE_KIND_WALL_TIMEOUT)
 
 
 @check("limits.idle")
 async def idle(kit: Kit) -> None:
     """Let an agent be silent after its first words."""
     request = kit.request("say=ready", "hang", model="MOCK_STALL_MID")
-    request.limits.idle.CopyFrom(seconds(_LIMIT_S))
-    await _timed_out(kit, request, pb.FAILURE_KIND_IDLE_TIMEOUT)
+    await _timed_out(kit, "idle", request, pb.FAILURE_KIND_IDLE_TIMEOUT)
 
 
 @check("limits.start-up")
 async def start_up(kit: Kit) -> None:
     """Let an agent be silent from its start."""
     request = kit.request("hang", model="MOCK_STALL")
-    request.limits.start_up.CopyFrom(seconds(_LIMIT_S))
-    await _timed_out(kit, request, pb.FAILURE_KIND_START_TIMEOUT)
+    await _timed_out(kit, "start_up", request, pb.FAILURE_KIND_START_TIMEOUT)
 
 
 @check("limits.output")
@@ -55,6 +55,8 @@ async def output(kit: Kit) -> None:
     """Let an agent print more than its limit."""
     request = kit.request("flood=200")
     request.limits.output_bytes = 2000
+    if await kit.is_refused(api.DUTY_LIMITS, request, "limits.output_bytes"):
+        return
     stream = await kit.run(request)
     size = len(stream.text)
     expect(size <= 4000, f"{size} characters of output at a limit of 2,000 bytes")
@@ -65,6 +67,7 @@ async def output(kit: Kit) -> None:
 @check("limits.shown")
 async def shown(kit: Kit) -> None:
     """Look for the limits in effect in `started`."""
+    kit.need_duty(api.DUTY_LIMITS)
     request = kit.request("say=hello", model="MOCK_TEXT")
     request.limits.wall.seconds = 60
     stream = await kit.run(request)

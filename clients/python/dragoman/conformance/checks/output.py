@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 
 from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_reason
-from dragoman.protocol.errors import Reason
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _SECRET = "k7Qz-9fRw2-conformance-Xy31"  # noqa: S105 - no secret
@@ -111,6 +111,7 @@ async def split(kit: Kit) -> None:
 
 
 async def _no_secret(kit: Kit, step: str) -> None:
+    kit.need_duty(api.DUTY_REDACTION)
     request = kit.request("say=before", f"{step}={SECRET_VARIABLE}", "say=after")
     request.env[SECRET_VARIABLE] = _SECRET
     stream = await kit.run(request)
@@ -134,10 +135,10 @@ async def in_started(kit: Kit) -> None:
 @check("secrets.auth-token")
 async def auth_token(kit: Kit) -> None:
     """Send a token for the caller's API."""
+    kit.need(pb.FEATURE_AUTH_TOKEN)
+    kit.need_duty(api.DUTY_REDACTION)
     request = kit.request("env=DRAGOMAN_API_KEY", "say=after")
     request.auth_token = _SECRET
-    if not kit.has(pb.FEATURE_AUTH_TOKEN):
-        expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path="auth_token")
-        return
     stream = await kit.run(request)
     expect(_SECRET not in stream.text, "the token is in the stream in clear")
+    expect("redacted" in stream.text, "the token does not reach the agent")

@@ -1,5 +1,6 @@
 """Requests that an adapter must reject, and those that it must not."""
 
+import json
 from collections.abc import Callable
 
 from dragoman.conformance.check import Skip, Violation, check, expect
@@ -43,10 +44,13 @@ async def _cwd(kit: Kit, cwd: str) -> None:
 @check("request.config-key")
 async def config_key(kit: Kit) -> None:
     """Send a setting that no schema has."""
+    schema = json.loads(kit.described.config_schema_json or "{}")
+    if schema.get("additionalProperties") is not False:
+        raise Skip("config_schema_json allows other keys, or is not declared")
     request = kit.request()
     request.config.update({**kit.setup.config, "conformanceNoSuchKey": 1})
-    path = "config.conformanceNoSuchKey"
-    expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, Reason.NOT_SUPPORTED, field_path=path)
+    error = await kit.rejected(request)
+    expect_reason(error, Reason.INVALID_REQUEST, field_path="config.conformanceNoSuchKey")
 
 
 @check("request.bounds")
@@ -108,6 +112,8 @@ async def unknown_feature(kit: Kit) -> None:
     """Require a feature of a later revision."""
     request = kit.request()
     request.required_capabilities.append(9999)  # type: ignore[arg-type] # a number of a later revision
+    if await kit.is_refused(api.DUTY_REFUSALS, request, "required_capabilities"):
+        return
     expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
 
 
@@ -119,6 +125,8 @@ async def capability_missing(kit: Kit) -> None:
         raise Skip("the adapter declares every feature")
     request = kit.request()
     request.required_capabilities.append(missing[0])
+    if await kit.is_refused(api.DUTY_REFUSALS, request, "required_capabilities"):
+        return
     expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
 
 
@@ -127,6 +135,8 @@ async def capability_declared(kit: Kit) -> None:
     """Require every feature that is declared."""
     request = kit.request("say=hello", model="MOCK_TEXT")
     request.required_capabilities.extend(item.feature for item in kit.described.capabilities.items)
+    if await kit.is_refused(api.DUTY_REFUSALS, request, "required_capabilities"):
+        return
     stream = kit.execute(request)
     try:
         await stream.read()
@@ -162,6 +172,7 @@ def _unsupported(
     async def examine(kit: Kit) -> None:
         if kit.has(feature):
             raise Skip(f"{pb.Feature.Name(feature)} is declared")
+        kit.need_duty(api.DUTY_REFUSALS)
         request = kit.request()
         change(request)
         expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=field)
@@ -172,6 +183,41 @@ _unsupported("unsupported.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prom
 _unsupported("unsupported.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
 _unsupported("unsupported.skills", pb.FEATURE_SKILLS, "skills", _skills)
 _unsupported("unsupported.mcp-servers", pb.FEATURE_MCP_SERVERS, "mcp_servers", _mcp_servers)
+
+
+def _key(request: api.ExecuteRequest) -> None:
+    request.session.key.task_key = "conformance"
+
+
+def _resume_run_id(request: api.ExecuteRequest) -> None:
+    request.session.resume_run_id = "conformance"
+
+
+def _fallback(request: api.ExecuteRequest) -> None:
+    request.fallback.adapters.append("conformance")
+
+
+def _admission(request: api.ExecuteRequest) -> None:
+    request.admission.longest_wait.seconds = 1
+
+
+_ROUTERS = {
+    "session.key": _key,
+    "session.resume_run_id": _resume_run_id,
+    "fallback": _fallback,
+    "admission": _admission,
+}
+
+
+@check("unsupported.router-fields")
+async def router_fields(kit: Kit) -> None:
+    """Send an adapter what only a router can honour."""
+    if kit.is_router:
+        raise Skip("a router honours these fields")
+    for field, change in _ROUTERS.items():
+        request = kit.request()
+        change(request)
+        expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=field)
 
 
 @check("request.relay")
@@ -199,6 +245,8 @@ async def template(kit: Kit) -> None:
     text = request.prompt.replace("Hello.", "run={{runId}} name={{agent.name}}")
     request.prompt_template = text
     request.agent.name = "Conformance"
+    if await kit.is_refused(api.DUTY_TEMPLATES, request, "prompt_template"):
+        return
     stream = await kit.run(request)
     due = f"run={request.run_id} name=Conformance"
     expect(due in stream.text, f"the agent got {stream.text[:200]!r}, not {due!r}")
