@@ -26,8 +26,8 @@ async def stops(kit: Kit) -> None:
     request, stream = await _hanging(kit, f"hold={lock}")
     await kit.cancel(request.run_id)
     is_free = await until_free(lock, 0.5)
-    await stream.rest()
     expect(is_free, "the agent still runs after Cancel has answered")
+    await stream.rest()
 
 
 @check("cancel.outcome")
@@ -96,9 +96,9 @@ async def shorter_grace(kit: Kit) -> None:
     """Cancel an agent that ignores signals with a long grace, and then without."""
     request, stream = await _hanging(kit, "deaf")
     patient = asyncio.create_task(kit.cancel(request.run_id, grace_s=60))
-    await stream.until(lambda event: event.state.phase == pb.RUN_PHASE_CANCELLING or event.HasField("result"))
     try:
         async with asyncio.timeout(_PATIENCE_S):
+            await stream.until(lambda event: event.state.phase == pb.RUN_PHASE_CANCELLING or event.HasField("result"))
             await kit.cancel(request.run_id, grace_s=0)
             await patient
     except TimeoutError:

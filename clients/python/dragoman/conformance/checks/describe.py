@@ -2,7 +2,9 @@
 
 import json
 import re
+from typing import Any
 
+import grpc
 from dragoman.conformance.check import Skip, Violation, check, expect
 from dragoman.conformance.kit import Kit, expect_reason, refusal
 from dragoman.protocol.errors import DragomanError, Reason
@@ -58,8 +60,10 @@ async def reflection(kit: Kit) -> None:
             reflection_pb2.ServerReflectionResponse.FromString,
         )(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
         try:
-            answer = await kit.answer("ServerReflectionInfo", call.read())
-        except DragomanError:
+            answer: Any = await call.read()
+        except grpc.aio.AioRpcError:
+            continue  # not recorded: a stream of an RPC that is not served may end with INTERNAL (grpc/grpc#36066)
+        if answer is grpc.aio.EOF:
             continue
         listed = {service.name for service in answer.list_services_response.service}
         expect(_SERVICE in listed, f"reflection lists {sorted(listed)}")

@@ -9,7 +9,7 @@ from dragoman.conformance.kit import Kit, until_free
 from dragoman.conformance.launch import LaunchError, launched, left_running
 from dragoman.protocol.errors import DragomanError
 
-_EXIT_S = 15.0
+_EXIT_S = 10.0
 
 
 def _command(kit: Kit) -> tuple[str, ...]:

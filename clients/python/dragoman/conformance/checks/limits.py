@@ -8,7 +8,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _LIMIT_S = 0.5
-_PATIENCE_S = 8.0
+_PATIENCE_S = 6.0
 
 
 async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:

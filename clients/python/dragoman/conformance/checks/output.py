@@ -9,7 +9,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _SECRET = "k7Qz-9fRw2-conformance-Xy31"  # noqa: S105 - no secret
-_PATIENCE_S = 8.0
+_PATIENCE_S = 6.0
 
 
 @check("output.long-line")

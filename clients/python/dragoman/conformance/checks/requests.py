@@ -1,6 +1,6 @@
 """Requests that an adapter must reject, and those that it must not."""
 
-import json
+import re
 from collections.abc import Callable
 
 from dragoman.conformance.check import Skip, Violation, check, expect
@@ -44,8 +44,7 @@ async def _cwd(kit: Kit, cwd: str) -> None:
 @check("request.config-key")
 async def config_key(kit: Kit) -> None:
     """Send a setting that no schema has."""
-    schema = json.loads(kit.described.config_schema_json or "{}")
-    if schema.get("additionalProperties") is not False:
+    if not re.search(r'"additionalProperties":\s*false', kit.described.config_schema_json):
         raise Skip("config_schema_json allows other keys, or is not declared")
     request = kit.request()
     request.config.update({**kit.setup.config, "conformanceNoSuchKey": 1})

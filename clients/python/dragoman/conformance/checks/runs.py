@@ -2,13 +2,19 @@
 
 import asyncio
 import uuid
+from pathlib import Path
 
 from dragoman.conformance.check import Skip, Violation, check, expect
 from dragoman.conformance.kit import Kit, expect_reason
 from dragoman.conformance.streams import is_kind
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import unroll
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+
+_PATIENCE_S = 8.0
+_OBSERVED_S = 0.5
+_DEADLINE_S = 2.0
 
 
 def _name(outcome: pb.Outcome.ValueType) -> str:
@@ -63,7 +69,7 @@ async def early_header(kit: Kit) -> None:
 async def rejected_has_no_id(kit: Kit) -> None:
     """Have a request rejected, and look for the header."""
     request = kit.request()
-    request.run_id = "not an id"
+    request.run_id = "also not an id"
     stream = kit.execute(request)
     found = await stream.header()
     try:
@@ -172,7 +178,7 @@ async def batching(kit: Kit) -> None:
     request = kit.request("piece=a", "piece=b", "piece=c", model="MOCK_LONG")
     single = await kit.run(request)
     declared = kit.is_router or kit.described.batching
-    request.run_id = ""
+    request.run_id += "-batched"
     request.batching.SetInParent()
     if not declared:
         expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path="batching")
@@ -209,8 +215,28 @@ async def orphan(kit: Kit) -> None:
     stream = kit.execute(request)
     await stream.until_text("ready")
     stream.cancel()
-    later = await kit.attach(request.run_id).rest()
+    later = kit.attach(request.run_id)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await later.rest()
+    except TimeoutError:
+        await kit.cancel(request.run_id, grace_s=0)
+        raise Violation(f"a run that no client holds lives on ({_PATIENCE_S:g} s)") from None
     expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+
+
+async def _lives_on(kit: Kit, request: api.ExecuteRequest, gate: Path) -> None:
+    """Require that a run without its first stream does not end until it may."""
+    watching = kit.attach(request.run_id)
+    try:
+        async with asyncio.timeout(_OBSERVED_S):
+            await watching.rest()
+    except TimeoutError:
+        watching.cancel()
+    later = kit.attach(request.run_id, hold=True)
+    gate.touch()
+    await later.rest()
+    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
 
 
 @check("run.survives-client")
@@ -221,11 +247,7 @@ async def survives(kit: Kit) -> None:
     stream = kit.execute(request)
     await stream.until_text("ready")
     stream.cancel()
-    later = kit.attach(request.run_id, hold=True)
-    await later.until_text("ready")
-    gate.touch()
-    await later.rest()
-    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
+    await _lives_on(kit, request, gate)
 
 
 @check("run.survives-deadline")
@@ -233,15 +255,13 @@ async def deadline(kit: Kit) -> None:
     """Set a deadline for the RPC that is over before the run."""
     gate = kit.path("gate")
     request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
-    stream = kit.execute(request, timeout=1.0)
+    stream = kit.execute(request, timeout=_DEADLINE_S)
     try:
         while await stream.read() is not None:
             pass
     except DragomanError as error:
         expect(error.code.name == "DEADLINE_EXCEEDED", f"the deadline ends the call with {error.code.name}")
-    gate.touch()
-    later = await kit.attach(request.run_id).rest()
-    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
+    await _lives_on(kit, request, gate)
 
 
 @check("run.concurrent")

@@ -1,0 +1,170 @@
+"""An adapter in this process whose agent performs the steps of the kit's scripted agent: quick, and conformant."""
+
+import asyncio
+import fcntl
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+from dragoman.conformance.script import VARIABLE, steps_of
+from dragoman.sdk import (
+    AdapterServer,
+    AgentSpec,
+    FailureError,
+    FailureInfo,
+    InProcessAdapter,
+    Line,
+    Terminal,
+    Turn,
+    capabilities,
+    log_event,
+)
+from dragoman.sdk._encoding.config import config_schema
+from dragoman.sdk.fields import JsonValue
+from dragoman.sdk.spec import common_properties
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+POLL_S = 0.01
+TYPE = "scripted"
+
+
+class ScriptedAdapter(InProcessAdapter):
+    """Performs steps."""
+
+    spec = AgentSpec(
+        type=TYPE,
+        label="Scripted",
+        version="1",
+        aliases=("scripted_local",),
+        configuration_doc="# scripted",
+        config_schema=config_schema(common_properties()),
+        capabilities=capabilities(
+            pb.FEATURE_PROMPT,
+            pb.FEATURE_WORKSPACE,
+            pb.FEATURE_AUTH_TOKEN,
+            pb.FEATURE_PERMISSION_REQUESTS,
+            permission_mode=pb.PERMISSION_MODE_STRICT,
+        ),
+    )
+
+    async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> api.Detection:
+        del env, config
+        return api.Detection(available=True, message="Always there.", auth=api.AUTH_STATE_NOT_NEEDED)
+
+    async def work(self, turn: Turn) -> None:
+        with ExitStack() as stack:
+            performer = Performer(turn, stack)
+            script = turn.env.get(VARIABLE, "")
+            for line in filter(None, script.split("\n")):
+                name, _, value = line.partition("=")
+                await performer.perform(name, value)
+        turn.report.terminal = Terminal(succeeded=True)
+
+
+class Performer:
+    """Performs the steps of one turn."""
+
+    def __init__(self, turn: Turn, stack: ExitStack) -> None:
+        self._turn = turn
+        self._stack = stack
+        self._items = 0
+        self._size = 0
+
+    async def perform(self, name: str, value: str) -> None:
+        match name:
+            case "wait":
+                while not Path(value).exists():  # noqa: ASYNC110 - another process makes it
+                    await asyncio.sleep(POLL_S)
+            case "hold":
+                self._hold(Path(value))
+            case "ask":
+                await self._ask()
+            case "hang":
+                await asyncio.Event().wait()
+            case "fail":
+                raise FailureError(FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, value, code="failed"))
+            case "flood":
+                for number in range(int(value)):
+                    self._say(f"{number:0100}")
+                    if number % 100 == 0:
+                        await asyncio.sleep(0)
+            case _:
+                self._at_once(name, value)
+
+    def _hold(self, path: Path) -> None:
+        file = self._stack.enter_context(path.open("w", encoding="utf-8"))
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+    def _at_once(self, name: str, value: str) -> None:
+        prompt, env = self._turn.job.prompt, self._turn.env
+        match name:
+            case "say":
+                self._say(value)
+            case "piece":
+                self._piece("pieces", value)
+            case "prompt":
+                data = prompt.encode()
+                self._say(f"bytes={len(data)} sha256={hashlib.sha256(data).hexdigest()}")
+            case "echo":
+                self._say(steps_of(prompt)[1][:200])
+            case "env":
+                self._say(env.get(value, ""))
+            case "split":
+                secret = env.get(value, "")
+                self._piece("secret", secret[:10])
+                self._piece("secret", secret[10:])
+            case "err":
+                self._emit(log_event("stderr", Line(value.encode(), 0, complete=True)))
+            case "line":
+                self._emit(log_event("stdout", Line(b"x" * int(value), 0, complete=True)))
+            case "raw":
+                self._emit(log_event("stdout", Line(bytes.fromhex(value).rstrip(b"\n"), 0, complete=True)))
+            case "touch":
+                Path(value).touch()
+            case "deaf" | "child":
+                pass  # there is no process
+            case _:
+                raise AssertionError(name)
+
+    def _say(self, text: str) -> None:
+        self._items += 1
+        if not self._exceeds(text):
+            self._emit(pb.AgentEvent(text=pb.Text(item_id=f"item-{self._items}", whole=text)))
+
+    def _exceeds(self, text: str) -> bool:
+        most = self._turn.job.settings.output_bytes
+        was_within = most is None or self._size <= most
+        self._size += len(text)
+        if most is None or self._size <= most:
+            return False
+        if was_within:
+            self._turn.run.notice(pb.SEVERITY_WARNING, "output_cut", "The output limit is reached.")
+        return True
+
+    def _piece(self, item: str, text: str) -> None:
+        self._emit(pb.AgentEvent(text=pb.Text(item_id=item, delta=text)))
+
+    def _emit(self, event: pb.AgentEvent) -> None:
+        self._turn.activity()
+        self._turn.run.emit(event)
+
+    async def _ask(self) -> None:
+        subject = pb.InputSubject(tool_name="write", tool_kind=pb.TOOL_KIND_EDIT)
+        request = pb.InputRequest(id="1", kind=pb.INPUT_KIND_PERMISSION, title="May I?", subject=subject)
+        request.options.add(id="yes", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE, label="Yes")
+        request.options.add(id="no", kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="No")
+        answer = await self._turn.ask(request)
+        self._say(f"answered {answer}")
+
+
+@asynccontextmanager
+async def serving(address: str, adapter: ScriptedAdapter | None = None) -> AsyncIterator[AdapterServer]:
+    """Serve the adapter."""
+    server = AdapterServer(adapter or ScriptedAdapter(), [address])
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0.1)

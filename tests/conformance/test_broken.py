@@ -1,0 +1,66 @@
+"""For each rule an adapter that breaks it and no other: the kit names exactly that rule."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
+
+from tests.conformance.breaks import BREAKS
+from tests.conformance.broken_process import PROCESS_BREAKS
+from tests.conformance.proxy import Break, proxied
+from tests.conformance.scripted import TYPE, serving
+
+pytestmark = pytest.mark.timeout(120)
+
+AT_ONCE = 16
+LARGE = {"request.large", "request.too-large", "prompt.large", "output.slow-reader"}
+"""Rules that take megabytes to examine; each is examined where it is the one that is broken."""
+
+
+def failed(report: Report) -> list[str]:
+    """Return the rules that failed, with the faults of the kit."""
+    wrong = {Verdict.FAILED, Verdict.ERROR}
+    return [f"{item.rule.id}: {item.message}" for item in report.outcomes if item.verdict in wrong]
+
+
+async def examine(broken: Break, folder: Path, rule_id: str) -> Report:
+    only = tuple(name for name in RULES if name not in LARGE or name == rule_id or not rule_id)
+    async with serving(f"unix:{folder / 'whole.sock'}") as server, proxied(server.addresses[0], broken) as address:
+        return await run_checks(Options(address=address, adapter=TYPE, agent="script", only=only, at_once=AT_ONCE))
+
+
+def test_each_rule_is_broken_by_an_adapter() -> None:
+    assert sorted([*BREAKS, *PROCESS_BREAKS]) == sorted(RULES)
+
+
+async def test_an_adapter_that_breaks_nothing_passes(tmp_path: Path) -> None:
+    report = await examine(Break(), tmp_path, "")
+    assert failed(report) == []
+    skipped = {item.rule.id for item in report.outcomes if item.verdict is Verdict.SKIPPED}
+    assert skipped == set(PROCESS_BREAKS)
+
+
+@pytest.mark.parametrize("rule_id", BREAKS)
+async def test_the_kit_names_exactly_the_broken_rule(rule_id: str, tmp_path: Path) -> None:
+    report = await examine(BREAKS[rule_id], tmp_path, rule_id)
+    names = [line.partition(":")[0] for line in failed(report)]
+    assert names == [rule_id], failed(report)
+
+
+@pytest.mark.parametrize("rule_id", PROCESS_BREAKS)
+async def test_the_kit_names_exactly_the_broken_rule_of_processes(
+    rule_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BREAK", rule_id)
+    command = (sys.executable, "-m", "tests.conformance.broken_process")
+    report = await run_checks(Options(command=command, agent="script", only=("process.",)))
+    names = [line.partition(":")[0] for line in failed(report)]
+    assert names == [rule_id], failed(report)
+
+
+async def test_a_process_that_breaks_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (sys.executable, "-m", "tests.conformance.broken_process")
+    report = await run_checks(Options(command=command, agent="script", only=("process.",)))
+    assert failed(report) == []
+    assert report.count(Verdict.PASSED) == len(PROCESS_BREAKS)
