@@ -40,11 +40,18 @@ async def unknown_run(kit: Kit) -> None:
 
 @check("respond.unknown-request")
 async def unknown_request(kit: Kit) -> None:
-    """Answer what was not asked."""
-    request = kit.request("say=hello", model="MOCK_TEXT")
-    await kit.run(request)
+    """Answer what was not asked, while the run lives and after its end."""
+    gate = kit.path("gate")
+    request = kit.request("say=ready", f"wait={gate}")
+    stream = kit.execute(request)
+    await stream.until_text("ready")
     respond = api.RespondRequest(run_id=request.run_id, request_id="no-such-request", adapter=kit.adapter)
-    expect_reason(await refusal(kit.call("Respond", respond)), Reason.REQUEST_NOT_FOUND)
+    live = await refusal(kit.call("Respond", respond))
+    gate.touch()
+    await stream.rest()
+    ended = await refusal(kit.call("Respond", respond))
+    expect_reason(live, Reason.REQUEST_NOT_FOUND)
+    expect_reason(ended, Reason.REQUEST_NOT_FOUND, Reason.RUN_FINISHED)
 
 
 @check("respond.recorded")

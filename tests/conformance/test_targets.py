@@ -1,0 +1,79 @@
+"""The project's own adapters and its router conform, as far as a deterministic agent can be offered here."""
+
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from dragoman.conformance import Options, Report, Verdict, run_checks
+from dragoman.testkit import ModelServer
+
+from tests.agents.http_agent import serving as http_agent
+
+pytestmark = pytest.mark.timeout(120)
+
+DRAGOMAN = (sys.executable, "-m", "dragoman.cli.main")
+PLAIN = '{"command": "{script}", "args": ["--format", "text"]}'
+MODEL_API = {
+    "ANTHROPIC_BASE_URL": "{model_url}",
+    "ANTHROPIC_API_KEY": "not-a-real-key",
+    "XDG_STATE_HOME": "{folder}",
+}
+RUN_BY_OTHERS = {"process", "http", "model_api"}
+AGENTS = sorted({point.name for point in entry_points(group="dragoman.adapters")} - RUN_BY_OTHERS)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        (tmp_path / name).mkdir(mode=0o700)
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+def adapter(name: str) -> tuple[str, ...]:
+    return (*DRAGOMAN, "adapter", "serve", name)
+
+
+def check(report: Report, at_least: int) -> set[str]:
+    """Require that nothing failed and that enough was examined; return the reasons of the skips."""
+    wrong = {Verdict.FAILED, Verdict.ERROR}
+    assert [f"{item.rule.id}: {item.message}" for item in report.outcomes if item.verdict in wrong] == []
+    assert report.count(Verdict.PASSED) >= at_least
+    return {item.message for item in report.outcomes if item.verdict is Verdict.SKIPPED}
+
+
+async def test_process_with_plain_text() -> None:
+    check(await run_checks(Options(command=adapter("process"), config=PLAIN)), 105)
+
+
+async def test_a_router_in_front_of_process() -> None:
+    serve = (*DRAGOMAN, "serve", "--no-detect", "--listen", "{listen}")
+    report = await run_checks(Options(command=serve, adapter="process", config=PLAIN))
+    assert report.is_router
+    reasons = check(report, 102)
+    assert reasons == {
+        "FEATURE_PERMISSION_REQUESTS is not declared",
+        "a router hands live runs to its successor",
+        "a router honours these fields",
+        "the adapter has no alias",
+        "the instance behind a router may change",
+    }
+
+
+async def test_model_api() -> None:
+    report = await run_checks(
+        Options(command=adapter("model_api"), config='{"provider": "anthropic"}', env=MODEL_API)
+    )
+    check(report, 79)
+
+
+async def test_http() -> None:
+    async with ModelServer() as model, http_agent(model.url) as (_agent, url):
+        config = f'{{"url": "{url}/run", "mode": "stream", "allowedNetworks": ["127.0.0.0/8"]}}'
+        check(await run_checks(Options(command=adapter("http"), config=config, agent="model")), 60)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+async def test_an_adapter_without_its_agent(name: str) -> None:
+    reasons = check(await run_checks(Options(command=adapter(name))), 33)
+    assert any("no scripted agent is configured" in reason for reason in reasons)
