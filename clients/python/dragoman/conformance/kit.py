@@ -101,38 +101,9 @@ class Kit:
         declared = {item.feature for item in self.described.capabilities.items}
         return declared >= set(features)
 
-    def need(self, feature: pb.Feature.ValueType) -> None:
-        """Require a feature.
-
-        Raises:
-            Skip: the adapter does not declare it.
-        """
-        if not self.has(feature):
-            raise Skip(f"{pb.Feature.Name(feature)} is not declared")
-
     def does(self, duty: api.Duty.ValueType) -> bool:
         """Return whether a duty is done for the runs of the kit: by a router, or by an adapter that declares it."""
         return self.is_router or duty in self.described.duties
-
-    def need_duty(self, duty: api.Duty.ValueType) -> None:
-        """Require a duty of which no request shows that it is not done.
-
-        Raises:
-            Skip: the adapter does not declare it.
-        """
-        if not self.does(duty):
-            raise Skip(f"{api.Duty.Name(duty)} is not declared: a router does it")
-
-    async def is_refused(self, duty: api.Duty.ValueType, request: api.ExecuteRequest, field_path: str) -> bool:
-        """Return False if a duty is done; else require that the field that needs it is refused, and return True.
-
-        Raises:
-            Violation: the duty is not declared, and the field is not refused.
-        """
-        if self.does(duty):
-            return False
-        expect_reason(await self.rejected(request), Reason.NOT_SUPPORTED, field_path=field_path)
-        return True
 
     def path(self, name: str) -> Path:
         """Return a path for a file, different in each call."""
@@ -236,6 +207,38 @@ class Kit:
         stream.cancel()
         kind = first.WhichOneof("body") if first else "the end of the stream"
         raise Violation(f"the request was accepted: {kind} followed")
+
+
+def need(kit: Kit, feature: pb.Feature.ValueType) -> None:
+    """Require a feature.
+
+    Raises:
+        Skip: the adapter does not declare it.
+    """
+    if not kit.has(feature):
+        raise Skip(f"{pb.Feature.Name(feature)} is not declared")
+
+
+def need_duty(kit: Kit, duty: api.Duty.ValueType) -> None:
+    """Require a duty of which no request shows that it is not done.
+
+    Raises:
+        Skip: the adapter does not declare it.
+    """
+    if not kit.does(duty):
+        raise Skip(f"{api.Duty.Name(duty)} is not declared: a router does it")
+
+
+async def is_duty_refused(kit: Kit, duty: api.Duty.ValueType, request: api.ExecuteRequest, field_path: str) -> bool:
+    """Return False if a duty is done; else require that the field that needs it is refused, and return True.
+
+    Raises:
+        Violation: the duty is not declared, and the field is not refused.
+    """
+    if kit.does(duty):
+        return False
+    expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=field_path)
+    return True
 
 
 def seconds(value: float) -> duration_pb2.Duration:

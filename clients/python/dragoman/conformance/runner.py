@@ -28,7 +28,7 @@ from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2, router_pb2_grpc
 
 CHECK_S = 20.0
-"""How long one check may take, in seconds, before the target counts as hanging."""
+"""How long one check may take, in seconds, before the target counts as hanging; also a single call at the start."""
 AT_ONCE = 6
 """How many checks run at the same time."""
 
@@ -70,6 +70,7 @@ class Options:
         only: IDs of rules, or their beginnings; empty for all.
         expected_failures: IDs of rules that the target is known to violate.
         at_once: how many checks run at the same time.
+        check_s: how long one check may take, in seconds; real agents may start slowly.
     """
 
     address: str = ""
@@ -81,6 +82,7 @@ class Options:
     only: tuple[str, ...] = ()
     expected_failures: frozenset[str] = frozenset()
     at_once: int = AT_ONCE
+    check_s: float = CHECK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ async def _judge(kit: Kit, options: Options, on_outcome: Callable[[Outcome], obj
 
     async def examine(rule: Rule) -> None:
         async with gate:
-            note(await _examined(rule, kit))
+            note(await _examined(rule, kit, options.check_s))
 
     later = [rule for rule in rules if _is_due(rule, kit) and rule.id not in CHECKS]
     for rule in rules:
@@ -245,11 +247,11 @@ def _is_due(rule: Rule, kit: Kit) -> bool:
     return rule.revision <= max(kit.described.revision, 1)
 
 
-async def _examined(rule: Rule, kit: Kit) -> Outcome:
+async def _examined(rule: Rule, kit: Kit, limit_s: float) -> Outcome:
     began = time.monotonic()
     verdict, message = Verdict.PASSED, ""
     try:
-        async with asyncio.timeout(CHECK_S):
+        async with asyncio.timeout(limit_s):
             await CHECKS[rule.id](kit)
     except Violation as violation:
         verdict, message = Verdict.FAILED, str(violation)
@@ -258,7 +260,7 @@ async def _examined(rule: Rule, kit: Kit) -> Outcome:
     except DragomanError as error:
         verdict, message = Verdict.FAILED, f"a call that must succeed failed: {shown(error)}"
     except TimeoutError:
-        verdict, message = Verdict.FAILED, f"the target hangs: the check did not end within {CHECK_S:g} s"
+        verdict, message = Verdict.FAILED, f"the target hangs: the check did not end within {limit_s:g} s"
     except Exception as error:  # noqa: BLE001 - a bug of one check must not hide what the others find
         verdict, message = Verdict.ERROR, f"the kit failed: {type(error).__name__}: {error}"
     return Outcome(rule, verdict, message, time.monotonic() - began)

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import click
 from dragoman.cli.command_error import CommandError
-from dragoman.cli.commands._options import option, text, with_options
+from dragoman.cli.commands._options import Seconds, option, text, with_options
 from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
@@ -26,6 +26,7 @@ from dragoman.conformance import (
 )
 from dragoman.conformance.kit import AgentKind
 from dragoman.conformance.reports import as_html, as_json, as_junit
+from dragoman.conformance.runner import CHECK_S
 
 _EXIT_KIT = 3
 _STYLES = {
@@ -68,6 +69,17 @@ class TargetOptions:
         ),
     ]
     only: Annotated[tuple[str, ...], option("--only", "Only this rule, or those that begin so. Repeatable.", "ID")]
+    check_s: Annotated[
+        float,
+        option(
+            "--check-timeout",
+            "How long one check may take; more for agents that start slowly.",
+            "SECONDS",
+            type=Seconds(),
+            default=CHECK_S,
+            show_default=True,
+        ),
+    ]
     expected: Annotated[
         Path | None,
         option(
@@ -93,6 +105,7 @@ class TargetOptions:
             env=dict(_variable(item) for item in self.env),
             agent=cast("AgentKind | None", self.agent),
             only=self.only,
+            check_s=self.check_s,
             expected_failures=read_expected_failures(self.expected) if self.expected else frozenset(),
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, refusal
+from dragoman.conformance.kit import Kit, expect_reason, need, refusal
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -163,7 +163,7 @@ async def detect(kit: Kit) -> None:
 @check("test.invalid-is-data")
 async def test_environment(kit: Kit) -> None:
     """Test an environment whose directory does not exist."""
-    kit.need(pb.FEATURE_WORKSPACE)
+    need(kit, pb.FEATURE_WORKSPACE)
     request = api.TestEnvironmentRequest(adapter=kit.adapter, mode=api.TEST_MODE_QUICK)
     request.workspace.cwd = str(kit.setup.folder / "no-such-directory")
     request.config.update(kit.setup.config)

@@ -1,7 +1,7 @@
 """Input requests and Respond."""
 
 from dragoman.conformance.check import Skip, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, refusal, seconds
+from dragoman.conformance.kit import Kit, expect_reason, need, need_duty, refusal, seconds
 from dragoman.conformance.streams import Stream, is_kind
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -11,7 +11,7 @@ _MODEL = "MOCK_WRITE"
 
 
 async def _asking(kit: Kit, timeout_s: float = 0) -> tuple[api.ExecuteRequest, Stream, pb.InputRequest]:
-    kit.need(pb.FEATURE_PERMISSION_REQUESTS)
+    need(kit, pb.FEATURE_PERMISSION_REQUESTS)
     request = kit.request("ask=conformance", model=_MODEL)
     request.permissions.interactive = True
     if timeout_s:
@@ -105,7 +105,7 @@ async def invalid(kit: Kit) -> None:
 @check("respond.expired")
 async def expired(kit: Kit) -> None:
     """Let a request expire, and answer it then."""
-    kit.need_duty(api.DUTY_UNATTENDED)
+    need_duty(kit, api.DUTY_UNATTENDED)
     request, stream, asked = await _asking(kit, timeout_s=0.2)
     await stream.rest()
     found = [event.input_resolved for event in stream.events if event.input_resolved.id == asked.id]
@@ -127,8 +127,8 @@ async def after_end(kit: Kit) -> None:
 @check("permissions.unattended")
 async def unattended(kit: Kit) -> None:
     """Run an agent that asks, without anyone who answers."""
-    kit.need_duty(api.DUTY_UNATTENDED)
-    kit.need(pb.FEATURE_PERMISSION_REQUESTS)
+    need_duty(kit, api.DUTY_UNATTENDED)
+    need(kit, pb.FEATURE_PERMISSION_REQUESTS)
     stream = await kit.run(kit.request("ask=conformance", model=_MODEL))
     open_requests = [asked.id for asked in stream.of("input_request")]
     resolved = {item.id: item.resolution for item in stream.of("input_resolved")}

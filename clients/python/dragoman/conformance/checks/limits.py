@@ -3,7 +3,7 @@
 import asyncio
 
 from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import Kit, seconds
+from dragoman.conformance.kit import Kit, is_duty_refused, need_duty, seconds
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -13,7 +13,7 @@ _PATIENCE_S = 6.0
 
 async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:
     getattr(request.limits, limit).CopyFrom(seconds(_LIMIT_S))
-    if await kit.is_refused(api.DUTY_LIMITS, request, f"limits.{limit}"):
+    if await is_duty_refused(kit, api.DUTY_LIMITS, request, f"limits.{limit}"):
         return
     stream = kit.execute(request)
     try:
@@ -46,7 +46,7 @@ async def idle(kit: Kit) -> None:
 @check("limits.start-up")
 async def start_up(kit: Kit) -> None:
     """Let an agent be silent from its start."""
-    request = kit.request("hang", model="MOCK_STALL")
+    request = kit.request("hang")
     await _timed_out(kit, "start_up", request, pb.FAILURE_KIND_START_TIMEOUT)
 
 
@@ -55,7 +55,7 @@ async def output(kit: Kit) -> None:
     """Let an agent print more than its limit."""
     request = kit.request("flood=200")
     request.limits.output_bytes = 2000
-    if await kit.is_refused(api.DUTY_LIMITS, request, "limits.output_bytes"):
+    if await is_duty_refused(kit, api.DUTY_LIMITS, request, "limits.output_bytes"):
         return
     stream = await kit.run(request)
     size = len(stream.text)
@@ -67,7 +67,7 @@ async def output(kit: Kit) -> None:
 @check("limits.shown")
 async def shown(kit: Kit) -> None:
     """Look for the limits in effect in `started`."""
-    kit.need_duty(api.DUTY_LIMITS)
+    need_duty(kit, api.DUTY_LIMITS)
     request = kit.request("say=hello", model="MOCK_TEXT")
     request.limits.wall.seconds = 60
     stream = await kit.run(request)

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 
 from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import SECRET_VARIABLE, Kit
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need, need_duty
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -71,7 +71,7 @@ async def slow_reader(kit: Kit) -> None:
 @check("prompt.large")
 async def large_prompt(kit: Kit) -> None:
     """Send a prompt of 1 MB."""
-    kit.need(pb.FEATURE_PROMPT)
+    need(kit, pb.FEATURE_PROMPT)
     request = kit.request("prompt", prompt="p" * 1_000_000)
     data = request.prompt.encode()
     stream = await kit.run(request)
@@ -111,7 +111,7 @@ async def split(kit: Kit) -> None:
 
 
 async def _no_secret(kit: Kit, step: str) -> None:
-    kit.need_duty(api.DUTY_REDACTION)
+    need_duty(kit, api.DUTY_REDACTION)
     request = kit.request("say=before", f"{step}={SECRET_VARIABLE}", "say=after")
     request.env[SECRET_VARIABLE] = _SECRET
     stream = await kit.run(request)
@@ -135,8 +135,8 @@ async def in_started(kit: Kit) -> None:
 @check("secrets.auth-token")
 async def auth_token(kit: Kit) -> None:
     """Send a token for the caller's API."""
-    kit.need(pb.FEATURE_AUTH_TOKEN)
-    kit.need_duty(api.DUTY_REDACTION)
+    need(kit, pb.FEATURE_AUTH_TOKEN)
+    need_duty(kit, api.DUTY_REDACTION)
     request = kit.request("env=DRAGOMAN_API_KEY", "say=after")
     request.auth_token = _SECRET
     stream = await kit.run(request)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason
+from dragoman.conformance.kit import Kit, expect_reason, is_duty_refused, need, need_duty
 from dragoman.conformance.streams import shown
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -35,7 +35,7 @@ async def cwd_missing(kit: Kit) -> None:
 
 
 async def _cwd(kit: Kit, cwd: str) -> None:
-    kit.need(pb.FEATURE_WORKSPACE)
+    need(kit, pb.FEATURE_WORKSPACE)
     request = kit.request()
     request.workspace.cwd = cwd
     expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, field_path="workspace.cwd")
@@ -111,7 +111,7 @@ async def unknown_feature(kit: Kit) -> None:
     """Require a feature of a later revision."""
     request = kit.request()
     request.required_capabilities.append(9999)  # type: ignore[arg-type] # a number of a later revision
-    if await kit.is_refused(api.DUTY_REFUSALS, request, "required_capabilities"):
+    if await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
         return
     expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
 
@@ -124,7 +124,7 @@ async def capability_missing(kit: Kit) -> None:
         raise Skip("the adapter declares every feature")
     request = kit.request()
     request.required_capabilities.append(missing[0])
-    if await kit.is_refused(api.DUTY_REFUSALS, request, "required_capabilities"):
+    if await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
         return
     expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
 
@@ -134,7 +134,7 @@ async def capability_declared(kit: Kit) -> None:
     """Require every feature that is declared."""
     request = kit.request("say=hello", model="MOCK_TEXT")
     request.required_capabilities.extend(item.feature for item in kit.described.capabilities.items)
-    if await kit.is_refused(api.DUTY_REFUSALS, request, "required_capabilities"):
+    if await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
         return
     stream = kit.execute(request)
     try:
@@ -171,7 +171,7 @@ def _unsupported(
     async def examine(kit: Kit) -> None:
         if kit.has(feature):
             raise Skip(f"{pb.Feature.Name(feature)} is declared")
-        kit.need_duty(api.DUTY_REFUSALS)
+        need_duty(kit, api.DUTY_REFUSALS)
         request = kit.request()
         change(request)
         expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=field)
@@ -239,12 +239,12 @@ async def relay(kit: Kit) -> None:
 @check("request.template")
 async def template(kit: Kit) -> None:
     """Send a template, and read what the agent gets."""
-    kit.need(pb.FEATURE_PROMPT)
+    need(kit, pb.FEATURE_PROMPT)
     request = kit.request("echo")
     text = request.prompt.replace("Hello.", "run={{runId}} name={{agent.name}}")
     request.prompt_template = text
     request.agent.name = "Conformance"
-    if await kit.is_refused(api.DUTY_TEMPLATES, request, "prompt_template"):
+    if await is_duty_refused(kit, api.DUTY_TEMPLATES, request, "prompt_template"):
         return
     stream = await kit.run(request)
     due = f"run={request.run_id} name=Conformance"
