@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from dragoman.protocol.errors import Reason
 from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from dragoman.protocol.order import OrderChecker
+from dragoman.protocol.server import Context
 from dragoman.protocol.wire import join, unroll
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.run_record import RunRecord
@@ -247,3 +249,33 @@ async def test_a_large_batch_lets_others_in_between() -> None:
     await intake.take(message)
     beside.cancel()
     assert turns > 2
+
+
+class Reneging(Sidecar):
+    """An adapter that declares batches and rejects whoever requests them."""
+
+    async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802
+        description = await super().Describe(request, context)
+        description.batching = True
+        return description
+
+
+async def test_an_adapter_that_rejects_what_it_declares_is_quoted(folder: Path) -> None:
+    async with beside(folder, Reneging(batching=False)) as (caller, sidecar):
+        error = await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").error()
+        assert error.reason is Reason.NOT_SUPPORTED
+        assert error.message == "batching: this adapter is of an earlier day"
+        sidecar.batching = True  # the ID is free again
+        assert kinds(await caller.execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()) == ["started", "result"]
+
+
+async def test_an_adapter_that_rejects_to_go_on_with_batches_loses_the_run(folder: Path) -> None:
+    async with beside(folder) as (caller, sidecar):
+        stream = caller.execute("fake", "a", {"gate": "g"}, {"fail": "UNAVAILABLE"}, run_id="r")
+        await stream.until("text")
+        sidecar.batching = False  # from now on it rejects them
+        sidecar.open("g")
+        result = (await stream.rest())[-1].result
+        assert result.outcome == event_pb2.OUTCOME_LOST
+        assert "rejected Attach (INVALID_ARGUMENT)" in result.failure.message
+        assert result.failure.message.count("UNAVAILABLE") == 1, "the first cause is told too"
