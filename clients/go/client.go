@@ -107,7 +107,7 @@ func New(address string, opts ...Option) (*Client, error) {
 // tokenFor returns the token that calls to a place carry.
 func tokenFor(where place, o options) (string, error) {
 	if where.isTCP && o.hasToken {
-		return o.token, nil // given on purpose, whoever is there
+		return o.token, nil // the caller chose to send it there
 	}
 	if where.isLocal {
 		if err := where.check(); err != nil {

@@ -358,3 +358,18 @@ func TestReconnectingIsGivenUp(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestTheEndOfTheContextWhileReconnectingIsItsStatus(t *testing.T) {
+	unavailable := dragoman.Errorf(dragoman.AdapterUnavailable, "gone")
+	unavailable.RetryAfter = deadline
+	client, _ := serve(t, call{events: []*pb.AgentEvent{text(1)}, err: unavailable})
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	run, err := client.Execute(ctx, &pb.ExecuteRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = run.Wait(); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("%v, want the status DeadlineExceeded", err)
+	}
+}

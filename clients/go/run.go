@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pb "dragoman/clients/go/dragomanv1"
@@ -256,7 +257,7 @@ func (r *Run) failed(cause error) error {
 	case <-timer.C:
 		return nil
 	case <-r.ctx.Done():
-		return FromError(context.Cause(r.ctx))
+		return FromError(status.FromContextError(r.ctx.Err()).Err())
 	}
 }
 

@@ -11,7 +11,7 @@ from tests.conformance.broken_process import PROCESS_BREAKS
 from tests.conformance.proxy import Break, proxied
 from tests.conformance.scripted import TYPE, serving
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
 
 AT_ONCE = 16
 LARGE = {"request.large", "request.too-large", "prompt.large", "output.slow-reader"}

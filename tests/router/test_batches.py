@@ -252,7 +252,7 @@ async def test_a_large_batch_lets_others_in_between() -> None:
 
 
 class Reneging(Sidecar):
-    """An adapter that declares batches and rejects whoever requests them."""
+    """An adapter that declares batches and rejects each call that requests them."""
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802
         description = await super().Describe(request, context)

@@ -164,6 +164,26 @@ class Kit:
         """
         return await self.execute(request).rest()
 
+    async def run_in_time(self, request: api.ExecuteRequest, limit_s: float, fault: str) -> Stream:
+        """Run to the end, which must come soon; a run that goes on is cancelled.
+
+        Args:
+            request: the request.
+            limit_s: the time limit, in seconds.
+            fault: what is wrong if the run goes on.
+
+        Raises:
+            Violation: it goes on, or the stream did not end with status OK.
+        """
+        stream = self.execute(request)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await stream.rest()
+        except TimeoutError:
+            stream.cancel()
+            await self.cancel(request.run_id, grace_s=0)
+            raise Violation(f"{fault} ({limit_s:g} s)") from None
+
     async def call(self, rpc: str, request: Any) -> Any:
         """Return the answer of a unary RPC.
 
@@ -226,7 +246,7 @@ def need_duty(kit: Kit, duty: api.Duty.ValueType) -> None:
         Skip: the adapter does not declare it.
     """
     if not kit.does(duty):
-        raise Skip(f"{api.Duty.Name(duty)} is not declared: a router does it")
+        raise Skip(f"{api.Duty.Name(duty)} is not declared")
 
 
 async def is_duty_refused(kit: Kit, duty: api.Duty.ValueType, request: api.ExecuteRequest, field_path: str) -> bool:

@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
 import click
 from dragoman.cli.command_error import CommandError
@@ -13,6 +13,7 @@ from dragoman.cli.commands._options import Seconds, option, text, with_options
 from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
+from dragoman.cli.display.text import one_line
 from dragoman.cli.errors import ErrorReport
 from dragoman.conformance import (
     RULES,
@@ -29,6 +30,7 @@ from dragoman.conformance.reports import as_html, as_json, as_junit
 from dragoman.conformance.runner import CHECK_S
 
 _EXIT_KIT = 3
+_LONGEST_MESSAGE = 1000
 _STYLES = {
     Verdict.PASSED: Style.ASSISTANT,
     Verdict.FAILED: Style.ERROR,
@@ -160,7 +162,8 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     if not target:
         raise click.UsageError("give the address of a server, or -- and the command of an adapter")
     try:
-        report = asyncio.run(run_checks(options.options(target), on_outcome=_Progress()))
+        with _Progress() as progress:
+            report = asyncio.run(run_checks(options.options(target), on_outcome=progress.show))
     except LaunchError as error:
         raise CommandError(ErrorReport(str(error), exit_code=_EXIT_KIT)) from error
     except ValueError as error:
@@ -182,11 +185,20 @@ class _Progress:
     def __init__(self) -> None:
         self._count = 0
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._write("")
+
+    def show(self, outcome: Outcome) -> None:
+        """Show the rule that was examined last."""
         self._count += 1
+        self._write(f"{self._count} {outcome.rule.id}")
+
+    def _write(self, line: str) -> None:
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{self._count} {outcome.rule.id}")
-            sys.stderr.write("\r\x1b[K" if self._count == len(RULES) else "")
+            sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
 
 
@@ -200,7 +212,7 @@ def _print(report: Report, *, is_verbose: bool) -> None:
     counts = ", ".join(f"{report.count(verdict)} {verdict.value}" for verdict in Verdict if report.count(verdict))
     name = f"{'router, ' if report.is_router else ''}{described.adapter} {described.version}".strip()
     summary = f"{name}, revision {described.revision}: {counts} in {report.duration_s:.1f} s"
-    print_lines([[Segment(summary, Style.STRONG)]])
+    print_lines([[Segment(one_line(summary, _LONGEST_MESSAGE), Style.STRONG)]])
 
 
 def _lines(outcome: Outcome) -> list[list[Segment]]:
@@ -210,13 +222,9 @@ def _lines(outcome: Outcome) -> list[list[Segment]]:
     if outcome.verdict is Verdict.PASSED:
         return [[*head, Segment(f"  {rule.text}")]]
     if outcome.verdict is Verdict.SKIPPED:
-        return [[*head, Segment(f"  {_shown(outcome.message)}", Style.FAINT)]]
+        return [[*head, Segment(f"  {one_line(outcome.message, _LONGEST_MESSAGE)}", Style.FAINT)]]
     return [
         [*head, Segment(f"  {rule.level}  {rule.text}")],
-        [Segment(f"{'':10}{_shown(outcome.message)}")],
+        [Segment(f"{'':10}{one_line(outcome.message, _LONGEST_MESSAGE)}")],
         [Segment(f"{'':10}{rule.place}", Style.FAINT)],
     ]
-
-
-def _shown(message: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in message)

@@ -1,8 +1,6 @@
 """Limits of a run."""
 
-import asyncio
-
-from dragoman.conformance.check import Violation, check, expect
+from dragoman.conformance.check import check, expect
 from dragoman.conformance.kit import Kit, is_duty_refused, need_duty, seconds
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -15,14 +13,7 @@ async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb
     getattr(request.limits, limit).CopyFrom(seconds(_LIMIT_S))
     if await is_duty_refused(kit, api.DUTY_LIMITS, request, f"limits.{limit}"):
         return
-    stream = kit.execute(request)
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            await stream.rest()
-    except TimeoutError:
-        stream.cancel()
-        await kit.cancel(request.run_id, grace_s=0)
-        raise Violation(f"a limit of {_LIMIT_S:g} s did not end the run within {_PATIENCE_S:g} s") from None
+    stream = await kit.run_in_time(request, _PATIENCE_S, f"a limit of {_LIMIT_S:g} s did not end the run")
     result = stream.result
     found = pb.FailureKind.Name(result.failure.kind)
     expect(result.outcome == pb.OUTCOME_TIMED_OUT, f"{pb.Outcome.Name(result.outcome)} instead of TIMED_OUT")

@@ -1,9 +1,8 @@
 """The agent's output and environment: sizes, encodings, floods, secrets."""
 
-import asyncio
 import hashlib
 
-from dragoman.conformance.check import Violation, check, expect
+from dragoman.conformance.check import check, expect
 from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need, need_duty
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -46,14 +45,7 @@ async def stderr(kit: Kit) -> None:
 async def background_child(kit: Kit) -> None:
     """Leave a child that holds standard output, and end."""
     request = kit.request("say=hello", "child")
-    stream = kit.execute(request)
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            await stream.rest()
-    except TimeoutError:
-        stream.cancel()
-        await kit.cancel(request.run_id, grace_s=0)
-        raise Violation(f"a child that holds standard output keeps the run alive ({_PATIENCE_S:g} s)") from None
+    await kit.run_in_time(request, _PATIENCE_S, "a child that holds standard output keeps the run alive")
 
 
 @check("output.slow-reader")
