@@ -1673,7 +1673,7 @@ const (
 	Feature_FEATURE_FILE_CHANGES Feature = 20
 	// Plans are reported.
 	Feature_FEATURE_PLAN Feature = 21
-	// Events of nested agents can be told apart by Lineage.
+	// Lineage distinguishes the events of nested agents.
 	Feature_FEATURE_SUBAGENTS Feature = 22
 	// The agent receives a token for the caller's API.
 	Feature_FEATURE_AUTH_TOKEN Feature = 23

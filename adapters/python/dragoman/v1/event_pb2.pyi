@@ -977,7 +977,7 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     FEATURE_PLAN: _Feature.ValueType  # 21
     """Plans are reported."""
     FEATURE_SUBAGENTS: _Feature.ValueType  # 22
-    """Events of nested agents can be told apart by Lineage."""
+    """Lineage distinguishes the events of nested agents."""
     FEATURE_AUTH_TOKEN: _Feature.ValueType  # 23
     """The agent receives a token for the caller's API."""
     FEATURE_MAX_TURNS: _Feature.ValueType  # 24
@@ -1037,7 +1037,7 @@ FEATURE_FILE_CHANGES: Feature.ValueType  # 20
 FEATURE_PLAN: Feature.ValueType  # 21
 """Plans are reported."""
 FEATURE_SUBAGENTS: Feature.ValueType  # 22
-"""Events of nested agents can be told apart by Lineage."""
+"""Lineage distinguishes the events of nested agents."""
 FEATURE_AUTH_TOKEN: Feature.ValueType  # 23
 """The agent receives a token for the caller's API."""
 FEATURE_MAX_TURNS: Feature.ValueType  # 24
