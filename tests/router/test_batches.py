@@ -278,4 +278,4 @@ async def test_an_adapter_that_rejects_to_go_on_with_batches_loses_the_run(folde
         result = (await stream.rest())[-1].result
         assert result.outcome == event_pb2.OUTCOME_LOST
         assert "rejected Attach (INVALID_ARGUMENT)" in result.failure.message
-        assert result.failure.message.count("UNAVAILABLE") == 1, "the first cause is told too"
+        assert result.failure.message.count("UNAVAILABLE") == 1, "the first cause is reported too"

@@ -164,26 +164,6 @@ class Kit:
         """
         return await self.execute(request).rest()
 
-    async def run_in_time(self, request: api.ExecuteRequest, limit_s: float, fault: str) -> Stream:
-        """Run to the end, which must come soon; a run that goes on is cancelled.
-
-        Args:
-            request: the request.
-            limit_s: the time limit, in seconds.
-            fault: what is wrong if the run goes on.
-
-        Raises:
-            Violation: it goes on, or the stream did not end with status OK.
-        """
-        stream = self.execute(request)
-        try:
-            async with asyncio.timeout(limit_s):
-                return await stream.rest()
-        except TimeoutError:
-            stream.cancel()
-            await self.cancel(request.run_id, grace_s=0)
-            raise Violation(f"{fault} ({limit_s:g} s)") from None
-
     async def call(self, rpc: str, request: Any) -> Any:
         """Return the answer of a unary RPC.
 
@@ -227,6 +207,28 @@ class Kit:
         stream.cancel()
         kind = first.WhichOneof("body") if first else "the end of the stream"
         raise Violation(f"the request was accepted: {kind} followed")
+
+
+async def run_in_time(kit: Kit, request: api.ExecuteRequest, limit_s: float, fault: str) -> Stream:
+    """Run to the end, which must come soon; a run that goes on is cancelled.
+
+    Args:
+        kit: the kit.
+        request: the request.
+        limit_s: the time limit, in seconds.
+        fault: what is wrong if the run goes on.
+
+    Raises:
+        Violation: it goes on, or the stream did not end with status OK.
+    """
+    stream = kit.execute(request)
+    try:
+        async with asyncio.timeout(limit_s):
+            return await stream.rest()
+    except TimeoutError:
+        stream.cancel()
+        await kit.cancel(request.run_id, grace_s=0)
+        raise Violation(f"{fault} ({limit_s:g} s)") from None
 
 
 def need(kit: Kit, feature: pb.Feature.ValueType) -> None:

@@ -1,7 +1,7 @@
 """Limits of a run."""
 
 from dragoman.conformance.check import check, expect
-from dragoman.conformance.kit import Kit, is_duty_refused, need_duty, seconds
+from dragoman.conformance.kit import Kit, is_duty_refused, need_duty, run_in_time, seconds
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -13,7 +13,7 @@ async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb
     getattr(request.limits, limit).CopyFrom(seconds(_LIMIT_S))
     if await is_duty_refused(kit, api.DUTY_LIMITS, request, f"limits.{limit}"):
         return
-    stream = await kit.run_in_time(request, _PATIENCE_S, f"a limit of {_LIMIT_S:g} s did not end the run")
+    stream = await run_in_time(kit, request, _PATIENCE_S, f"a limit of {_LIMIT_S:g} s did not end the run")
     result = stream.result
     found = pb.FailureKind.Name(result.failure.kind)
     expect(result.outcome == pb.OUTCOME_TIMED_OUT, f"{pb.Outcome.Name(result.outcome)} instead of TIMED_OUT")

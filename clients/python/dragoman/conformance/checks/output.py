@@ -3,7 +3,7 @@
 import hashlib
 
 from dragoman.conformance.check import check, expect
-from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need, need_duty
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need, need_duty, run_in_time
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -45,7 +45,7 @@ async def stderr(kit: Kit) -> None:
 async def background_child(kit: Kit) -> None:
     """Leave a child that holds standard output, and end."""
     request = kit.request("say=hello", "child")
-    await kit.run_in_time(request, _PATIENCE_S, "a child that holds standard output keeps the run alive")
+    await run_in_time(kit, request, _PATIENCE_S, "a child that holds standard output keeps the run alive")
 
 
 @check("output.slow-reader")
