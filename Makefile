@@ -50,7 +50,7 @@ test-go: $(VENV)/.dev ## the Go modules: stubs as generated, formatted, vetted, 
 	@go=$$(scripts/install-go); export PATH="$$(dirname "$$go"):$$PATH"; set -x; rm -rf build/go-stubs; \
 	$(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output build/go-stubs; \
 	diff -r build/go-stubs/dragomanv1 clients/go/dragomanv1; \
-	for module in $(GO_MODULES); do (cd $$module; test -z "$$(gofmt -l . | tee /dev/stderr)"; \
+	for module in $(GO_MODULES); do (cd $$module; unformatted=$$(gofmt -l .); test -z "$$unformatted"; \
 	  go vet ./...; go test $(GO_TEST_FLAGS) ./...); done
 
 lint: $(VENV)/.dev ## style, types, and the contract
