@@ -228,10 +228,6 @@ LARGE_CLASSES = {
     "dragoman.client._client.Client",
     "dragoman.guard.guard.Guard",
     "dragoman.sdk._process.child.Child",
-    # The router's, which are being rebuilt.
-    "dragoman.router.model.run_record.RunRecord",
-    "dragoman.router.runs.registry.RunRegistry",
-    "dragoman.router.runs.upstream.UpstreamStream",
 }
 """Classes with more methods. The list only gets shorter."""
 

@@ -8,7 +8,7 @@ import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel
-from dragoman.router.adapters.context import RouterContext, Timing
+from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.ports import DescriptionStore, Launcher
 from dragoman.router.adapters.registry import AdapterRecord, AdapterRegistry, AdapterSpec
@@ -26,7 +26,7 @@ class Resting(AdapterBackend):
 
     def __init__(self) -> None:
         spec = AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS)
-        context = RouterContext(
+        context = AdapterContext(
             AdapterRegistry(),
             cast("Launcher", None),
             cast("DescriptionStore", None),

@@ -14,7 +14,8 @@ from dragoman.protocol.server import Context
 from dragoman.protocol.wire import join, unroll
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.run_record import RunRecord
-from dragoman.router.runs.actor import Run, RunHooks
+from dragoman.router.model.tasks import Tasks
+from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted, Assigned
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.state import is_over
@@ -27,7 +28,7 @@ from hypothesis import strategies as st
 from tests.protocol.streams import RUN_ID, batched, durable, runs
 from tests.router.harness import Caller, Proxy, Stream, config, kinds, routing
 from tests.router.sidecar import Sidecar, serving
-from tests.router.test_run import CONTEXT
+from tests.router.test_run import CLOCK
 from tests.router.test_runs import beside, event
 
 BURST = ("a", {"flood": [600, 10, 600]}, {"end": "SUCCEEDED"})
@@ -193,10 +194,10 @@ async def test_a_batch_that_was_not_requested_is_taken(folder: Path) -> None:
 
 def followed() -> tuple[Run, EventIntake]:
     record = RunRecord(run_id=RUN_ID, adapter="fake", number=1, accepted_at=0.0)
-    run = Run(record, cast("Any", None), CONTEXT, RunHooks())
+    run = Run(record, cast("Any", None), RunHost(CLOCK, Tasks()))
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
-    return run, EventIntake(run, CONTEXT.clock)
+    return run, EventIntake(run, CLOCK)
 
 
 async def read_all(run: Run, after: int) -> list[bytes]:

@@ -217,7 +217,7 @@ def test_a_record_follows_a_run() -> None:
         run.validator.begin_stream()
         assert not run.accept(*event(number, kind, attempt), 101.0)
     assert run.attempt == 2
-    assert run.is_over
+    assert run.result is not None
     assert run.finished_at == 101.0
 
 

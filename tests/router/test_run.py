@@ -8,14 +8,11 @@ import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import join
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.context import RouterContext, Timing
-from dragoman.router.adapters.ports import DescriptionStore, Launcher
-from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.model.assignment import Dispatched
-from dragoman.router.model.ports import Processes
 from dragoman.router.model.run_record import RunRecord, adapter_lost
+from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs import actor, cancellation
-from dragoman.router.runs.actor import Run, RunHooks
+from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted, Assigned, AttemptFailed, Declined, Lost
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.ledger import RunLedger
@@ -24,14 +21,7 @@ from dragoman.router.storage.writer import LoggedRun, Writer
 from dragoman.router.system import SystemClock
 from dragoman.v1 import event_pb2 as pb
 
-CONTEXT = RouterContext(
-    AdapterRegistry(),
-    cast("Launcher", None),
-    cast("DescriptionStore", None),
-    SystemClock(),
-    cast("Processes", None),
-    Timing(),
-)
+CLOCK = SystemClock()
 
 
 class Marking:
@@ -69,12 +59,12 @@ def event(sequence: int, **body: Any) -> bytes:
 
 def followed() -> tuple[Run, Marking, EventIntake]:
     record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
-    run = Run(record, cast("AdapterBackend", None), CONTEXT, RunHooks())
+    run = Run(record, cast("AdapterBackend", None), RunHost(CLOCK, Tasks()))
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
     marking = Marking(run)
     run.equip(ledger=RunLedger(cast("Writer", marking), cast("LoggedRun", marking)))
-    return run, marking, EventIntake(run, CONTEXT.clock)
+    return run, marking, EventIntake(run, CLOCK)
 
 
 def result(sequence: int) -> bytes:

@@ -22,7 +22,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
-from dragoman.router.adapters.context import RouterContext, Timing
+from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
 from dragoman.router.adapters.detection_file import DetectionFile
 from dragoman.router.adapters.pool import AdapterPool
@@ -39,6 +39,7 @@ from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.config import POSTGRES, RouterConfig
 from dragoman.router.launching import Launching, open_launching
 from dragoman.router.model.run_record import Retention
+from dragoman.router.model.tasks import Changes, Tasks
 from dragoman.router.runs.admission import AdmissionController, AdmissionPolicy
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.runtime_dirs import RuntimeDirs
@@ -100,7 +101,7 @@ class Router:
                 raise
             self._held = held.pop_all()
         self._running = running
-        _log.info("router ready", listen=self.addresses, adapters=running.scene.directory.types())
+        _log.info("router ready", listen=self.addresses, adapters=running.registry.types())
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -114,12 +115,12 @@ class Router:
     def refresh_detection(self) -> None:
         """Clear the detection cache and detect all agents again, in the background."""
         if self._running is not None and not self._running.drain.is_draining:
-            self._running.scene.tasks.start(self._running.detector.refresh(), "refresh detection")
+            self._running.tasks.start(self._running.detector.refresh(), "refresh detection")
 
     def detect(self, on_detected: Callable[[Sequence[adapter_pb2.Detection]], None]) -> None:
         """Detect all agents that are not cached, in the background, and pass the detections to a callback."""
         if self._running is not None and not self._running.drain.is_draining:
-            self._running.scene.tasks.start(self._detect(self._running, on_detected), "detection at start")
+            self._running.tasks.start(self._detect(self._running, on_detected), "detection at start")
 
     async def _detect(
         self, running: "_Running", on_detected: Callable[[Sequence[adapter_pb2.Detection]], None]
@@ -172,37 +173,38 @@ class _Running:
     def __init__(self, config: RouterConfig, launching: Launching) -> None:
         places = launching.dirs
         version = importlib.metadata.version("dragoman")
-        self.scene = scene = RouterContext(
-            directory=AdapterRegistry(launching.specs),
+        clock, processes, timing, changes = SystemClock(), SystemProcesses(), _timing(config), Changes()
+        self.registry, self.tasks = AdapterRegistry(launching.specs), Tasks()
+        context = AdapterContext(
+            registry=self.registry,
             launcher=launching.launcher,
             descriptions=DescriptionFolder(places.descriptions),
-            clock=SystemClock(),
-            processes=SystemProcesses(),
-            timing=_timing(config),
+            clock=clock,
+            processes=processes,
+            timing=timing,
+            tasks=self.tasks,
+            changes=changes,
         )
         self._max_runs = config.max_runs
-        self.run_log = _run_log(config, scene, Store(_database(config.run_log, places)))
+        owner = processes.own_name() + (COMMAND if config.embedded else "")
+        kept = RetentionPolicy(config.log_retain_s, config.log_max_bytes, config.log_retain_sessions_s)
+        store = Store(_database(config.run_log, places))
+        self.run_log = RunLog(store, clock, owner, kept=kept, lease_s=config.log_lease_s)
         policy = AdmissionPolicy(config.max_runs, config.upstream_retries, config.breaker_crashes)
-        self._adapters = adapters = AdapterPool(scene)
-        admission = AdmissionController(scene, self.run_log, policy, adapters.get)
+        self._adapters = adapters = AdapterPool(context)
+        admission = AdmissionController(clock, changes, self.run_log, policy, adapters.get)
         retention = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
-        runs = RunRegistry(scene, retention, self.run_log, admission)
-        self.failover = Failover(runs, self.run_log, adapters, scene, recovers=not config.embedded)
+        runs = RunRegistry(clock, self.tasks, config.reattach_s, retention, self.run_log, admission)
+        self.failover = Failover(runs, self.run_log, adapters, processes, self.tasks, config.reattach_s)
         forwarder = ReplicaForwarder()
-        self.drain = Drain(runs, adapters, forwarder, scene.tasks)
-        self.detector = AgentDetector(
-            adapters,
-            admission,
-            scene,
-            DetectionFile(places.detections),
-            ttl_s=config.detect_ttl_s,
-            version=version,
-        )
+        self.drain = Drain(runs, adapters, forwarder, self.tasks)
+        detections = DetectionFile(places.detections)
+        self.detector = AgentDetector(adapters, admission, clock, detections, timing, version)
         locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
         acceptance = Acceptance(adapters, runs, self.drain)
         streams = RunStreams(self.run_log.store, self.drain)
-        adapter_list = AdapterList(adapters, admission, scene.changes)
-        run_list = RunList(runs, self.run_log, scene.processes, forwarder)
+        adapter_list = AdapterList(adapters, admission, changes)
+        run_list = RunList(runs, self.run_log, processes, forwarder)
         services = {
             _ADAPTERS: service_handler(
                 _ADAPTERS,
@@ -227,9 +229,9 @@ class _Running:
             address: where other routers reach this one.
         """
         self.run_log.address = address
-        self.scene.tasks.start(self.run_log.keep_alive(), "keep the run log")
+        self.tasks.start(self.run_log.keep_alive(), "keep the run log")
         self._adapters.begin()
-        self.scene.tasks.start(self._check_limits(), "check configured limits")
+        self.tasks.start(self._check_limits(), "check configured limits")
 
     async def _check_limits(self) -> None:
         """Log configured limits of unknown adapters, once those at configured addresses are known."""
@@ -239,12 +241,6 @@ class _Running:
                 near = self._adapters.similar_names(name)
                 why = "no known adapter has this name; an undeclared alias takes effect once its adapter has started"
                 _log.warning("max_runs matches no adapter", adapter=name, did_you_mean=near, why=why)
-
-
-def _run_log(config: RouterConfig, scene: RouterContext, store: Store) -> RunLog:
-    kept = RetentionPolicy(config.log_retain_s, config.log_max_bytes, config.log_retain_sessions_s)
-    owner = scene.processes.own_name() + (COMMAND if config.embedded else "")
-    return RunLog(store, scene.clock, owner, kept=kept, lease_s=config.log_lease_s)
 
 
 def _listen(config: RouterConfig) -> tuple[str, ...]:
@@ -279,6 +275,7 @@ def _timing(config: RouterConfig) -> Timing:
         stop_s=config.stop_timeout_s,
         reattach_s=config.reattach_s,
         detect_s=config.detect_timeout_s,
+        detect_ttl_s=config.detect_ttl_s,
     )
 
 

@@ -11,17 +11,14 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import Reader
 from dragoman.protocol.order import OrderChecker
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.context import RouterContext, Timing
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.ports import DescriptionStore, Launcher
-from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.model.assignment import Dispatched
-from dragoman.router.model.ports import Processes
 from dragoman.router.model.run_record import RunRecord, adapter_lost
+from dragoman.router.model.tasks import Tasks
 from dragoman.router.policy.next_step import Rules
 from dragoman.router.runs import inputs as to
 from dragoman.router.runs import state as states
-from dragoman.router.runs.actor import Run, RunHooks
+from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.course import Course
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.sessions import RunSession
@@ -43,17 +40,6 @@ def no_impossible_inputs() -> None:
     """Not here: these tests try them."""
 
 
-def context() -> RouterContext:
-    return RouterContext(
-        AdapterRegistry(),
-        cast("Launcher", None),
-        cast("DescriptionStore", None),
-        SystemClock(),
-        cast("Processes", None),
-        Timing(),
-    )
-
-
 class World:
     """A run, and what may happen to it."""
 
@@ -63,9 +49,9 @@ class World:
         self.instance: Any = SimpleNamespace(channel=SimpleNamespace(address="unix:/a"), instance_id="i")
         self.over: list[Run] = []
         self.superseded: list[Run] = []
-        hooks = RunHooks(over=self.over.append, superseded=self.superseded.append)
+        host = RunHost(SystemClock(), Tasks(), over=self.over.append, superseded=self.superseded.append)
         record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
-        self.run = Run(record, cast("AdapterBackend", backend), context(), hooks)
+        self.run = Run(record, cast("AdapterBackend", backend), host)
         self.run.equip(course=Course(Rules(adapter_pb2.Fallback(), 5)))
         self.intake = EventIntake(self.run, SystemClock())
         self.reader: Reader = self.run.fanout.reader()

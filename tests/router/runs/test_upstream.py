@@ -11,14 +11,15 @@ from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec
 from dragoman.router.model.run_record import RunRecord
-from dragoman.router.runs.actor import Run, RunHooks
+from dragoman.router.model.tasks import Tasks
+from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted
 from dragoman.router.runs.state import is_over
 from dragoman.router.runs.upstream import ReconnectPolicy, UpstreamStream
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
-from tests.router.test_run import CONTEXT
+from tests.router.test_run import CLOCK
 from tests.sdk.running import travel
 
 
@@ -82,7 +83,7 @@ class Unreachable:
 def started_at(channel: Unreachable) -> Run:
     record = AdapterRecord(AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS), 0)
     backend = cast("AdapterBackend", SimpleNamespace(record=record))
-    run = Run(RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0), backend, CONTEXT, RunHooks())
+    run = Run(RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0), backend, RunHost(CLOCK, Tasks()))
     run.assign(AdapterInstance(cast("AdapterChannel", channel), pb.DescribeResponse(instance_id="i")))
     return run
 
@@ -92,7 +93,7 @@ def test_a_run_whose_attach_never_reaches_the_adapter_again_is_lost_and_called_o
         channel, began = Unreachable(), asyncio.get_running_loop().time()
         run = started_at(channel)
         run.send(Accepted())
-        await UpstreamStream(run, CONTEXT).follow_on()
+        await UpstreamStream(run, CLOCK, 30.0).follow_on()
         waited = asyncio.get_running_loop().time() - began
         assert await run.until(is_over, 9)
         await channel.was_cancelled.wait()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.channel import unavailable
-from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.model.tasks import first_of
@@ -22,12 +22,12 @@ class AdapterBackend(abc.ABC):
 
     Args:
         record: the registry's entry, which is kept up to date here.
-        scene: what the parts of the router share.
+        context: what the backends of all adapters share.
     """
 
-    def __init__(self, record: AdapterRecord, scene: RouterContext) -> None:
+    def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
         self.record = record
-        self._scene = scene
+        self._context = context
         self.uses = 0
         """How many calls and runs have a process, or wait for one."""
 
@@ -72,7 +72,7 @@ class AdapterBackend(abc.ABC):
         if self.record.is_rejected:
             raise self.refusal()
         loop = asyncio.get_running_loop()
-        patient_until = loop.time() + self._scene.timing.patience_s
+        patient_until = loop.time() + self._context.timing.patience_s
         while True:
             instance = await self._acquire()
             if instance.serving.is_set():
@@ -105,4 +105,4 @@ class AdapterBackend(abc.ABC):
         # Only a later description that is valid ends a rejection.
         if not self.record.is_rejected or state == router_pb2.ADAPTER_STATE_READY:
             self.record.state, self.record.reason = state, reason
-        self._scene.changes.notify()
+        self._context.changes.notify()

@@ -1,15 +1,12 @@
-"""What all parts of the running router share."""
+"""What all adapters of a running router share."""
 
 from dataclasses import dataclass, field
 
-import structlog
 from dragoman.protocol.limits import DEFAULT_GRACE_S, REATTACH_S
 from dragoman.router.adapters.ports import DescriptionStore, Launcher
 from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.model.ports import Clock, Processes
 from dragoman.router.model.tasks import Changes, Tasks
-
-_log = structlog.get_logger("dragoman.router")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +27,15 @@ class Timing:
     """How long a run whose stream broke is tried to be followed, before it is LOST."""
     detect_s: float = 30.0
     """How long one adapter's Detect may take when several are asked."""
+    detect_ttl_s: float = 24 * 3600.0
+    """The maximum age of a cached detection."""
 
 
 @dataclass(frozen=True, slots=True)
-class RouterContext:
-    """What all parts of the running router share."""
+class AdapterContext:
+    """What the backends of all adapters share."""
 
-    directory: AdapterRegistry
+    registry: AdapterRegistry
     launcher: Launcher
     descriptions: DescriptionStore
     clock: Clock

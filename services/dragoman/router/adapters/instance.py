@@ -12,7 +12,7 @@ class AdapterInstance:
     """A process that answered Describe. A run is assigned to it; another process gets another instance.
 
     Args:
-        link: the channel to it.
+        channel: leads to it.
         description: its description.
     """
 

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.adapters.remote import RemoteAdapter
 from dragoman.router.adapters.supervisor import ProcessSupervisor
@@ -21,19 +21,19 @@ class AdapterPool:
     """The backends of all adapters.
 
     Args:
-        scene: what the parts of the router share.
+        context: what the backends of all adapters share.
     """
 
-    def __init__(self, scene: RouterContext) -> None:
-        self._registry = scene.directory
-        self._timing = scene.timing
+    def __init__(self, context: AdapterContext) -> None:
+        self._registry = context.registry
+        self._timing = context.timing
         for record in self._registry.records:
-            if (kept := scene.descriptions.load(record.spec.identity)) is not None:
+            if (kept := context.descriptions.load(record.spec.identity)) is not None:
                 self._registry.restore(record, kept)
         self._backends: dict[AdapterRecord, AdapterBackend] = {
-            record: ProcessSupervisor(record, scene)
+            record: ProcessSupervisor(record, context)
             if record.spec.launch is not None
-            else RemoteAdapter(record, scene)
+            else RemoteAdapter(record, context)
             for record in self._registry.records
         }
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.channel import AdapterChannel
-from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.health import HealthWatch, handshake
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.ports import Launched, LaunchError
@@ -67,12 +67,12 @@ class AdapterProcess:
 
     Args:
         owner: what it reports to.
-        context: what the parts of the router share.
+        context: what the backends of all adapters share.
         adapter: the adapter's type, for logs.
         address: where it listens; empty until it is started.
     """
 
-    def __init__(self, owner: ProcessOwner, context: RouterContext, adapter: str, address: str = "") -> None:
+    def __init__(self, owner: ProcessOwner, context: AdapterContext, adapter: str, address: str = "") -> None:
         self.address = address
         self.ready: asyncio.Future[AdapterInstance] = asyncio.get_running_loop().create_future()
         self.ownership = Ownership.ADOPTED if address else Ownership.LAUNCHED

@@ -7,7 +7,7 @@ import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel, unavailable
-from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.health import HealthWatch, handshake
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.registry import AdapterRecord
@@ -26,8 +26,8 @@ _log = structlog.get_logger("dragoman.router")
 class RemoteAdapter(AdapterBackend):
     """An adapter at a configured address."""
 
-    def __init__(self, record: AdapterRecord, scene: RouterContext) -> None:
-        super().__init__(record, scene)
+    def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
+        super().__init__(record, context)
         self._instance: AdapterInstance | None = None
         self._channel: AdapterChannel | None = None
         self._task: asyncio.Task[None] | None = None
@@ -51,7 +51,7 @@ class RemoteAdapter(AdapterBackend):
             self.record.reject(error.message)
             self.tried.set()
             return
-        self._task = self._scene.tasks.start(self._keep(self._channel), f"address {self.record.spec.address}")
+        self._task = self._context.tasks.start(self._keep(self._channel), f"address {self.record.spec.address}")
 
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002 - it is not ours to end
         """Close the connection; the adapter lives on."""
@@ -64,7 +64,7 @@ class RemoteAdapter(AdapterBackend):
     async def _acquire(self) -> AdapterInstance:
         if self._instance is None or self._instance.gone.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._scene.timing.patience_s):
+                async with asyncio.timeout(self._context.timing.patience_s):
                     await self._reached.wait()
         if self.record.is_rejected:
             raise self.refusal()
@@ -81,21 +81,21 @@ class RemoteAdapter(AdapterBackend):
                 await HealthWatch(self._instance, self.set_state, self._reconnect).run()
                 self._part()
             else:
-                now = self._scene.clock.monotonic()
-                backoff = backoff.failed(now, self._scene.clock.chance())
+                now = self._context.clock.monotonic()
+                backoff = backoff.failed(now, self._context.clock.chance())
                 await asyncio.sleep(LONGEST_DELAY_S if self.record.is_rejected else backoff.wait_s(now))
 
     async def _meet(self, channel: AdapterChannel) -> bool:
         """Connect, however long it takes, and check the adapter; False if it cannot be used."""
         try:
             await self._connect(channel)
-            async with asyncio.timeout(self._scene.timing.start_s):
+            async with asyncio.timeout(self._context.timing.start_s):
                 description = await handshake(channel)
             is_one = await self._is_one(channel, description.instance_id)
         except TimeoutError:
             self.set_state(
                 router_pb2.ADAPTER_STATE_UNAVAILABLE,
-                f"did not become ready within {self._scene.timing.start_s:g} s of the connection",
+                f"did not become ready within {self._context.timing.start_s:g} s of the connection",
             )
             return False
         except DragomanError as error:
@@ -137,9 +137,9 @@ class RemoteAdapter(AdapterBackend):
                 f"Two processes answer at {channel.address}; runs stay with one process,"
                 " so configure one address each."
             )
-        elif not self._scene.directory.describe(self.record, description):
+        elif not self._context.registry.describe(self.record, description):
             self._instance = AdapterInstance(channel, description)
-            started = self._scene.processes.started(description.pid) if description.pid > 0 else None
+            started = self._context.processes.started(description.pid) if description.pid > 0 else None
             self._process = None if started is None else (description.pid, started)
             self._reached.set()
             self.set_state(router_pb2.ADAPTER_STATE_READY)
@@ -150,7 +150,7 @@ class RemoteAdapter(AdapterBackend):
 
     def _log_rejection(self) -> None:
         _log.warning("adapter refused", adapter=self.record.type, reason=self.record.reason)
-        self._scene.changes.notify()
+        self._context.changes.notify()
 
     async def _reconnect(self) -> None:
         """Wait until there is a connection again, or the process is known to be gone."""
@@ -172,7 +172,7 @@ class RemoteAdapter(AdapterBackend):
         if self._process is None:
             return False
         pid, started = self._process
-        return self._scene.processes.started(pid) != started
+        return self._context.processes.started(pid) != started
 
     def _part(self) -> None:
         """The process is another one now."""

@@ -7,7 +7,7 @@ import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import is_overdue
-from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.ports import Launched
 from dragoman.router.adapters.process import AdapterProcess, Ownership
@@ -24,8 +24,8 @@ _log = structlog.get_logger("dragoman.router")
 class ProcessSupervisor(AdapterBackend):
     """Starts and stops the processes of one adapter. One gets the new calls; others serve their last runs."""
 
-    def __init__(self, record: AdapterRecord, scene: RouterContext) -> None:
-        super().__init__(record, scene)
+    def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
+        super().__init__(record, context)
         self.present: AdapterProcess | None = None
         """The process that gets new calls."""
         self._processes: set[AdapterProcess] = set()
@@ -84,10 +84,10 @@ class ProcessSupervisor(AdapterBackend):
         async with self._adopting:
             process = next((one for one in self._processes if one.address == address), None)
             if process is None:
-                launched = await self._scene.launcher.adopt(address)
+                launched = await self._context.launcher.adopt(address)
                 if launched is None or self._is_closed:
                     return None
-                process = AdapterProcess(self, self._scene, self.record.type, address)
+                process = AdapterProcess(self, self._context, self.record.type, address)
                 self._processes.add(process)
                 self.present = self.present or process
 
@@ -108,8 +108,8 @@ class ProcessSupervisor(AdapterBackend):
     def _start(self) -> None:
         if self._is_closed:
             raise self.unavailable("cannot be started because the router is shutting down")
-        wait_s = self._delay.wait_s(self._scene.clock.monotonic())
-        if wait_s > self._scene.timing.patience_s:
+        wait_s = self._delay.wait_s(self._context.clock.monotonic())
+        if wait_s > self._context.timing.patience_s:
             raise self.unavailable(
                 f"{self.record.reason}; the router will try to start it again in {wait_s:.0f} s", wait_s
             )
@@ -117,12 +117,12 @@ class ProcessSupervisor(AdapterBackend):
 
         async def launch() -> Launched:
             assert spec.launch is not None
-            launched = await self._scene.launcher.launch(spec.name, spec.launch)
+            launched = await self._context.launcher.launch(spec.name, spec.launch)
             _log.info("adapter started", adapter=spec.name, pid=launched.pid, guard_pid=launched.guard_pid)
             self.record.restarts += self._has_failed
             return launched
 
-        process = self.present = AdapterProcess(self, self._scene, self.record.type)
+        process = self.present = AdapterProcess(self, self._context, self.record.type)
         self._processes.add(process)
         self.set_state(router_pb2.ADAPTER_STATE_STARTING)
         process.start(launch, wait_s)
@@ -134,11 +134,11 @@ class ProcessSupervisor(AdapterBackend):
         # A process adopted beside a newer one serves its own runs only; the record describes the newer one.
         if self.present is not process:
             return ""
-        rejection = self._scene.directory.describe(self.record, description)
+        rejection = self._context.registry.describe(self.record, description)
         if not rejection:
             identity, data = self.record.spec.identity, without_process(description).SerializeToString()
-            if self._scene.descriptions.load(identity) != data:
-                self._scene.descriptions.save(identity, data)
+            if self._context.descriptions.load(identity) != data:
+                self._context.descriptions.save(identity, data)
             launched = process.launched
             assert launched is not None
             self.record.address = launched.address
@@ -150,13 +150,13 @@ class ProcessSupervisor(AdapterBackend):
         """Note that a process's description is rejected; return the error for the calls that wait."""
         self.record.reject(why)
         _log.warning("adapter refused", adapter=self.record.type, reason=why)
-        self._scene.changes.notify()
+        self._context.changes.notify()
         return self.refusal()
 
     def failed(self, process: AdapterProcess, why: str, ready_since: float | None = None) -> DragomanError:
         """Note that a process failed; return the error for the calls that wait."""
-        now = self._scene.clock.monotonic()
-        self._delay = self._delay.failed(now, self._scene.clock.chance(), ready_since=ready_since)
+        now = self._context.clock.monotonic()
+        self._delay = self._delay.failed(now, self._context.clock.chance(), ready_since=ready_since)
         self._has_failed = True
         count = self._delay.failures
         reason = why if count == 1 else f"{why}, {count} times in a row"

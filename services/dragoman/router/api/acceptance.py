@@ -39,7 +39,7 @@ class Acceptance:
         # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.
         if (known := self._runs.same(request)) is not None:
             return known, False
-        self._runs.refuse_switch(request, backend)
+        self._runs.exclusion.refuse_request(request, backend)
         self._refuse_unknown_settings(request)
         chain = tuple(request.fallback.adapters)  # its adapter does not get it
         run = self._runs.execute(request, backend, session)

@@ -6,7 +6,7 @@ import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed
-from dragoman.router.adapters.context import RouterContext
+from dragoman.router.adapters.context import Timing
 from dragoman.router.adapters.detection import (
     CachedDetection,
     is_cacheable,
@@ -16,6 +16,7 @@ from dragoman.router.adapters.detection import (
 )
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.ports import DetectionStore
+from dragoman.router.model.ports import Clock
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
@@ -31,9 +32,9 @@ class AgentDetector:
     Args:
         adapters: the adapters.
         admission: is notified when a login works again.
-        scene: what the parts of the router share.
+        clock: the time.
         store: keeps detections while no router runs.
-        ttl_s: the maximum age of a cached detection.
+        timing: how long a detection may take, and how old a cached one may be.
         version: the router's version; detections of another one do not count.
     """
 
@@ -41,18 +42,17 @@ class AgentDetector:
         self,
         adapters: AdapterPool,
         admission: AdmissionController,
-        scene: RouterContext,
+        clock: Clock,
         store: DetectionStore,
-        *,
-        ttl_s: float,
+        timing: Timing,
         version: str,
     ) -> None:
         self._adapters = adapters
         self._admission = admission
-        self._clock = scene.clock
-        self._limit_s = scene.timing.detect_s
+        self._clock = clock
+        self._limit_s = timing.detect_s
         self._store = store
-        self._ttl_s = ttl_s
+        self._ttl_s = timing.detect_ttl_s
         self._version = version
         self._cached = dict(store.load())
         self._logins = {name: pb.Detection.FromString(entry.detection).auth for name, entry in self._cached.items()}

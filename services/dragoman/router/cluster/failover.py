@@ -15,7 +15,6 @@ import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.limits import REATTACH_S
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.context import RouterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.supervisor import ProcessSupervisor
@@ -23,6 +22,7 @@ from dragoman.router.model.assignment import Dispatched, Unassigned
 from dragoman.router.model.ports import Processes
 from dragoman.router.model.run_record import adapter_lost, not_started, router_failed
 from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.inputs import LeaseLost, Lost
 from dragoman.router.runs.registry import RunRegistry
@@ -30,7 +30,7 @@ from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.leases import RELEASED
 from dragoman.router.storage.run_log import RunLog
 
-LOOK_S: Final = 3.0
+_LOOK_S: Final = 3.0
 """The interval between two checks for runs without a router."""
 COMMAND: Final = "/command"
 """The end of the name of an owner that is the router of one command."""
@@ -49,9 +49,9 @@ class Failover:
         runs: the runs of this router.
         run_log: the run log.
         adapters: the adapters.
-        scene: what the parts of the router share.
-        look_s: see ``LOOK_S``.
-        recovers: whether it recovers runs; otherwise, as in a command, it only ends those of killed commands.
+        processes: the processes of this machine.
+        tasks: what goes on in the background.
+        reattach_s: how long an adapter at an address may take to answer.
     """
 
     def __init__(
@@ -59,17 +59,18 @@ class Failover:
         runs: RunRegistry,
         run_log: RunLog,
         adapters: AdapterPool,
-        scene: RouterContext,
-        *,
-        look_s: float = LOOK_S,
-        recovers: bool = True,
+        processes: Processes,
+        tasks: Tasks,
+        reattach_s: float,
     ) -> None:
         self._runs = runs
         self._run_log = run_log
         self._adapters = adapters
-        self._scene = scene
-        self._look_s = look_s
-        self._recovers = recovers
+        self._processes = processes
+        self._tasks = tasks
+        self._reattach_s = reattach_s
+        self._recovers = not run_log.owner.endswith(COMMAND)
+        """The router of a command only ends the runs of killed commands."""
         self._taking = asyncio.Lock()
         self._is_leaving = False
 
@@ -77,7 +78,7 @@ class Failover:
         """Look for runs without a router now, and again and again in the background if it recovers them."""
         await self._try_to_look()
         if self._recovers:
-            self._scene.tasks.start(self._watch(), "failover")
+            self._tasks.start(self._watch(), "failover")
 
     async def take(self, stored: StoredRun) -> Run | StoredRun:
         """Recover a run that a client asks for, if no router owns it any more; see ``is_unowned``.
@@ -106,13 +107,13 @@ class Failover:
         self._is_leaving = True
 
     def _may_take(self, stored: StoredRun) -> bool:
-        if self._is_leaving or not is_unowned(stored, self._run_log.owner, self._scene.processes):
+        if self._is_leaving or not is_unowned(stored, self._run_log.owner, self._processes):
             return False
         return self._recovers or stored.owner.endswith(COMMAND)
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(_LOOK_S)
             await self._try_to_look()
 
     async def _try_to_look(self) -> None:
@@ -127,7 +128,7 @@ class Failover:
         if self._is_leaving:
             return  # what it took it would only end
         for owner in await run_log.store.leases.owners():
-            if not self._scene.processes.is_gone(owner):
+            if not self._processes.is_gone(owner):
                 continue
             if owner.endswith(COMMAND):
                 for stored in await run_log.store.leases.runs(owner):
@@ -194,7 +195,7 @@ class Failover:
             instance = await backend.adopt(address)
             return instance if instance is not None and instance.instance_id == instance_id else None
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(REATTACH_S, self._scene.timing.reattach_s)
+        until = loop.time() + min(REATTACH_S, self._reattach_s)
         while loop.time() < until:
             try:
                 async with backend.use() as instance:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dragoman.protocol.failures import is_retryable
 from dragoman.protocol.order import Phase
 from dragoman.router.model.stored import AHEAD
-from dragoman.router.model.stream_validator import READ, ProtocolViolationError, StreamValidator
+from dragoman.router.model.stream_validator import ProtocolViolationError, StreamValidator
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -56,11 +56,6 @@ class RunRecord:
         """Create the validator."""
         self.validator = StreamValidator(self.run_id)
 
-    def leave_queue(self) -> None:
-        """Take note that the run waits for a slot no more."""
-        if self.phase == pb.RUN_PHASE_QUEUED:
-            self.phase = pb.RUN_PHASE_STARTING
-
     def resume_at(self, last_sequence: int, *, attempt: int) -> None:
         """Continue after the last event that another router stored.
 
@@ -82,19 +77,9 @@ class RunRecord:
         return self.validator.attempt
 
     @property
-    def is_over(self) -> bool:
-        """Whether the run has a result."""
-        return self.result is not None
-
-    @property
     def is_free(self) -> bool:
         """Whether the run's ID may be used again, as no adapter ever had the run."""
-        return self.is_over and self.digest is None
-
-    @property
-    def has_events(self) -> bool:
-        """Whether the adapter has sent a durable event."""
-        return self.last_sequence > 0
+        return self.result is not None and self.digest is None
 
     @property
     def remarks(self) -> list[str]:
@@ -125,9 +110,21 @@ class RunRecord:
         """
         kind = event.WhichOneof("body")
         is_new = self.validator.accept_durable(event, kind, size)
-        if is_new and kind in READ:
-            self._apply(event, kind, now)
-        return is_new
+        if not is_new:
+            return False
+        match kind:
+            case "started":
+                self.phase = pb.RUN_PHASE_STARTING
+                self.labels = self.labels or dict(event.started.labels)
+            case "state":
+                self.phase = event.state.phase
+            case "input_request":
+                self.remember_request(event)
+            case "input_resolved":
+                self.pending.pop(event.input_resolved.id, None)
+            case "result":
+                self._finish(event.result, now)
+        return True
 
     def accept_gap(self, gap: pb.Gap) -> None:
         """Accept that events up to ``gap.to_sequence`` are missing.
@@ -139,27 +136,7 @@ class RunRecord:
             self.pending.clear()
 
     def remember_request(self, event: pb.AgentEvent) -> bool:
-        """Accept a re-sent copy of a pending input request; True if it was unknown."""
-        return self._add_request(event)
-
-    def _apply(self, event: pb.AgentEvent, kind: str, now: float) -> None:
-        if kind == "started":
-            self._start(event)
-        elif kind == "state":
-            self.phase = event.state.phase
-        elif kind == "input_request":
-            self._add_request(event)
-        elif kind == "input_resolved":
-            self.pending.pop(event.input_resolved.id, None)
-        elif kind == "result":
-            self._finish(event.result, now)
-
-    def _start(self, event: pb.AgentEvent) -> None:
-        self.phase = pb.RUN_PHASE_STARTING
-        if not self.labels:
-            self.labels = dict(event.started.labels)
-
-    def _add_request(self, event: pb.AgentEvent) -> bool:
+        """Accept an input request, or a re-sent copy of a pending one; True if it was unknown."""
         is_new = event.input_request.id not in self.pending
         copy = pb.AgentEvent()
         copy.CopyFrom(event)

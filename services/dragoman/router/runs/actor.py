@@ -14,11 +14,12 @@ from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.event_buffer import EventBuffer
 from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.context import RouterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.errors import elsewhere
+from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
+from dragoman.router.model.tasks import Tasks
 from dragoman.router.policy.fallback import attempt_ended
 from dragoman.router.runs import actions as do
 from dragoman.router.runs.course import Course
@@ -57,9 +58,12 @@ def _nothing(*_of: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunHooks:
-    """What the runs' registry does when something happens to a run."""
+class RunHost:
+    """What the runs' registry gives all its runs."""
 
+    clock: Clock
+    tasks: Tasks
+    """Tasks that outlive the calls that start them."""
     over: Callable[["Run"], None] = _nothing
     """Called once the run is over: its result is published, or it is rejected."""
     superseded: Callable[["Run"], None] = _nothing
@@ -72,21 +76,16 @@ class Run(RunMachine):
     Args:
         record: the router's record of it.
         backend: its adapter.
-        context: what the router's parts share.
-        hooks: see there.
+        host: what it shares with all runs.
         beginning: its first state.
-        first_sequence: of the first event that will come.
     """
 
     def __init__(
         self,
         record: RunRecord,
         backend: AdapterBackend,
-        context: RouterContext,
-        hooks: RunHooks,
+        host: RunHost,
         beginning: Live | None = None,
-        *,
-        first_sequence: int = 1,
     ) -> None:
         super().__init__(beginning or Queued())
         self.record = record
@@ -94,8 +93,8 @@ class Run(RunMachine):
         """The present adapter."""
         self.backends = [backend]
         """All adapters that the run was sent to, the present one last."""
-        self.fanout = EventBuffer(record.run_id, first_sequence=first_sequence)
-        self.notices = RunNotices(record, self.fanout, context.clock)
+        self.fanout = EventBuffer(record.run_id, first_sequence=record.last_sequence + 1)
+        self.notices = RunNotices(record, self.fanout, host.clock)
         self.ledger = RunLedger()
         self.keepalive = KeepaliveStreams(0.0, _nothing)
         """The streams that keep the run alive."""
@@ -108,10 +107,9 @@ class Run(RunMachine):
         self.streams_end = asyncio.Event()
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
-        self._clock = context.clock
-        self.tasks = context.tasks
-        """Tasks that outlive the calls that start them."""
-        self._hooks = hooks
+        self._clock = host.clock
+        self.tasks = host.tasks
+        self._host = host
         self._instance: AdapterInstance | None = None
         self._failed_at = backend, ""
         """Where the last failed attempt was: its adapter, and that one's process."""
@@ -245,14 +243,14 @@ class Run(RunMachine):
                 self.fanout.append(event.data, event.sequence, skipped=skipped)
                 outcome = pb.Outcome.Name(self.record.result.outcome) if self.record.result is not None else ""
                 self.log.info("run ended", outcome=outcome, sequence=event.sequence)
-                self._close(self._hooks.over)
+                self._close(self._host.over)
             case do.Reject(error):
                 self.log.info("run rejected", reason=error.reason.value if error.reason else error.code.name)
-                self._close(self._hooks.over)
+                self._close(self._host.over)
             case do.Release():
                 self.log.warning("ownership lost to another router")
                 self.end_streams(stop=True)  # readers attach again, and are sent to the new owner
-                self._close(self._hooks.superseded)
+                self._close(self._host.superseded)
                 self.ledger.release()
 
     async def _await_stored(self, event: Durable, then: Input) -> None:

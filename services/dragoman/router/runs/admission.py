@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.context import RouterContext
-from dragoman.router.model.tasks import first_of
+from dragoman.router.model.ports import Clock
+from dragoman.router.model.tasks import Changes, first_of
 from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection
 from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, longest_wait_s
 from dragoman.router.policy.fallback import candidates, others_may_succeed
@@ -42,7 +42,8 @@ class AdmissionController:
     """Admits runs to adapters.
 
     Args:
-        scene: what the router's parts share.
+        clock: the time.
+        changes: wakes who waits for the list of adapters to change.
         run_log: has the key of digests.
         policy: how much is admitted.
         find: returns an adapter by its name, or raises ADAPTER_NOT_FOUND.
@@ -50,12 +51,14 @@ class AdmissionController:
 
     def __init__(
         self,
-        scene: RouterContext,
+        clock: Clock,
+        changes: Changes,
         run_log: RunLog,
         policy: AdmissionPolicy,
         find: Callable[[str], Awaitable[AdapterBackend]],
     ) -> None:
-        self._scene = scene
+        self._clock = clock
+        self._changes = changes
         self._run_log = run_log
         self._policy = policy
         self._limiter = ConcurrencyLimiter(policy.max_runs)
@@ -92,7 +95,7 @@ class AdmissionController:
             async with run.backend.use():
                 pass
         key = self._key(run, request)
-        opened = self._breakers.rejection(key, run.run_id, self._scene.clock.time())
+        opened = self._breakers.rejection(key, run.run_id, self._clock.time())
         if opened is not None and not options.admission.ignore_breaker:
             raise _is_open(run, key.adapter, opened)
         async with self._acquire(run, longest_wait_s(options)):
@@ -127,11 +130,11 @@ class AdmissionController:
 
     def _admit(self, key: BreakerKey, run: Run, *, is_forced: bool) -> None:
         """Ask the breaker for a run that has its slot: it may have opened while the run waited."""
-        opened = self._breakers.admit(key, run.run_id, self._scene.clock.time(), is_forced=is_forced)
+        opened = self._breakers.admit(key, run.run_id, self._clock.time(), is_forced=is_forced)
         if opened is not None:
             raise _is_open(run, key.adapter, opened)
         if self._breakers.is_probe(key, run.run_id):
-            self._scene.changes.notify()
+            self._changes.notify()
 
     async def keep(self, run: Run, work: Awaitable[None]) -> None:
         """Count a run that another router admitted while ``work`` goes on; it gets a slot beyond the limit, too."""
@@ -161,12 +164,13 @@ class AdmissionController:
         reason = f"waiting for a slot of adapter {run.record.adapter!r}"
         run.send(StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED, reason=reason)))
         run.log.info("run queued", longest_wait_s=wait_s)
-        self._scene.changes.notify()
+        self._changes.notify()
         await first_of(
             asyncio.ensure_future(granted.wait()), asyncio.ensure_future(run.until(is_ending)), timeout_s=wait_s
         )
-        run.record.leave_queue()
-        self._scene.changes.notify()
+        if run.record.phase == pb.RUN_PHASE_QUEUED:
+            run.record.phase = pb.RUN_PHASE_STARTING
+        self._changes.notify()
 
     def _note(self, key: BreakerKey, run: Run) -> None:
         was_probe = self._breakers.is_probe(key, run.run_id)
@@ -174,15 +178,15 @@ class AdmissionController:
         if result is None or run.course is None:
             self._breakers.release(key, run.run_id)
             if was_probe:
-                self._scene.changes.notify()
+                self._changes.notify()
             return
-        now = self._scene.clock.time()
+        now = self._clock.time()
         has_changed = self._breakers.record_result(key, run.run_id, result, now, did_work=run.course.did_work)
         if has_changed:
             open_ = bool(self._breakers.opened(key.adapter, now))
             _log.warning("circuit breaker changed", adapter=key.adapter, run_id=run.run_id, open=open_)
         if has_changed or was_probe:
-            self._scene.changes.notify()
+            self._changes.notify()
 
     def _works(self, key: BreakerKey, run: Run) -> None:
         """Note that a run's agent works, and so its login: no other run need wait for the end of this one."""
@@ -190,22 +194,22 @@ class AdmissionController:
         run.course.on_progress = lambda: None
         if self._breakers.record_progress(key, run.run_id):
             _log.info("circuit breaker closed", adapter=key.adapter, run_id=run.run_id, why="probe run made progress")
-            self._scene.changes.notify()
+            self._changes.notify()
 
     def login_restored(self, adapter: str, since: float) -> None:
         """Take note that the machine's own login is good again, as it was looked at then."""
         if self._breakers.reset(adapter, since):
             _log.info("circuit breaker closed", adapter=adapter, why="login restored")
-            self._scene.changes.notify()
+            self._changes.notify()
 
     def next_end_s(self) -> float | None:
         """Return after how many seconds ``remarks`` are others though nothing happens; ``None`` if they stay."""
-        return self._breakers.next_end_s(self._scene.clock.time())
+        return self._breakers.next_end_s(self._clock.time())
 
     def remarks(self, adapter: str) -> list[str]:
         """Return what keeps runs from an adapter now."""
         remarks = []
-        for key, opened in self._breakers.opened(adapter, self._scene.clock.time()):
+        for key, opened in self._breakers.opened(adapter, self._clock.time()):
             whose = "a login from their request" if key.login else "this machine's login"
             which = f"{whose} with model {key.model!r}" if key.model else whose
             wait_s = math.ceil(opened.wait_s)
@@ -215,7 +219,7 @@ class AdmissionController:
         return remarks
 
     def _candidates(self, failed: str) -> list[str]:
-        now = self._scene.clock.time()
+        now = self._clock.time()
         found = candidates(self.detections(), failed)
         return [name for name in found if not any(not key.login for key, _ in self._breakers.opened(name, now))]
 

@@ -24,8 +24,8 @@ from dragoman.router.runs.upstream import UpstreamStream
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
-_MOVED_S = 5.0
-"""How long a failed run waits until it is seen that the log can be written, before another attempt follows."""
+_WRITTEN_S = 5.0
+"""How long a failed attempt may take to be in the log, so that another one follows."""
 
 
 class AttemptScheduler:
@@ -36,7 +36,7 @@ class AttemptScheduler:
         admission: lets it through to them.
         clock: time and chance.
         options: the caller's ``fallback`` and ``admission``.
-        refuse_switch: raises what keeps it from going on there, as another adapter works on its task.
+        refuse_move: raises what keeps it from going on there, as another adapter works on its task.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class AttemptScheduler:
         admission: AdmissionController,
         clock: Clock,
         options: adapter_pb2.ExecuteRequest,
-        refuse_switch: Callable[[AdapterBackend], Awaitable[None]],
+        refuse_move: Callable[[Run, AdapterBackend], Awaitable[None]],
     ) -> None:
         assert run.course is not None
         self._run = run
@@ -53,7 +53,7 @@ class AttemptScheduler:
         self._admission = admission
         self._clock = clock
         self._options = options
-        self._refuse_switch = refuse_switch
+        self._refuse_move = refuse_move
         self._first = adapter_pb2.ExecuteRequest()
         """What the first adapter got: one adapter's own settings are no other's."""
         self._upstream: UpstreamStream
@@ -86,7 +86,9 @@ class AttemptScheduler:
         try:
             async with self._admission.slot(self._run, request, self._options):
                 if progress_of(self._run.state).was_queued and not self._run.is_ending:
-                    await self._refuse_switch(self._run.backend)  # another one may have gone elsewhere with the task
+                    await self._refuse_move(
+                        self._run, self._run.backend
+                    )  # another one may have gone elsewhere with the task
                 if request is self._first and not self._run.is_ending:
                     await self._prepare()
                 outcome = await self._attempt(request)
@@ -182,7 +184,7 @@ class AttemptScheduler:
         Args:
             otherwise: the code of the notice that it may not.
         """
-        is_stored = await self._run.ledger.flushed(_MOVED_S)
+        is_stored = await self._run.ledger.flushed(_WRITTEN_S)
         if self._run.is_ending:
             return False
         if not is_stored:
@@ -226,7 +228,7 @@ class AttemptScheduler:
                 backend = await self._admission.find(step.adapter)
                 if backend.record.is_rejected:
                     raise backend.refusal()
-                await self._refuse_switch(backend)
+                await self._refuse_move(self._run, backend)
             except DragomanError as error:
                 why = error.message.rstrip(".")
                 text = f"Fallback adapter {step.adapter[:64]!r} was skipped: {why}."

@@ -91,7 +91,7 @@ class RunNotices:
             self._heartbeat = None
 
     def _send(self, data: bytes) -> None:
-        if not self._buffer.readers and not self._record.has_events:
+        if not self._buffer.readers and not self._record.last_sequence:
             self._early.append(data)
         self._buffer.send_ephemeral(data)
 

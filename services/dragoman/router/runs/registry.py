@@ -10,30 +10,29 @@ from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.context import RouterContext
-from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.assignment import Dispatched
+from dragoman.router.model.ports import Clock
 from dragoman.router.model.requests import orphan_after_s, safe_labels
 from dragoman.router.model.run_record import Retention, RunRecord, router_failed
 from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.tasks import Tasks
 from dragoman.router.policy.sessions import remove_router_settings
-from dragoman.router.runs.actor import Run, RunHooks
+from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.attempts import AttemptScheduler
 from dragoman.router.runs.cancellation import end_orphan
+from dragoman.router.runs.exclusion import TaskExclusion
 from dragoman.router.runs.inputs import LeaseLost, Lost, Recorded, Refused
 from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.sessions import Found, Sessions
 from dragoman.router.runs.state import (
     INHERITED,
-    Deciding,
-    Queued,
     Recovering,
     assignment_of,
     has_adapter,
     is_over,
 )
-from dragoman.router.runs.upstream import UpstreamStream, request_cancel
+from dragoman.router.runs.upstream import UpstreamStream, end_duplicate
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
 
@@ -42,23 +41,32 @@ class RunRegistry:
     """The runs that this router knows.
 
     Args:
-        scene: what the router's parts share.
+        clock: the time.
+        tasks: outlive the calls that start them.
+        reattach_s: how long a broken stream of an adapter is tried to be followed.
         retention: what is kept of runs that are over, in memory.
         run_log: keeps all runs for longer.
         admission: decides where and when they run.
     """
 
     def __init__(
-        self, scene: RouterContext, retention: Retention, run_log: RunLog, admission: AdmissionController
+        self,
+        clock: Clock,
+        tasks: Tasks,
+        reattach_s: float,
+        retention: Retention,
+        run_log: RunLog,
+        admission: AdmissionController,
     ) -> None:
-        self._scene = scene
+        self._reattach_s = reattach_s
         self._admission = admission
         self._retention = retention
         self.run_log = run_log
         self._runs: dict[str, Run] = {}
-        self.sessions = Sessions(run_log, scene.clock, self._find_record)
+        self.sessions = Sessions(run_log, clock, lambda run_id: run.record if (run := self.find(run_id)) else None)
+        self.exclusion = TaskExclusion(self.live, run_log)
         self._numbers = itertools.count(1)
-        self._hooks = RunHooks(over=self._over, superseded=self._superseded)
+        self._host = RunHost(clock, tasks, over=self._over, superseded=self._superseded)
         run_log.is_in_memory = self._runs.__contains__
 
     def __iter__(self) -> Iterator[Run]:
@@ -83,51 +91,6 @@ class RunRegistry:
             raise taken(request.run_id)
         return run
 
-    def refuse_switch(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> None:
-        """Refuse to have two adapters at one task of one agent: they would work in one place on the same thing.
-
-        Raises:
-            DragomanError: SESSION_BUSY: another adapter's run, which this router owns, works on the task.
-        """
-        self._refuse_beside((request.agent.company_id, request.agent.id, request.task_key), backend)
-
-    def _refuse_beside(self, task: tuple[str, str, str], backend: AdapterBackend, but: Run | None = None) -> None:
-        for run in self.live() if task[-1] else ():
-            record = run.record
-            # For a move: whose attempt has failed, too, or no adapter has, is not at work.
-            is_idle = but is not None and isinstance(run.state, Deciding | Queued)
-            is_other = run is not but and run.backend is not backend and not is_idle
-            if is_other and (record.company_id, record.agent_id, record.task_key) == task:
-                raise _busy(run.run_id, record.adapter)
-
-    async def _refuse_move(self, run: Run, backend: AdapterBackend) -> None:
-        """Do the same for a run that is about to go on at another adapter.
-
-        Raises:
-            DragomanError: SESSION_BUSY.
-        """
-        record = run.record
-        await self._refuse_switch_elsewhere(record, backend.record.type)
-        self._refuse_beside((record.company_id, record.agent_id, record.task_key), backend, but=run)
-
-    async def _refuse_switch_elsewhere(self, record: RunRecord, adapter: str) -> None:
-        """Do the same for runs of other routers, once this run is written down: of two, at least one sees the other.
-
-        Raises:
-            DragomanError: SESSION_BUSY.
-        """
-        if record.task_key and (other := await self._elsewhere(record, adapter)) is not None:
-            raise _busy(other.run_id, other.adapter)
-
-    async def _elsewhere(self, record: RunRecord, adapter: str) -> StoredRun | None:
-        """Return another adapter's run of the same task that another router follows."""
-        try:
-            found = await self.run_log.at_task(record.company_id, record.agent_id, record.task_key)
-        except DragomanError:
-            return None  # a log that fails keeps no run from starting
-        others = (run for run in found if run.adapter != adapter and run.owner != self.run_log.owner)
-        return next(others, None)
-
     async def recall(self, request: adapter_pb2.ExecuteRequest) -> StoredRun | None:
         """Return what is kept of the run that this very request started, here before or elsewhere.
 
@@ -145,10 +108,6 @@ class RunRegistry:
             raise taken(request.run_id)
         return stored
 
-    def _find_record(self, run_id: str) -> RunRecord | None:
-        run = self._runs.get(run_id)
-        return run.record if run is not None else None
-
     def execute(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found) -> Run:
         """Accept a run, and start it at its adapter with this session. ``request`` gets its id."""
         request.run_id = request.run_id or new_run_id()
@@ -156,18 +115,12 @@ class RunRegistry:
         record.digest = self.run_log.digests.digest(request)
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
-        run = Run(record, backend, self._scene, self._hooks)
+        run = Run(record, backend, self._host)
         run.equip(keepalive=KeepaliveStreams(orphan_after_s(request), lambda: end_orphan(run)))
         self._runs[run.run_id] = run
         self._keep(run, orphan_after_s(request))
-        self._set_out(run, request, backend, session)
-        return run
-
-    def _set_out(
-        self, run: Run, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found
-    ) -> None:
-        options, admission, clock = self._admission.plan(run, request), self._admission, self._scene.clock
-        scheduler = AttemptScheduler(run, admission, clock, options, lambda to: self._refuse_move(run, to))
+        options, admission, clock = self._admission.plan(run, request), self._admission, self._host.clock
+        scheduler = AttemptScheduler(run, admission, clock, options, self.exclusion.refuse_move)
         run.equip(session=self.sessions.follow(run.record, session, run.notices.warn))
         remove_router_settings(request)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
@@ -176,6 +129,7 @@ class RunRegistry:
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
         run.start(self._go(run, scheduler, request, session), "run")
         run.notices.beat(lambda: not has_adapter(run.state))
+        return run
 
     async def _go(
         self, run: Run, scheduler: AttemptScheduler, request: adapter_pb2.ExecuteRequest, session: Found
@@ -186,30 +140,21 @@ class RunRegistry:
                 run.send(LeaseLost())
                 return
             try:
-                await self._refuse_switch_elsewhere(run.record, run.record.adapter)
+                await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
                 run.log.info("run accepted")
                 run.send(Recorded())
-                upstream = UpstreamStream(run, self._scene)
-                await scheduler.go(upstream, request, lambda: self._prepare(run, request, session))
+                upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
+                await scheduler.go(
+                    upstream,
+                    request,
+                    lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
+                )
             except DragomanError as error:
                 run.send(Refused(error))
         except Exception:
             # Logged by who started this task; but nothing may leave a run without an end.
             run.send(Lost(router_failed()))
             raise
-
-    async def _prepare(self, run: Run, request: adapter_pb2.ExecuteRequest, session: Found) -> None:
-        """Write into a request which session its adapter resumes, now that the run is about to get there.
-
-        Raises:
-            DragomanError: the adapter's, should it have to be asked what it can do.
-        """
-        found = await self.sessions.look_up(session, request, run.backend)
-        if found.remark:
-            run.notices.warn("session_unavailable", found.remark)
-        if run.session is not None:
-            run.session.go_on_with(found)
-        found.apply(request)
 
     def take_over(self, stored: StoredRun, at: Dispatched, backend: AdapterBackend) -> Run:
         """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
@@ -223,8 +168,7 @@ class RunRegistry:
         record.task_key, record.labels = summary.task_key, dict(summary.labels)
         record.phase, record.instance_id = summary.phase, summary.instance_id
         record.resume_at(stored.logged, attempt=summary.attempt)
-        beginning, first = Recovering(INHERITED, at), stored.logged + 1
-        run = Run(record, backend, self._scene, self._hooks, beginning, first_sequence=first)
+        run = Run(record, backend, self._host, Recovering(INHERITED, at))
         run.equip(keepalive=KeepaliveStreams(stored.orphan_after, lambda: end_orphan(run)))
         if summary.HasField("session_key"):
             run.equip(session=self.sessions.follow_on(record, summary.session_key, run.notices.warn))
@@ -237,7 +181,8 @@ class RunRegistry:
 
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
-        run.start(self._admission.keep(run, UpstreamStream(run, self._scene).follow_on()), "run")
+        upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
+        run.start(self._admission.keep(run, upstream.follow_on()), "run")
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         remark = functools.partial(run.notices.warn, each_time=True)
@@ -260,37 +205,26 @@ class RunRegistry:
             run.backend.lose(run.instance)
         elif run.instance is not None:
             # Both routers accepted it, as this one could not ask the log; so there are perhaps two agents at it.
-            self._scene.tasks.start(self._leave_to_other(run, run.instance), f"leave {run.run_id}")
-
-    async def _leave_to_other(self, run: Run, instance: AdapterInstance) -> None:
-        """End the run at its adapter, unless the other router's run is the same there."""
-        try:
-            stored = await self.run_log.find(run.run_id)
-        except DragomanError:
-            return  # no stream holds it at its adapter any more, which ends it too, later
-        if stored is None or not isinstance(stored.assignment, Dispatched):
-            return
-        if stored.assignment.instance_id != instance.instance_id:
-            await request_cancel(run, instance)
+            run.tasks.start(end_duplicate(run, run.instance, self.run_log), f"leave {run.run_id}")
 
     def _record(self, run_id: str, backend: AdapterBackend) -> RunRecord:
         return RunRecord(
             run_id=run_id,
             adapter=backend.record.type,
             number=next(self._numbers),
-            accepted_at=self._scene.clock.time(),
+            accepted_at=self._host.clock.time(),
         )
 
     def _over(self, run: Run) -> None:
         if run.refusal is not None:
             self._forget(run.run_id, run.record.number)
-            self._scene.tasks.start(self.run_log.forget(run.run_id), f"forget {run.run_id}")
+            run.tasks.start(self.run_log.forget(run.run_id), f"forget {run.run_id}")
             return
         if run.record.is_free:
             self._forget(run.run_id, run.record.number)  # whichever router its request comes to starts it anew
             return
         finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if is_over(one.state)]
-        for run_id in self._retention.expired(finished, self._scene.clock.time()):
+        for run_id in self._retention.expired(finished, self._host.clock.time()):
             self._runs.pop(run_id, None)
         # By id and number: a timer that held the run would keep what was forgotten to make room.
         loop = asyncio.get_running_loop()
@@ -308,12 +242,4 @@ def taken(run_id: str) -> DragomanError:
         Reason.RUN_ID_REUSED,
         f"Run {run_id!r} already exists with a different request; choose another run ID.",
         {"run_id": run_id},
-    )
-
-
-def _busy(run_id: str, adapter: str) -> DragomanError:
-    return DragomanError(
-        Reason.SESSION_BUSY,
-        f"Run {run_id!r} of adapter {adapter!r} is already working on this task; wait for it or cancel it.",
-        {"run_id": run_id, "adapter": adapter},
     )

@@ -153,7 +153,7 @@ class Sessions:
     """The sessions that this router and those beside it store.
 
     Args:
-        keeping: the run log.
+        run_log: the run log.
         clock: the time.
         find_run: returns a run that is followed here.
     """
@@ -177,12 +177,35 @@ class Sessions:
         )
         return replace(found, choice=await self._of_run(selector, request, backend)) if selector.of_run else found
 
-    async def look_up(self, found: Found, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> Found:
-        """Decide what becomes of the session that is meant, if that is a stored one, as it is stored now.
+    async def prepare(
+        self,
+        found: Found,
+        request: adapter_pb2.ExecuteRequest,
+        backend: AdapterBackend,
+        followed: RunSession | None,
+        remark: Callable[[str, str], None],
+    ) -> None:
+        """Write into a request which session its adapter resumes, now that the run is about to get there.
+
+        Args:
+            found: the session that is meant.
+            request: the request.
+            backend: the adapter.
+            followed: what becomes of the run's session, if that is stored here.
+            remark: emits a notice to the run's readers: a code and a text.
 
         Raises:
             DragomanError: the adapter's, should it have to be asked what it can do.
         """
+        found = await self._look_up(found, request, backend)
+        if found.remark:
+            remark("session_unavailable", found.remark)
+        if followed is not None:
+            followed.go_on_with(found)
+        found.apply(request)
+
+    async def _look_up(self, found: Found, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> Found:
+        """Decide what becomes of the session that is meant, if that is a stored one, as it is stored now."""
         if found.selector.stored_key is None:
             return found
         try:

@@ -22,8 +22,9 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import RETAIN_FINISHED_S
 from dragoman.router.adapters.channel import StreamCall, explained, is_cut, never_connected, too_large
-from dragoman.router.adapters.context import RouterContext
 from dragoman.router.adapters.instance import AdapterInstance
+from dragoman.router.model.assignment import Dispatched
+from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import (
     VIOLATION_CODE,
     adapter_lost,
@@ -37,6 +38,7 @@ from dragoman.router.runs.actor import Run
 from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, Reconnected
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
+from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
 
 _LAST_WORDS_S = 0.5
@@ -82,13 +84,15 @@ class UpstreamStream:
 
     Args:
         run: the run.
-        scene: what the router's parts share.
+        clock: the time.
+        reattach_s: how long a broken stream is tried to be followed.
     """
 
-    def __init__(self, run: Run, scene: RouterContext) -> None:
+    def __init__(self, run: Run, clock: Clock, reattach_s: float) -> None:
         self._run = run
-        self._scene = scene
-        self.intake = EventIntake(run, scene.clock)
+        self._clock = clock
+        self._reattach_s = reattach_s
+        self.intake = EventIntake(run, clock)
         self._cause = ""
         self._begins_at = 1
         """The sequence of the first event that the present adapter may send."""
@@ -136,13 +140,13 @@ class UpstreamStream:
 
     async def _follow(self, instance: AdapterInstance, method: str, request: bytes) -> None:
         run = self._run
-        patience = ReconnectPolicy(self._scene.timing.reattach_s)
+        patience = ReconnectPolicy(self._reattach_s)
         while not self._is_done():
             try:
                 await self._drain(instance, method, request, patience)
             except ProtocolViolationError as error:
                 run.send(Lost(protocol_violated(run.record.adapter, error)))
-                self._scene.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
+                run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
             except _BrokenError as broken:
                 if self._is_done():
                     return
@@ -179,15 +183,15 @@ class UpstreamStream:
         elif method == "Execute" and not broken.was_sent and error is not None:
             self._refused = error
         else:
-            self._lose(f"was unreachable for {self._scene.timing.reattach_s:g} s")
-            self._scene.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
+            self._lose(f"was unreachable for {self._reattach_s:g} s")
+            run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
         return False
 
     def _never_came(self) -> bool:
         """Return whether an adapter that does not know the run never had it: it would remember one of that age."""
         run = self._run
-        age_s = self._scene.clock.time() - run.record.accepted_at
-        return progress_of(run.state).is_inherited and not run.record.has_events and age_s < _REMEMBERED_S
+        age_s = self._clock.time() - run.record.accepted_at
+        return progress_of(run.state).is_inherited and not run.record.last_sequence and age_s < _REMEMBERED_S
 
     def _lose(self, why: str) -> None:
         self._run.send(Lost(adapter_lost(self._run.record.adapter, why)))
@@ -222,7 +226,8 @@ class UpstreamStream:
             # Should the stream not end with its process, it is ended; what was on its way may still come.
             loop = asyncio.get_running_loop()
             with instance.when_gone(lambda: loop.call_later(_LAST_WORDS_S, call.cancel)):
-                message = await self._first(call, patience)
+                async with asyncio.timeout_at(patience.deadline):
+                    message = await call.read()
                 patience.restore()
                 if isinstance(self._run.state, Reconnecting):
                     self._run.send(Reconnected())
@@ -242,12 +247,6 @@ class UpstreamStream:
             call.cancel()
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-
-    async def _first(self, call: StreamCall, patience: "ReconnectPolicy") -> Any:
-        if patience.deadline is None:
-            return await call.read()
-        async with asyncio.timeout_at(patience.deadline):
-            return await call.read()
 
     async def _read(self, call: StreamCall, message: Any) -> None:
         run = self._run
@@ -339,3 +338,15 @@ async def request_cancel(run: Run, instance: AdapterInstance) -> None:
         await asyncio.sleep(backoff.next_s())
         connected = asyncio.ensure_future(instance.channel.connected())
         await first_of(connected, asyncio.ensure_future(instance.gone.wait()))
+
+
+async def end_duplicate(run: Run, instance: AdapterInstance, run_log: RunLog) -> None:
+    """End a run at its adapter that another router accepted, too, unless both are the same run there."""
+    try:
+        stored = await run_log.find(run.run_id)
+    except DragomanError:
+        return  # no stream holds it at its adapter any more, which ends it too, later
+    if stored is None or not isinstance(stored.assignment, Dispatched):
+        return
+    if stored.assignment.instance_id != instance.instance_id:
+        await request_cancel(run, instance)

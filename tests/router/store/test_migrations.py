@@ -1,0 +1,63 @@
+"""Run logs of earlier schemas: today's router opens and reads them."""
+
+import sqlite3
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Final
+
+import yoyo
+from dragoman.router.storage.batches import pack
+from dragoman.v1 import event_pb2, router_pb2
+
+from tests.router.harness import config, kinds, routing
+
+_INSERT: Final = (
+    "INSERT INTO runs (run_id, accepted_at, finished_at, adapter, agent_id, company_id, task_key, outcome, digest,"
+    " state, reserved, logged, bytes, owner, lease_until, place, orphan_after)"
+    " VALUES ('old', 1, 4e9, 'fake', '', '', 'task', :outcome, NULL, :state, 7, 2, :bytes, 'gone', 0, '{}', 0)"
+)
+
+
+def make_first_schema(path: Path) -> sqlite3.Connection:
+    """Create a database with the first migration alone."""
+    folder = files("dragoman.router.storage") / "migrations"
+    with yoyo.get_backend(f"sqlite:///{path}") as backend, as_file(folder) as scripts:
+        migrations = yoyo.read_migrations(str(scripts)).filter(lambda migration: migration.id == "0001.runs")
+        backend.apply_migrations(backend.to_apply(migrations))
+    return sqlite3.connect(path)
+
+
+def columns_of(connection: sqlite3.Connection) -> set[str]:
+    return {name for _number, name, *_rest in connection.execute("PRAGMA table_info(runs)")}
+
+
+async def test_a_log_of_the_first_schema_is_opened_and_its_runs_are_read(folder: Path) -> None:
+    path = folder / "s" / "runs.db"
+    path.parent.mkdir(mode=0o700)
+    result = event_pb2.Result(outcome=event_pb2.OUTCOME_SUCCEEDED)
+    summary = router_pb2.RunSummary(run_id="old", adapter="fake", task_key="task", result=result, last_sequence=2)
+    summary.finished_at.FromSeconds(4_000_000_000)
+    packed = pack(
+        event.SerializeToString()
+        for event in (
+            event_pb2.AgentEvent(sequence=1, run_id="old", attempt=1, started=event_pb2.Started()),
+            event_pb2.AgentEvent(sequence=2, run_id="old", attempt=1, result=result),
+        )
+    )
+    connection = make_first_schema(path)
+    with connection:
+        state = router_pb2.GetRunResponse(run=summary).SerializeToString()
+        connection.execute(_INSERT, {"outcome": result.outcome, "state": state, "bytes": len(packed)})
+        connection.execute("INSERT INTO events VALUES ('old', 1, 2, ?)", (packed,))
+    assert "reserved" in columns_of(connection)
+    connection.close()
+
+    async with routing(config(folder)) as (_router, caller):
+        assert (await caller.run("old")).run == summary
+        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(task_key="task"))
+        assert [run.run_id for run in listed.runs] == ["old"]
+        replayed = await caller.attach("old", 0).rest()
+        assert [kind for kind in kinds(replayed) if kind != "replay_done"] == ["started", "result"]
+    connection = sqlite3.connect(path)
+    assert "reserved" not in columns_of(connection)
+    connection.close()
