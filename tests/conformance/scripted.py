@@ -20,11 +20,12 @@ from dragoman.sdk import (
     capabilities,
     log_event,
 )
-from dragoman.sdk._encoding.config import config_schema
 from dragoman.sdk.fields import JsonValue
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+
+from tests.sdk.schemas import config_schema
 
 POLL_S = 0.01
 TYPE = "scripted"

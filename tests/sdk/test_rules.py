@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.sdk import Settings, capabilities, rules
-from dragoman.sdk._encoding.config import config_schema
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sdk.agents.test_in_process import Asked
+from tests.sdk.schemas import config_schema
 
 NAME = "is missing, or the same as another's"
 WAY = "give stdio.command or http.url"

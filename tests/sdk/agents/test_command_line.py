@@ -31,13 +31,13 @@ from dragoman.sdk import (
     capabilities,
     log_event,
 )
-from dragoman.sdk._encoding.config import config_schema
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters.process.arena import Arena, arena_in, duration
 from tests.sdk.running import kinds
+from tests.sdk.schemas import config_schema
 from tests.sdk.serving import DEADLINE_S
 
 AGENT = r"""

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
 from dragoman.sdk import AgentSpec, FailureError, FailureInfo, InProcessAdapter, Terminal, Turn, capabilities
-from dragoman.sdk._encoding.config import config_schema
 from dragoman.sdk.fields import JsonValue
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
+from tests.sdk.schemas import config_schema
 from tests.sdk.serving import Sidecar, serving
 
 Work = Callable[[Turn], Awaitable[None]]

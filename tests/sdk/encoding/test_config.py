@@ -17,7 +17,6 @@ from dragoman.sdk._encoding.config import (
     as_string_list,
     bundled_schema,
     common_properties,
-    config_schema,
     extra_args,
     normalise,
     validate,
@@ -27,6 +26,8 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.sdk.schemas import config_schema
 
 
 @pytest.mark.parametrize(

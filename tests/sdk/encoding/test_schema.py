@@ -4,11 +4,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from dragoman.sdk._encoding.config import Problem, common_properties, config_schema, validate
+from dragoman.sdk._encoding.config import Problem, common_properties, validate
 from dragoman.sdk._encoding.json_text import JsonObject
 from dragoman.sdk._encoding.schema import ConfigSchema, show_path
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.sdk.schemas import config_schema
 
 SCHEMA = ConfigSchema(
     config_schema(

@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import AdapterInfo, Settings, capabilities
-from dragoman.sdk._encoding.config import ConfigSchema, config_schema
+from dragoman.sdk._encoding.config import ConfigSchema
 from dragoman.sdk._request.environment import run_variables
 from dragoman.sdk._request.job import environment_inputs, masked_argv, render_prompt
 from dragoman.sdk._request.settings import read_settings
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+
+from tests.sdk.schemas import config_schema
 
 SCHEMA = ConfigSchema(config_schema(common_properties()))
 INFO = AdapterInfo(

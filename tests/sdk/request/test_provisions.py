@@ -13,7 +13,7 @@ import pytest_asyncio
 from dragoman.client import DragomanError, Reason
 from dragoman.sdk import AgentSpec, CommandLineAdapter, Job, Parser, Plan, capabilities
 from dragoman.sdk._detection.auth import inherited_keys
-from dragoman.sdk._encoding.config import common_properties, config_schema
+from dragoman.sdk._encoding.config import common_properties
 from dragoman.sdk._skills.source import SkillSource
 from dragoman.sdk._skills.strategy import prompt_section, strategy_in_force
 from dragoman.sdk.detection import AuthFinding
@@ -23,6 +23,7 @@ from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters.process.arena import Arena, arena_in
 from tests.sdk.agents.test_command_line import WordsParser, codes
+from tests.sdk.schemas import config_schema
 
 AGENT = r"""
 import json, os, re, sys

@@ -9,12 +9,14 @@ import pytest
 from dragoman.protocol.clocks import ClockLimits
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import AdapterInfo, Settings, capabilities
-from dragoman.sdk._encoding.config import ConfigSchema, config_schema
+from dragoman.sdk._encoding.config import ConfigSchema
 from dragoman.sdk._request.settings import limits_in_force, read_config, read_settings
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, struct_pb2
+
+from tests.sdk.schemas import config_schema
 
 FEATURES = sorted(set(pb.Feature.values()) - {pb.FEATURE_UNSPECIFIED})
 SCHEMA = ConfigSchema(config_schema(common_properties()))

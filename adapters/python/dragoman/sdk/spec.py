@@ -131,8 +131,6 @@ class AgentSpec(AdapterInfo):
     """How to log in, e.g. "run `claude auth login`"."""
     install_hint: str = ""
     """How to install the agent."""
-    live_prompt: str = "Reply with exactly: {nonce}"
-    """What a LIVE test asks. The answer must hold the nonce."""
 
 
 class Documents(TypedDict):

@@ -199,7 +199,7 @@ async def _check_live(adapter: CheckableAgent, request: pb.TestEnvironmentReques
         execute = pb.ExecuteRequest(
             run_id=f"live-{secrets.token_hex(8)}",
             adapter=adapter.spec.type,
-            prompt=adapter.spec.live_prompt.format(nonce=nonce),
+            prompt=f"Reply with exactly: {nonce}",
             config=request.config,
             env=request.env,
             model=request.model,

@@ -26,7 +26,6 @@ __all__ = [
     "as_string_list",
     "bundled_schema",
     "common_properties",
-    "config_schema",
     "extra_args",
     "normalise",
     "packaged_file",
@@ -122,17 +121,6 @@ def _resolved(about: Mapping[str, Any]) -> dict[str, Any]:
         known = ", ".join(sorted(_common_definitions()))
         raise ValueError(f"$ref {reference}: there is no such common property; known are: {known}")
     return {**common_properties(name)[name], **{key: value for key, value in about.items() if key != "$ref"}}
-
-
-def config_schema(properties: Mapping[str, JsonObject], required: Sequence[str] = ()) -> JsonObject:
-    """Return the schema of a config with these properties and no others."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        **({"required": list(required)} if required else {}),
-        "properties": dict(properties),
-        "additionalProperties": False,
-    }
 
 
 def as_string(value: object, fallback: T) -> str | T:

@@ -44,14 +44,14 @@ def ending(reason: str, result: Fields, updates: Updates, options: AcpOptions, *
         errors = (updates.speech.last_words or reason,)  # what it refuses, or was about to say
         failure = FailureInfo(kind, message, code=f"acp_{reason}", errors=errors)
         return Terminal(succeeded=False, subtype=reason, failure=failure)
-    reported = options.turn_failure(TurnEnd(reason, updates.speech.last_words, result))
+    reported = options.turn_failure(TurnEnd(updates.speech.last_words, result))
     if reported is not None:
         return Terminal(succeeded=False, subtype=reason, failure=reported)
     if reason and reason != "end_turn":
         message = f"The agent ended its turn for a reason that is not known here: {reason}."
         failure = FailureInfo(pb.FAILURE_KIND_NO_RESULT, message, code="acp_stop_reason")
         return Terminal(succeeded=False, subtype=reason, failure=failure)
-    if options.empty_turn_fails and not updates.speech.has_spoken and not updates.has_acted:
+    if not updates.speech.has_spoken and not updates.has_acted:
         if interrupted:  # it stopped before it had said anything, and has no word for that
             return Terminal(succeeded=False, subtype=reason, interrupted=True)
         message = "The agent ended its turn without a word; agents do that when their model cannot be reached."

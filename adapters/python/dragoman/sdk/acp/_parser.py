@@ -217,7 +217,7 @@ class AcpParser:
         notices: list[Output] = [_notice(pb.SEVERITY_WARNING, code, message) for code, message in lacking]
         if self._options.reports_offer:
             notices.append(_notice(pb.SEVERITY_INFO, "acp_agent_offers", described(self.offer)))
-        params = session_params(self._conversation, self.offer, self._options)
+        params = session_params(self._conversation, self.offer)
         if not self._conversation.session_id:
             return [*notices, self._ask("session/new", params)]
         method = self._way_back()
@@ -229,7 +229,7 @@ class AcpParser:
         """Return how an earlier session is reached; empty if the agent offers no way."""
         if self._conversation.forks:
             return "session/fork" if self.offer.forks else ""
-        if self.offer.resumes and not (self._options.prefers_load and self.offer.loads):
+        if self.offer.resumes:
             return "session/resume"
         return "session/load" if self.offer.loads else ""
 

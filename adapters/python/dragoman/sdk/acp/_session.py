@@ -36,7 +36,6 @@ class ToolState:
 class TurnEnd:
     """How a prompt ended, for an adapter that knows better."""
 
-    stop_reason: str
     text: str
     """The agent's last message."""
     result: Fields
@@ -82,19 +81,12 @@ class AcpOptions:
     """Offer to put forms to the caller."""
     acknowledged: Collection[str] = ()
     """Methods that are answered with nothing, and nothing is done: some agents report so what they do themselves."""
-    client_meta: Mapping[str, object] = field(default_factory=dict)
-    """``_meta`` of the client's capabilities, e.g. for an agent's own extensions."""
-
     reports_offer: bool = False
     """Whether a notice says what the agent offers; for an adapter that does not know its agent."""
 
     # Setting up.
     authenticate: str = ""
     """The auth method to use before a session begins. Empty: the agent is logged in by itself."""
-    prefers_load: bool = False
-    """Resume with ``session/load`` although the agent offers ``session/resume``."""
-    session_meta: Mapping[str, object] = field(default_factory=dict)
-    """``_meta`` of session/new, load, resume and fork."""
     mode: str = ""
     """The mode to switch to. Empty: the request's native mode, else the agent's default."""
     sets_model: bool = True
@@ -120,8 +112,6 @@ class AcpOptions:
     """What sort of tool it is, by its own name, where the protocol has no word for that or the agent uses none."""
     file_changes: Callable[[ToolState], list[pb.FileChange] | None] = _no_changes
     """What a completed call did to files. None: as diffs and locations show."""
-    empty_turn_fails: bool = True
-    """Whether a turn that ends well without a word or a tool call is no result."""
     lost_session: Callable[[RpcError], bool] = _nothing_lost
     """Whether an error of load, resume or fork means that the session is not there. Beside the usual signs."""
     turn_failure: Callable[[TurnEnd], FailureInfo | None] = _no_failure
@@ -223,13 +213,11 @@ def initialize_params(options: AcpOptions, version: str) -> dict[str, object]:
     }
     if options.elicitation:
         able["elicitation"] = {"form": {}}
-    if options.client_meta:
-        able["_meta"] = dict(options.client_meta)
     info = {"name": "dragoman", "title": "Dragoman", "version": version}
     return {"protocolVersion": PROTOCOL_VERSION, "clientInfo": info, "clientCapabilities": able}
 
 
-def session_params(conversation: Conversation, offer: Offer, options: AcpOptions) -> dict[str, object]:
+def session_params(conversation: Conversation, offer: Offer) -> dict[str, object]:
     """Return what session/new, load, resume and fork have in common."""
     params: dict[str, object] = {
         "cwd": conversation.cwd,
@@ -237,8 +225,6 @@ def session_params(conversation: Conversation, offer: Offer, options: AcpOptions
     }
     if conversation.additional_directories and offer.adds_directories:
         params["additionalDirectories"] = list(conversation.additional_directories)
-    if options.session_meta:
-        params["_meta"] = dict(options.session_meta)
     return params
 
 
