@@ -24,6 +24,18 @@ def test_parents_are_killed_before_their_children(monkeypatch: pytest.MonkeyPatc
     assert killed == [10, 11, 12, 30]
 
 
+def test_the_group_of_a_process_that_has_none_here_is_the_guards_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A group whose leader is outside of the PID namespace is 0, and killpg(0) kills the caller's.
+    rows = [Process(pid, 1, pgrp, 10, "S", pid) for pid, pgrp in ((10, 0), (11, 11))]
+    groups: list[int] = []
+    tree = Tree(is_subreaper=True, marker=b"")
+    monkeypatch.setattr(tree, "members", lambda: rows)
+    monkeypatch.setattr(processes, "send", lambda _process, _signal: True)
+    monkeypatch.setattr(os, "killpg", lambda group, _signal: groups.append(group))
+    tree._kill_round()
+    assert groups == [11]
+
+
 def test_a_stranger_with_the_pid_of_one_that_was_seen_is_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.getpid()
     child, orphan, stranger = (

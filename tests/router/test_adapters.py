@@ -258,6 +258,17 @@ async def test_list_adapters_describes_when_asked(folder: Path) -> None:
         page = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest(page_size=1))
         rest = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest(page_token=page.next_page_token))
         assert [entry.adapter for entry in [*page.adapters, *rest.adapters]] == ["fake", "sad"]
+        bad = await failure(caller.router.ListAdapters(router_pb2.ListAdaptersRequest(page_token="x")))
+        assert bad.reason is Reason.INVALID_PAGE_TOKEN
+
+
+async def test_a_watch_of_the_adapters_ends_with_the_router(folder: Path) -> None:
+    async with routing(config(folder)) as (router, caller):
+        watch = caller.router.WatchAdapters(router_pb2.WatchAdaptersRequest(), timeout=PATIENCE_S)
+        assert isinstance(await watch.read(), router_pb2.WatchAdaptersResponse)
+        stopping = asyncio.ensure_future(router.stop(0.0))
+        assert (await failure(watch.read())).reason is Reason.DRAINING
+        await stopping
 
 
 async def test_manifests_start_commands_with_their_environment(folder: Path) -> None:

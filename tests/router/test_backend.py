@@ -63,4 +63,4 @@ def test_a_call_waits_for_a_process_that_serves_again_soon_and_no_longer() -> No
     assert travel(using(PATIENCE_S / 2)).serving.is_set()
     with pytest.raises(DragomanError) as caught:
         travel(using(PATIENCE_S * 2))
-    assert caught.value.reason is Reason.ADAPTER_UNAVAILABLE
+    assert (caught.value.reason, caught.value.retry_after_s) == (Reason.ADAPTER_UNAVAILABLE, 1.0)

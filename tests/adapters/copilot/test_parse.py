@@ -53,6 +53,17 @@ def test_a_text() -> None:
     assert (tested.report.model, tested.report.provider) == ("claude-sonnet-4-5", "anthropic")
 
 
+@pytest.mark.parametrize(("data", "item_id"), [({"reasoningId": "r"}, "r"), ({}, "reasoning")])
+def test_a_thought_in_pieces_is_not_repeated(data: dict[str, Any], item_id: str) -> None:
+    piece, whole = {**data, "deltaContent": "Hm."}, {**data, "content": "Hm."}
+    lines = [event("assistant.reasoning_delta", piece), event("assistant.reasoning", whole)]
+    thoughts = of_kind(feed(parser(), lines), "thinking")
+    assert [(thought.item_id, thought.delta, thought.whole) for thought in thoughts] == [
+        (item_id, "Hm.", ""),
+        (item_id, "", ""),
+    ]
+
+
 def test_cached_tokens_are_not_counted_twice() -> None:
     tested = parser()
     (call,) = of_kind(feed(tested, messages("text")), "usage")

@@ -133,6 +133,15 @@ def test_retries_are_reported_and_earlier_output_is_withdrawn() -> None:
     assert shown(outputs) == "Recovered from the cut."
 
 
+def test_a_thought_that_a_tool_call_ended_is_not_continued() -> None:
+    thought, call = of_agent("thinking", delta="Hm."), of_agent("tool", phase="start", toolCallId="c", name="read")
+    items = bodies(outputs_of(new_parser(), thought, call, thought, of_agent("assistant", delta="Yes.")), "thinking")
+    assert [(item.item_id, item.delta) for item in items] == [
+        *[("thinking-1", "Hm."), ("thinking-1", "")],
+        *[("thinking-2", "Hm."), ("thinking-2", "")],
+    ]
+
+
 def test_a_rate_limit_has_its_cause() -> None:
     parser, outputs = replay("rate_limit_that_passes")
     assert bodies(outputs, "state")[0].retry_cause == pb.FAILURE_KIND_RATE_LIMITED

@@ -39,3 +39,12 @@ async def test_a_wait_that_was_in_vain_is_no_end(abort: Any, wait: Any, has_ende
     gateway: Any = Answering(abort=abort, wait=wait)
     assert await _stop(gateway, job_of(request())) is has_ended
     assert 0 < gateway.waited_ms < 10_000, "its own limit is over first"
+
+
+async def test_a_turn_that_was_found_has_longer_to_end() -> None:
+    waits_ms = []
+    for status in ("aborted", "no-active-run"):
+        gateway: Any = Answering(abort={"status": status}, wait={"status": "ok"})
+        await _stop(gateway, job_of(request()))
+        waits_ms.append(gateway.waited_ms)
+    assert waits_ms[0] > waits_ms[1]

@@ -37,6 +37,12 @@ def test_pieces_are_emitted_and_a_whole_only_where_they_did_not_give_it() -> Non
     assert texts.last_text == "y"
 
 
+def test_the_last_text_is_no_thought() -> None:
+    texts = TextItems()
+    assert [*texts.whole("a", "an answer"), *texts.whole("b", "a thought", "thinking")] != []
+    assert texts.last_text == "an answer"
+
+
 def test_what_says_nothing_is_no_event() -> None:
     texts = TextItems()
     nothing = [*texts.delta("a", ""), *texts.delta("", "x"), *texts.whole("a", ""), *texts.piece(""), *texts.pause()]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router.adapters.channel import unavailable
+from dragoman.router.adapters.channel import RETRY_S, unavailable
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.registry import AdapterRecord
@@ -94,7 +94,7 @@ class AdapterBackend(abc.ABC):
             {"adapter": self.record.type},
         )
 
-    def unavailable(self, why: str, retry_after_s: float = 1.0) -> DragomanError:
+    def unavailable(self, why: str, retry_after_s: float = RETRY_S) -> DragomanError:
         """Return the error for a call that gets no process."""
         error = unavailable(f"Adapter {self.record.type!r} {why}.", max(retry_after_s, 0.1))
         error.metadata = {"adapter": self.record.type}

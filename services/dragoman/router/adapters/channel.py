@@ -20,7 +20,8 @@ StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 _HEALTH = "/grpc.health.v1.Health/Watch"
-_RETRY_S = 1.0
+RETRY_S = 1.0
+"""After which a call that found no adapter is worth another try, where nothing better is known."""
 _CUT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 
 
@@ -194,7 +195,7 @@ def too_large(error: grpc.aio.AioRpcError) -> str:
     return f"an event of over {MAX_REQUEST_BYTES // MIB + 1} MiB" if is_too_large(error) else ""
 
 
-def unavailable(message: str, retry_after_s: float = _RETRY_S) -> DragomanError:
+def unavailable(message: str, retry_after_s: float = RETRY_S) -> DragomanError:
     """Return the error for an adapter that cannot be reached or started."""
     return DragomanError(Reason.ADAPTER_UNAVAILABLE, message, retry_after_s=retry_after_s)
 
