@@ -20,9 +20,9 @@ _WAIT_S: Final = 2.0
 _MOST: Final = 2**53
 _MESSAGES: Final = """
     WITH RECURSIVE family(id) AS (
-        SELECT ?1 UNION SELECT session.id FROM session JOIN family ON session.parent_id = family.id
+        SELECT :session UNION SELECT session.id FROM session JOIN family ON session.parent_id = family.id
     )
-    SELECT session_id, data FROM message WHERE session_id IN family AND time_created >= ?2
+    SELECT session_id, data FROM message WHERE session_id IN family AND time_created >= :since
     ORDER BY time_created LIMIT 10000
 """
 
@@ -52,7 +52,7 @@ def read_messages(path: Path, session_id: str, since_ms: int) -> list[StoredMess
     """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)) as store:
-            rows = store.execute(_MESSAGES, (session_id, since_ms)).fetchall()
+            rows = store.execute(_MESSAGES, {"session": session_id, "since": since_ms}).fetchall()
     except sqlite3.Error:
         return None
     return [StoredMessage(str(owner), content) for owner, data in rows if (content := _content(data)) is not None]
