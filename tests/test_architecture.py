@@ -306,7 +306,7 @@ def known_modules(path: Path, names: Mapping[str, Path]) -> set[str]:
     }
 
 
-SDK_FRONT = {"__init__", "detection", "failures", "fields", "jsonrpc", "parsing", "run", "skills"}
+SDK_FRONT = {"__init__", "__main__", "detection", "failures", "fields", "jsonrpc", "parsing", "run", "skills"}
 
 
 def sdk_part(module: str) -> str:

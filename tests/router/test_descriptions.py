@@ -130,18 +130,27 @@ def test_a_package_that_was_changed_is_another(tmp_path: Path, monkeypatch: pyte
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     entry = EntryPoint("mine", "vendor.agent:adapter", "dragoman.adapters")
-    first = descriptions.installed_identity(entry)
+    first = descriptions.installed_identity(entry, {})
     assert first
-    assert descriptions.installed_identity(entry) == first
+    assert descriptions.installed_identity(entry, {}) == first
     (package / "schema.json").write_text("{}")
-    assert descriptions.installed_identity(entry) != first
+    assert descriptions.installed_identity(entry, {}) != first
+    other = EntryPoint("other", "vendor.agent:other", "dragoman.adapters")
+    apart = EntryPoint("apart", "json:loads", "dragoman.adapters")
+    packages: descriptions.Packages = {}
+    identities = {descriptions.installed_identity(one, packages) for one in (entry, other, apart)}
+    assert len(identities) == 3
+    assert len(packages) == 2, "the files of a package are looked at once"
+    (package / "schema.json").write_text("{ }")
+    assert descriptions.installed_identity(entry, packages) in identities
     gone = EntryPoint("mine", "nowhere.agent:adapter", "dragoman.adapters")
-    assert descriptions.installed_identity(gone) == "", "what cannot be found cannot be known to be the same"
+    assert descriptions.installed_identity(gone, {}) == "", "what cannot be found cannot be known to be the same"
 
 
 def test_aliases_of_installed_adapters_come_from_their_metadata() -> None:
     aliases = [EntryPoint("claude_local", "claude_code", "g"), EntryPoint("codex_local", "codex", "g")]
-    specs = {spec.name: spec.aliases for spec in entry_point_specs(["claude_code", "codex", "pi"], aliases)}
+    adapters = [EntryPoint(name, "json:loads", "g") for name in ("claude_code", "codex", "pi")]
+    specs = {spec.name: spec.aliases for spec in entry_point_specs(adapters, aliases)}
     assert specs == {"claude_code": ("claude_local",), "codex": ("codex_local",), "pi": ()}
 
 

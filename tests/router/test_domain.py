@@ -2,6 +2,7 @@
 
 import re
 from base64 import b64encode
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -430,10 +431,11 @@ def test_whatever_is_in_the_cache_is_read_or_ignored(tmp_path_factory: pytest.Te
 
 
 def test_entry_points_are_named_and_never_imported() -> None:
-    good, bad = entry_point_specs(["my_agent", "my-agent"])[::-1]
+    installed = [EntryPoint(name, "mine.my_agent:adapter [extra]", "g") for name in ("my_agent", "my-agent")]
+    good, bad = entry_point_specs(installed)[::-1]
     assert good.launch is not None
-    assert good.launch.command[-2:] == ("adapter", "serve")
-    assert good.launch.env == {"DRAGOMAN_ADAPTER": "my_agent"}
+    assert good.launch.command[-2:] == ("-m", "dragoman.sdk")
+    assert good.launch.env == {"DRAGOMAN_ADAPTER": "mine.my_agent:adapter"}
     assert "my_agent" not in " ".join(good.launch.command), "an agent that ends its own programs by name"
     assert "not a valid adapter type" in bad.problem
     assert {spec.name for spec in entry_point_specs()} >= {"process", "claude_code"}

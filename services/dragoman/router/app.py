@@ -199,7 +199,7 @@ class _Running:
         forwarder = ReplicaForwarder()
         self.drain = Drain(runs, adapters, forwarder, self.tasks)
         detections = DetectionFile(places.detections)
-        self.detector = AgentDetector(adapters, admission, clock, detections, timing, version)
+        self.detector = AgentDetector(adapters, admission, context, detections, version)
         locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
         acceptance = Acceptance(adapters, runs, self.drain)
         streams = RunStreams(self.run_log.store, self.drain)

@@ -89,14 +89,19 @@ class AdapterChannel:
         stream: StreamCall = call(request, metadata=metadata)
         return stream
 
-    async def describe(self, timeout_s: float) -> adapter_pb2.DescribeResponse:
+    async def describe(self, timeout_s: float | None, adapter: str = "") -> adapter_pb2.DescribeResponse:
         """Call Describe.
+
+        Args:
+            timeout_s: how long to wait.
+            adapter: which adapter to describe, if there are several.
 
         Raises:
             DragomanError: its status; ADAPTER_REFUSED if the description exceeds a bound of the contract.
         """
         try:
-            data = await self.answer("Describe", b"", timeout_s=timeout_s)
+            request = adapter_pb2.DescribeRequest(adapter=adapter).SerializeToString()
+            data = await self.answer("Describe", request, timeout_s=timeout_s)
         except DragomanError as error:
             if isinstance(error.__cause__, grpc.aio.AioRpcError) and is_too_large(error.__cause__):
                 raise _unfit(f"the response exceeds {MAX_REQUEST_BYTES // MIB + 1} MiB") from error

@@ -11,15 +11,18 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import EntryPoint
+from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
 _FORMAT: Final = 1
 _MOST_FILES: Final = 5000
 _MOST_KEPT: Final = 256
+
+Packages: TypeAlias = dict[tuple[Distribution | None, Path], list[object]]
+"""The state of packages, by their distribution and their folder."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -69,11 +72,15 @@ class DescriptionFolder:
             file.unlink(missing_ok=True)
 
 
-def installed_identity(entry: EntryPoint) -> str:
+def installed_identity(entry: EntryPoint, packages: Packages) -> str:
     """Return the identity of an installed adapter; empty if its files cannot be found.
 
     The module is located by its path and never imported. All files of its top-level package count, because a
     description also depends on code that adapters share.
+
+    Args:
+        entry: the adapter.
+        packages: the state of the packages seen so far; adapters of one package share it, and it is read once.
     """
     top, _, _ = entry.module.partition(".")
     folders = [Path(base or ".") / top for base in sys.path]
@@ -81,8 +88,11 @@ def installed_identity(entry: EntryPoint) -> str:
     sources += [file for folder in folders if (file := folder.with_suffix(".py")).is_file()]
     if not sources:
         return ""
-    distribution = [entry.dist.name, entry.dist.version] if entry.dist is not None else []
-    return _digest(["installed", entry.name, entry.value, sys.prefix, *distribution, *_marks(_files(sources[0]))])
+    package = entry.dist, sources[0]
+    if package not in packages:
+        distribution = [entry.dist.name, entry.dist.version] if entry.dist is not None else []
+        packages[package] = [*distribution, *_marks(_files(sources[0]))]
+    return _digest(["installed", entry.name, entry.value, sys.prefix, *packages[package]])
 
 
 def manifest_identity(content: str, command: Sequence[str], env: Mapping[str, str]) -> str:

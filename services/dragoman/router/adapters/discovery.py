@@ -1,6 +1,6 @@
 """Discovery of adapters: entry points, manifests, configured addresses.
 
-An **entry point** of group ``dragoman.adapters`` is launched as ``dragoman adapter serve``, never imported by the
+An **entry point** of group ``dragoman.adapters`` is launched by ``python -m dragoman.sdk``, never imported by the
 router. Entry points of group ``dragoman.adapter_aliases`` (``alias = "type"``) declare its aliases, so that they are
 known before the adapter is started.
 
@@ -25,7 +25,7 @@ from typing import Any
 
 from dragoman.protocol.addresses import AddressError, check_local
 from dragoman.protocol.identity import is_adapter_type
-from dragoman.router.adapters.descriptions import installed_identity, manifest_identity
+from dragoman.router.adapters.descriptions import Packages, installed_identity, manifest_identity
 from dragoman.router.adapters.registry import AdapterSpec, LaunchSpec
 from dragoman.v1 import router_pb2
 
@@ -35,7 +35,18 @@ ALIASES = "dragoman.adapter_aliases"
 """The group of entry points whose names are aliases and whose values are types."""
 
 ADAPTER_VARIABLE = "DRAGOMAN_ADAPTER"
-"""The environment variable that names the adapter to ``dragoman adapter serve``."""
+"""The environment variable that says where the adapter is, ``module:attribute``, to ``python -m dragoman.sdk``."""
+
+DETECT_VARIABLE = "DRAGOMAN_DETECT_ADAPTERS"
+"""The same for several adapters, ``type=module:attribute``, of which only Describe and Detect are served."""
+
+_OURS = "dragoman.adapters."
+"""How the modules of the adapters that come with Dragoman begin."""
+
+# -P: a file in the working directory must not shadow one of our modules.
+# The command line does not name the adapter, as its name is often the agent's: an agent that kills processes by its
+# own name would kill its adapter.
+_SERVE = (sys.executable, "-P", "-m", "dragoman.sdk")
 
 _KEYS = {"type", "command", "env", "aliases"}
 _SUFFIXES = {".toml", ".json"}
@@ -46,41 +57,48 @@ class _ManifestError(ValueError):
 
 
 def entry_point_specs(
-    names: Iterable[str] | None = None, aliases: Iterable[EntryPoint] | None = None
+    adapters: Iterable[EntryPoint] | None = None, aliases: Iterable[EntryPoint] | None = None
 ) -> list[AdapterSpec]:
     """Return the adapters that are installed as entry points.
 
     Args:
-        names: types to use instead of the installed ones.
+        adapters: entry points to use instead of the installed ones.
         aliases: entry points to use instead of the installed ones.
     """
-    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    installed = entry_points(group=GROUP) if adapters is None else adapters
     declared = entry_points(group=ALIASES) if aliases is None else aliases
     by_type: dict[str, set[str]] = {}
     for alias in declared:
         by_type.setdefault(alias.value, set()).add(alias.name)
-    found = installed if names is None else names
+    packages: Packages = {}
     return [
-        _entry_point_spec(name, tuple(sorted(by_type.get(name, ()))), installed.get(name)) for name in sorted(found)
+        _entry_point_spec(entry, tuple(sorted(by_type.get(entry.name, ()))), installed_identity(entry, packages))
+        for entry in sorted(installed, key=lambda one: one.name)
     ]
 
 
-def _entry_point_spec(name: str, aliases: tuple[str, ...], entry: EntryPoint | None) -> AdapterSpec:
-    # -P: a file in the working directory must not shadow one of our modules.
-    # The command line does not contain the type, as it is often the agent's name: an agent that kills processes by
-    # its own name would kill its adapter.
-    serve = (sys.executable, "-P", "-m", "dragoman.cli.main", "adapter", "serve")
+def _entry_point_spec(entry: EntryPoint, aliases: tuple[str, ...], identity: str) -> AdapterSpec:
+    name = entry.name
     problem = (
         "" if is_adapter_type(name) else "the name of its entry point is not a valid adapter type: [a-z][a-z0-9_]*"
     )
+    reference = f"{entry.module}:{entry.attr}"
     return AdapterSpec(
         name,
         router_pb2.ADAPTER_SOURCE_ENTRY_POINT,
         aliases,
-        LaunchSpec(serve, {ADAPTER_VARIABLE: name}),
+        LaunchSpec(_SERVE, {ADAPTER_VARIABLE: reference}),
         problem=problem,
-        identity=installed_identity(entry) if entry is not None else "",
+        # Others must not be able to disturb each other, or these.
+        reference=reference if reference.startswith(_OURS) and not problem else "",
+        identity=identity,
     )
+
+
+def detection_launch(specs: Iterable[AdapterSpec]) -> LaunchSpec:
+    """Return how to start one process that detects the agents of all adapters with a ``reference``."""
+    references = " ".join(f"{spec.name}={spec.reference}" for spec in specs if spec.reference)
+    return LaunchSpec(_SERVE, {DETECT_VARIABLE: references})
 
 
 def manifest_specs(paths: Iterable[Path]) -> list[AdapterSpec]:

@@ -158,6 +158,7 @@ def _environment(spec: LaunchSpec, socket: Path) -> dict[str, str]:
     # Neither adapters nor their agents need a router's address and token.
     inherited = {name: value for name, value in os.environ.items() if name not in _CLIENT_VARIABLES}
     return {
+        "GRPC_VERBOSITY": "NONE",  # its log is for its developers
         **inherited,
         **spec.env,
         LISTEN_VARIABLE: f"unix:{socket}",

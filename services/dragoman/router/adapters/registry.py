@@ -51,6 +51,8 @@ class AdapterSpec:
     """The source of this specification, for people."""
     problem: str = ""
     """Why it is unusable; empty if it is usable."""
+    reference: str = ""
+    """Its object, ``module:attribute``, if it may be detected in one process with others. Else empty."""
     identity: str = ""
     """The key of its cached description, which changes with each upgrade. Empty: its description is not cached."""
 

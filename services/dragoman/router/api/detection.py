@@ -1,12 +1,14 @@
 """``Detect``: one adapter or all of them, from a cache as long as that is right."""
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed
-from dragoman.router.adapters.context import Timing
+from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.detection import (
     CachedDetection,
     is_cacheable,
@@ -14,14 +16,18 @@ from dragoman.router.adapters.detection import (
     may_cache_response,
     may_use_cache,
 )
+from dragoman.router.adapters.detection_process import DetectionProcess
+from dragoman.router.adapters.discovery import detection_launch
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.ports import DetectionStore
-from dragoman.router.model.ports import Clock
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
 
 _UNREACHABLE = frozenset({Reason.ADAPTER_UNAVAILABLE, Reason.ADAPTER_REFUSED})
+
+_MANY = 2
+"""How many adapters are asked in one process instead of in processes of their own."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -32,9 +38,8 @@ class AgentDetector:
     Args:
         adapters: the adapters.
         admission: is notified when a login works again.
-        clock: the time.
+        context: what the backends of all adapters share.
         store: keeps detections while no router runs.
-        timing: how long a detection may take, and how old a cached one may be.
         version: the router's version; detections of another one do not count.
     """
 
@@ -42,17 +47,17 @@ class AgentDetector:
         self,
         adapters: AdapterPool,
         admission: AdmissionController,
-        clock: Clock,
+        context: AdapterContext,
         store: DetectionStore,
-        timing: Timing,
         version: str,
     ) -> None:
         self._adapters = adapters
         self._admission = admission
-        self._clock = clock
-        self._limit_s = timing.detect_s
+        self._context = context
+        self._clock = context.clock
+        self._limit_s = context.timing.detect_s
         self._store = store
-        self._ttl_s = timing.detect_ttl_s
+        self._ttl_s = context.timing.detect_ttl_s
         self._version = version
         self._cached = dict(store.load())
         self._logins = {name: pb.Detection.FromString(entry.detection).auth for name, entry in self._cached.items()}
@@ -60,9 +65,21 @@ class AgentDetector:
         admission.detections = self.ready
 
     async def one(
-        self, backend: AdapterBackend, request: pb.DetectRequest, data: bytes, timeout_s: float | None
+        self,
+        backend: AdapterBackend,
+        request: pb.DetectRequest,
+        data: bytes,
+        timeout_s: float | None,
+        shared: DetectionProcess | None = None,
     ) -> bytes:
         """Look for the agent of one adapter.
+
+        Args:
+            backend: the adapter.
+            request: the request.
+            data: the same, serialized.
+            timeout_s: how long to wait.
+            shared: the process to ask, if the adapter has none of its own.
 
         Raises:
             DragomanError: the adapter's status. That it cannot be reached is a finding, not an error.
@@ -73,8 +90,7 @@ class AgentDetector:
         data = addressed(pb.DetectRequest, data, request.adapter, backend.record.type)
         asked_at = self._clock.time()
         try:
-            async with backend.use() as instance:
-                answer = await instance.channel.answer("Detect", data, timeout_s=timeout_s)
+            answer = await self._ask(backend, data, timeout_s, shared)
         except DragomanError as error:
             if error.reason not in _UNREACHABLE:
                 raise
@@ -90,7 +106,9 @@ class AgentDetector:
 
     async def all(self, request: pb.DetectRequest) -> pb.DetectResponse:
         """Look for the agents of all adapters, in parallel; in order of their types."""
-        found = await asyncio.gather(*(self._one_of_all(backend, request) for backend in self._adapters.backends))
+        backends = self._adapters.backends
+        async with self._shared(backends, request) as shared:
+            found = await asyncio.gather(*(self._one_of_all(backend, request, shared) for backend in backends))
         detections = sorted((one for some in found for one in some), key=lambda one: one.adapter)
         return pb.DetectResponse(detections=detections)
 
@@ -101,14 +119,36 @@ class AgentDetector:
         response = await self.all(pb.DetectRequest(refresh=True))
         _log.info("detection refreshed", adapters=len(response.detections))
 
-    async def _one_of_all(self, backend: AdapterBackend, request: pb.DetectRequest) -> list[pb.Detection]:
+    def _shared(
+        self, backends: Sequence[AdapterBackend], request: pb.DetectRequest
+    ) -> contextlib.AbstractAsyncContextManager[DetectionProcess | None]:
+        """Return one process for all that are asked, may share it, and have none; nothing if they are few."""
+        waiting = [one for one in backends if _may_share(one) and self._from_cache(one, request) is None]
+        if len(waiting) < _MANY:
+            return contextlib.nullcontext()
+        specs = (record.spec for record in self._context.registry.records)
+        return DetectionProcess.open(detection_launch(specs), self._context)
+
+    async def _ask(
+        self, backend: AdapterBackend, data: bytes, timeout_s: float | None, shared: DetectionProcess | None
+    ) -> bytes:
+        if shared is not None and _may_share(backend):
+            # What is wrong, its own process will say.
+            with contextlib.suppress(DragomanError):
+                return await shared.detect(backend.record, data, timeout_s)
+        async with backend.use() as instance:
+            return await instance.channel.answer("Detect", data, timeout_s=timeout_s)
+
+    async def _one_of_all(
+        self, backend: AdapterBackend, request: pb.DetectRequest, shared: DetectionProcess | None
+    ) -> list[pb.Detection]:
         asked = pb.DetectRequest()
         asked.CopyFrom(request)
-        asked.adapter = backend.record.type if backend.record.description is not None else ""
+        asked.adapter = backend.record.type if backend.record.description is not None or _may_share(backend) else ""
         limit_s = self._limit_s
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self.one(backend, asked, asked.SerializeToString(), limit_s)
+                answer = await self.one(backend, asked, asked.SerializeToString(), limit_s, shared)
             return list(pb.DetectResponse.FromString(answer).detections)
         except TimeoutError:
             why = f"Adapter {backend.record.type!r} did not answer within {limit_s:g} s."
@@ -182,3 +222,8 @@ class AgentDetector:
         environment = "" if is_good else self._store.environment(detection.config_dir)
         now, data = self._clock.time(), detection.SerializeToString()
         return CachedDetection(now, self._version, mark, data, environment)
+
+
+def _may_share(backend: AdapterBackend) -> bool:
+    """Return whether an adapter may be asked in one process with others, and has none of its own."""
+    return bool(backend.record.spec.reference) and not backend.is_up
