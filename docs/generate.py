@@ -128,8 +128,9 @@ Generated from `proto/dragoman/v1/duties.json`, which programs in any language c
 in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabilities.permission_mode`. Adapters that
 are built with the Python SDK declare all duties.
 
-**What the router does for an adapter that does not declare a duty is planned, not built.** Today's router acts on no
-declaration: behind it, an adapter that is not built with the SDK has only its own templates, limits and redaction.
+**Redaction, limits and the answers of unattended runs are planned, not built, in the router.** Behind
+today's, an adapter that does not declare them has only its own; it gets templates rendered, and what it cannot honour
+is refused.
 
 | who | meaning |
 | --- | --- |"""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.protocol.limits import channel_options
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc
@@ -164,7 +165,9 @@ async def adapters(directory: Path, load: Path) -> AsyncIterator[Path]:
         for name, socket in (("load", plain), ("load_batching", batching_socket(plain))):
             description = directory / f"{name}.description"
             batching = name == "load_batching"
-            described = pb.DescribeResponse(adapter=name, revision=1, instance_id=name, batching=batching)
+            described = pb.DescribeResponse(
+                adapter=name, revision=1, instance_id=name, batching=batching, duties=ALL_DUTIES
+            )
             description.write_bytes(described.SerializeToString())
             command = pinned([str(load), "adapter", str(socket), str(description)], _LOAD_CPU)
             await stack.enter_async_context(process(command, dict(os.environ), directory / f"{name}.log"))

@@ -44,6 +44,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
+from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.protocol.errors import DragomanError, Reason, not_supported
 from dragoman.protocol.event_buffer import EventBuffer, SequenceAheadError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY, new_instance_id
@@ -190,7 +191,9 @@ class Sidecar:
         schema: str = "",
         most: int = 0,
         batching: bool = True,
+        duties: Sequence[pb.Duty.ValueType] = ALL_DUTIES,
     ) -> None:
+        self.duties = duties
         self.batching = batching
         self.features = features
         self.most = most
@@ -252,6 +255,7 @@ class Sidecar:
                 max_concurrent_runs=self.most or None,
             ),
             batching=self.batching,
+            duties=self.duties,
         )
 
     async def Detect(self, request: pb.DetectRequest, _context: Context) -> pb.DetectResponse:

@@ -191,23 +191,27 @@ def settings_problem(request: adapter_pb2.ExecuteRequest, name: str, schema_json
         name: the adapter's name in ``fallback``.
         schema_json: the schema of its ``config``: a JSON object, or empty.
     """
-    schema = json.loads(schema_json or "{}")
-    known = schema.get("properties", {})
-    if (
-        schema.get("additionalProperties") is not False
-        or "patternProperties" in schema
-        or not isinstance(known, dict)
-    ):
-        return ""
-    names = ", ".join(sorted(set(_settings_for(request, name, request.fallback).fields) - set(known)))[
-        :_LONGEST_NAMES
-    ]
+    unknown = unknown_settings(_settings_for(request, name, request.fallback), schema_json)
+    names = ", ".join(unknown)[:_LONGEST_NAMES]
     if not names or name in request.fallback.configs:
         return names and f"adapter {name!r} does not know these settings: {names}"
     return (
         f"adapter {name!r} does not know these settings of the request: {names}; set this field to the settings"
         " it gets instead, {} for none"
     )
+
+
+def unknown_settings(settings: struct_pb2.Struct, schema_json: str) -> list[str]:
+    """Return the settings that a schema does not have, if it allows no others.
+
+    Args:
+        settings: the settings.
+        schema_json: the schema of an adapter's ``config``: a JSON object, or empty.
+    """
+    schema = json.loads(schema_json or "{}")
+    known = schema.get("properties", {})
+    is_open = schema.get("additionalProperties") is not False or "patternProperties" in schema
+    return [] if is_open or not isinstance(known, dict) else sorted(set(settings.fields) - set(known))
 
 
 def attempt_ended(result: pb.Result, next_adapter: str, reason: str) -> pb.AttemptEnded:

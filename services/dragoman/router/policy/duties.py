@@ -1,0 +1,79 @@
+"""What a router does with a request before an adapter gets it that does not declare a duty. Pure."""
+
+from typing import Final
+
+from dragoman.protocol.duties import declarations, unsupported
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields
+from dragoman.protocol.template_values import template_values
+from dragoman.protocol.templates import TemplateSizeError, default_prompt, render
+from dragoman.router.policy.fallback import unknown_settings
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+_BRAND: Final = "Dragoman"
+"""The name for templates of a caller that gives none."""
+
+
+def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter_pb2.DescribeResponse) -> None:
+    """Refuse what an adapter cannot honour, unless it declares that it does so itself.
+
+    Args:
+        request: as the caller sent it, without what is the router's.
+        description: the adapter's.
+
+    Raises:
+        DragomanError: NOT_SUPPORTED, CAPABILITY_MISSING, or INVALID_REQUEST of a setting that its schema lacks.
+    """
+    if adapter_pb2.DUTY_REFUSALS in description.duties:
+        return
+    features = {item.feature for item in description.capabilities.items}
+    missing = [feature for feature in request.required_capabilities if feature not in features]
+    if missing:
+        known = pb.Feature.DESCRIPTOR.values_by_number
+        names = ", ".join(known[one].name if one in known else str(one) for one in missing)
+        message = f"Adapter {description.adapter!r} lacks {names}; choose another adapter."
+        raise DragomanError(Reason.CAPABILITY_MISSING, message, {"missing": names})
+    why = f"adapter {description.adapter!r} does not declare that it honours it; leave it out"
+    wrong = [FieldViolation(rule.name, why) for rule in unsupported(request, declarations(description))]
+    if wrong:
+        message = f"{wrong[0].path}: {wrong[0].description}"
+        raise DragomanError(Reason.NOT_SUPPORTED, message, violations=wrong)
+    settings = request.config if request.HasField("config") else request.agent.adapter_config
+    unknown = unknown_settings(settings, description.config_schema_json)
+    if unknown:
+        text = f"is no setting of adapter {description.adapter!r}"
+        raise invalid_fields([FieldViolation(f"config.{name}", text) for name in unknown])
+
+
+def rewritten(
+    request: adapter_pb2.ExecuteRequest, duties: frozenset[int]
+) -> tuple[adapter_pb2.ExecuteRequest, tuple[str, ...]]:
+    """Return the request that an adapter with these duties gets, and what its template names that is not set.
+
+    Raises:
+        DragomanError: INVALID_REQUEST: the values of the template are too long.
+    """
+    following, missing = adapter_pb2.ExecuteRequest(), tuple[str, ...]()
+    following.CopyFrom(request)
+    if adapter_pb2.DUTY_REFUSALS not in duties:
+        following.ClearField("required_capabilities")
+    if adapter_pb2.DUTY_TEMPLATES not in duties:
+        following.prompt, missing = _rendered(request)
+        if following.session.handover:
+            following.prompt = f"{following.session.handover}\n\n{following.prompt}"
+            following.session.ClearField("handover")
+    return following, missing
+
+
+def _rendered(request: adapter_pb2.ExecuteRequest) -> tuple[str, tuple[str, ...]]:
+    if request.WhichOneof("task") == "prompt":
+        return request.prompt, ()
+    try:
+        values = template_values(request, request.brand.name or _BRAND)
+        rendered = render(request.prompt_template or default_prompt(values), values)
+    except TemplateSizeError as error:
+        message = "the values of the template make more than 16 MiB; give large values as files"
+        raise invalid("prompt_template", message) from error
+    except ValueError as error:
+        raise invalid("prompt_template", "a value for it holds a number that is infinite or not a number") from error
+    return rendered.text, rendered.missing
