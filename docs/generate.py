@@ -128,9 +128,8 @@ Generated from `proto/dragoman/v1/duties.json`, which programs in any language c
 in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabilities.permission_mode`. Adapters that
 are built with the Python SDK declare all duties.
 
-**Redaction, limits and the answers of unattended runs are planned, not built, in the router.** Behind
-today's, an adapter that does not declare them has only its own; it gets templates rendered, and what it cannot honour
-is refused.
+**Redaction is planned, not built, in the router.** Behind today's, an adapter that does not declare it has only its
+own.
 
 | who | meaning |
 | --- | --- |"""

@@ -306,6 +306,7 @@ class Sidecar:
         if run.pending.pop(request.request_id, None) is not None:
             resolved = event_pb2.InputResolved(id=request.request_id, answer=request.answer)
             resolved.resolution = event_pb2.INPUT_RESOLUTION_ANSWERED
+            resolved.responder = request.responder
             run.emit(input_resolved=resolved)
         self.open(request.request_id)
         return pb.RespondResponse(sequence=run.sequence)
@@ -433,6 +434,7 @@ async def main() -> int:
         features=[event_pb2.Feature.Value(name) for name in env.get("SIDECAR_FEATURES", "").split()],
         schema=env.get("SIDECAR_SCHEMA", ""),
         most=int(env.get("SIDECAR_MOST", "0")),
+        duties=() if "SIDECAR_BARE" in env else ALL_DUTIES,
     )
     sidecar.cuts_descriptions = int(env.get("SIDECAR_CUTS_DESCRIPTIONS", "0"))
     if "SIDECAR_AGENT" in env:

@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 from dragoman.protocol.duties import ALL_DUTIES, is_set
 from dragoman.protocol.errors import Reason
-from dragoman.router.policy.duties import rewritten
+from dragoman.router.model.assignment import Dispatched, decode_place, encode_place
+from dragoman.router.policy.duties import default_answer, rewritten
+from dragoman.router.policy.output_limit import OutputLimit
+from dragoman.router.runs import stand_in
+from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
+from google.protobuf import duration_pb2
 
-from tests.router.harness import Caller, Stream, config, routing
+from tests.router.harness import Caller, Stream, config, manifest, routing
 from tests.router.sidecar import Sidecar, serving
+from tests.router.test_processes import program
+from tests.router.test_takeover import attached
 
 DONE = json.dumps([{"end": "SUCCEEDED"}])
 CLOSED = '{"properties": {"speed": {}}, "additionalProperties": false}'
@@ -145,3 +152,161 @@ def test_a_request_with_neither_prompt_nor_template_gets_the_default_behind_what
     assert not is_set(following, "session.handover")
     assert following.session.fresh
     assert rewritten(request, frozenset([pb.DUTY_TEMPLATES]))[0] == request
+
+
+def after(seconds: float) -> duration_pb2.Duration:
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(int(seconds * 1e9))
+    return duration
+
+
+SOON = after(0.2)
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps", "kind"),
+    [
+        ({"wall": SOON}, [{"gate": "g"}], event_pb2.FAILURE_KIND_WALL_TIMEOUT),
+        ({"start_up": SOON}, [{"gate": "g"}], event_pb2.FAILURE_KIND_START_TIMEOUT),
+        ({"idle": SOON}, ["a", {"gate": "g"}], event_pb2.FAILURE_KIND_IDLE_TIMEOUT),
+    ],
+)
+async def test_a_run_that_exceeds_a_limit_is_cancelled_and_has_timed_out(
+    folder: Path, limits: dict[str, Any], steps: list[Any], kind: Any
+) -> None:
+    async with bare(folder) as (caller, sidecar):
+        limits_of = event_pb2.Limits(grace=after(3), **limits)
+        events = await execute(caller, prompt=json.dumps(steps), limits=limits_of).rest()
+        check_stream(events)
+        assert events[-1].result.outcome == event_pb2.OUTCOME_TIMED_OUT
+        assert events[-1].result.failure.kind == kind
+        (got,), (cancelled,) = sidecar.requests("Execute"), sidecar.requests("Cancel")
+        assert not got.HasField("limits")
+        assert cancelled.grace == after(3)
+
+
+async def test_an_adapter_that_sends_no_result_in_time_is_not_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_in, "_RESULT_S", 0.2)
+    async with bare(folder) as (caller, sidecar):
+        steps = [{"deaf": "g"}, {"gate": "never"}]
+        limits = event_pb2.Limits(wall=SOON, grace=after(0))
+        limits.grace.SetInParent()
+        events = await execute(caller, prompt=json.dumps(steps), limits=limits).rest()
+        assert events[-1].result.outcome == event_pb2.OUTCOME_TIMED_OUT
+        assert events[-1].result.failure.kind == event_pb2.FAILURE_KIND_WALL_TIMEOUT
+        assert events[-1].origin == event_pb2.EVENT_ORIGIN_ROUTER
+        sidecar.open("never")
+
+
+async def test_a_run_that_succeeds_while_it_is_cancelled_has_succeeded(folder: Path) -> None:
+    async with bare(folder) as (caller, _sidecar):
+        steps = [{"deaf": "g"}, {"gate": "g"}, {"end": "SUCCEEDED"}]
+        events = await execute(caller, prompt=json.dumps(steps), limits=event_pb2.Limits(wall=SOON)).rest()
+        assert events[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_a_cancel_without_a_grace_has_that_of_the_run(folder: Path) -> None:
+    async with bare(folder) as (caller, sidecar):
+        stream = execute(caller, run_id="r", prompt='[{"gate": "g"}]', limits=event_pb2.Limits(grace=after(7)))
+        await stream.until("started")
+        await caller.adapter.Cancel(pb.CancelRequest(run_id="r"))
+        await stream.rest()
+        assert [request.grace for request in sidecar.requests("Cancel")] == [after(7)]
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_output_beyond_the_limit_is_left_out(folder: Path, *, batching: bool) -> None:
+    async with bare(folder, batching=batching) as (caller, _sidecar):
+        steps = ["hello", "wörld", "!", {"end": "SUCCEEDED"}]
+        events = await execute(caller, prompt=json.dumps(steps), limits=event_pb2.Limits(output_bytes=7)).rest()
+        check_stream(events)
+        texts = [event.text for event in events if event.HasField("text")]
+        assert [(text.offset, text.delta) for text in texts] == [(0, "hello"), (5, "w"), (6, "")]
+        assert codes(events) == ["output_cut"]
+        assert events[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+async def test_a_question_of_an_unattended_run_is_declined(folder: Path) -> None:
+    async with bare(folder) as (caller, sidecar):
+        events = await execute(caller, prompt='[{"ask": "q"}, {"end": "SUCCEEDED"}]').rest()
+        check_stream(events)
+        assert codes(events) == ["question_declined"]
+        (resolved,) = [event.input_resolved for event in events if event.HasField("input_resolved")]
+        assert resolved.resolution == event_pb2.INPUT_RESOLUTION_POLICY
+        assert not resolved.responder
+        (got,) = sidecar.requests("Execute")
+        assert not got.HasField("permissions")
+
+
+async def test_a_question_expires_or_is_answered_by_the_caller(folder: Path) -> None:
+    async with bare(folder) as (caller, sidecar):
+        permissions = event_pb2.Permissions(interactive=True, request_timeout=SOON)
+        events = await execute(caller, prompt='[{"ask": "q"}, {"end": "SUCCEEDED"}]', permissions=permissions).rest()
+        (resolved,) = [event.input_resolved for event in events if event.HasField("input_resolved")]
+        assert resolved.resolution == event_pb2.INPUT_RESOLUTION_EXPIRED
+        permissions.ClearField("request_timeout")
+        stream = execute(caller, run_id="r", prompt='[{"ask": "p"}, {"end": "SUCCEEDED"}]', permissions=permissions)
+        await stream.until("input_request")
+        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="p", responder="me"))
+        events = await stream.rest()
+        assert events[0].input_resolved.resolution == event_pb2.INPUT_RESOLUTION_ANSWERED
+        assert events[0].input_resolved.responder == "me"
+        assert len(sidecar.requests("Respond")) == 2
+
+
+def test_a_permission_that_no_client_gives_is_rejected() -> None:
+    asked = event_pb2.InputRequest(id="q", default_answer=event_pb2.InputAnswer(text="x"))
+    assert default_answer(asked).text == "x"
+    asked.options.add(id="yes", kind=event_pb2.INPUT_OPTION_KIND_ALLOW_ONCE)
+    asked.options.add(id="no", kind=event_pb2.INPUT_OPTION_KIND_REJECT_ALWAYS)
+    assert default_answer(asked).option_ids == ["no"]
+
+
+async def test_a_limit_that_is_none_is_refused(folder: Path) -> None:
+    async with bare(folder) as (caller, sidecar):
+        limits = event_pb2.Limits(wall=duration_pb2.Duration(seconds=-1))
+        error = await execute(caller, limits=limits).error()
+        assert error.reason is Reason.INVALID_REQUEST
+        assert [item.path for item in error.violations] == ["limits.wall"]
+        assert sidecar.requests("Execute") == []
+
+
+def test_whether_only_its_router_can_follow_a_run_is_kept() -> None:
+    for is_bound in (True, False):
+        at = Dispatched("unix:/a", "i", is_bound)
+        assert decode_place(encode_place(at, "r")) == (at, "r")
+
+
+async def test_a_run_with_limits_is_not_recovered_by_another_router(folder: Path) -> None:
+    named = manifest(folder, "fake", env={"SIDECAR_BARE": "1"})
+    async with program(folder, manifests=[str(named)]) as (process, caller):
+        limits = event_pb2.Limits(wall=after(60))
+        await execute(caller, run_id="r", prompt='[{"gate": "g"}]', limits=limits).until("started")
+        await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        process.kill()
+        await process.wait()
+    async with routing(config(folder, manifests=(named,))) as (_router, caller):
+        result = (await attached(caller, "r", 1))[-1].result
+        assert result.outcome == event_pb2.OUTCOME_LOST
+        assert "leaves limits" in result.failure.message
+
+
+def test_what_is_cut_is_counted_or_moves_what_follows() -> None:
+    limit = OutputLimit(4)
+    whole = event_pb2.AgentEvent(text=event_pb2.Text(item_id="i", whole="abcdef"))
+    limit.cut(whole, "text")
+    assert (whole.text.whole, whole.text.truncated_bytes) == ("abcd", 2)
+    log = event_pb2.AgentEvent(log=event_pb2.Log(text="�x", raw=b"\xffx"))
+    limit.cut(log, "log")
+    assert (log.log.text, log.log.raw, log.log.truncated_bytes) == ("", b"", 2)
+    for stream, offset in ((1, 0), (2, 0), (1, 3)):
+        output = event_pb2.AgentEvent()
+        output.tool_output.tool_call_id, output.tool_output.text = "t", "abc"
+        output.tool_output.stream, output.tool_output.offset = stream, offset  # type: ignore[assignment]
+        limit.cut(output, "tool_output")
+        assert (output.tool_output.text, output.tool_output.offset) == ("", 0)
+    result = event_pb2.AgentEvent(tool_result=event_pb2.ToolResult(content="abc"))
+    limit.cut(result, "tool_result")
+    assert result.tool_result.truncated_bytes == 3

@@ -24,6 +24,7 @@ from dragoman.router.model.run_record import adapter_lost, not_started, router_f
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs.actor import Run
+from dragoman.router.runs.cancellation import request_cancel
 from dragoman.router.runs.inputs import LeaseLost, Lost
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.storage.database import StoreError
@@ -37,6 +38,7 @@ COMMAND: Final = "/command"
 _BETWEEN: Final = "failed the last attempt, and the router stopped before it started another"
 _UNKNOWN: Final = "is not known to this router, and the router that owned the run is gone"
 _GONE: Final = "is gone, and so is the router that owned the run"
+_BOUND: Final = "leaves limits or answers to the router, and the router that knew them is gone"
 _ENDED: Final = "ended with the command that owned the run"
 
 _log = structlog.get_logger("dragoman.router")
@@ -184,6 +186,10 @@ class Failover:
             return
         if instance is None:
             run.send(Lost(adapter_lost(run.record.adapter, _GONE)))
+            return
+        if at.is_bound:
+            run.send(Lost(adapter_lost(run.record.adapter, _BOUND)))
+            await request_cancel(run, instance)
             return
         run.assign(instance)
         self._runs.follow(run)

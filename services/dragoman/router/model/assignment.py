@@ -16,6 +16,8 @@ class Dispatched:
 
     address: str
     instance_id: str
+    is_bound: bool = False
+    """Whether only the router that sent it there can follow it: that one does what the adapter leaves to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ def encode_place(assignment: Assignment, router: str) -> str:
     match assignment:
         case Unassigned():
             place = {}
-        case Dispatched(address, instance_id):
-            place = {"address": address, "instance_id": instance_id}
+        case Dispatched(address, instance_id, is_bound):
+            place = {"address": address, "instance_id": instance_id, **({"bound": "1"} if is_bound else {})}
         case _:
             place = _BETWEEN
     return json.dumps({**place, "router": router})
@@ -50,5 +52,5 @@ def decode_place(place: str) -> tuple[Assignment, str]:
     stored: dict[str, str] = json.loads(place)
     router = stored.get("router", "")
     if "address" in stored:
-        return Dispatched(stored["address"], stored.get("instance_id", "")), router
+        return Dispatched(stored["address"], stored.get("instance_id", ""), "bound" in stored), router
     return BetweenAttempts() if "between" in stored else Unassigned(), router

@@ -1,7 +1,9 @@
 """What a router does with a request before an adapter gets it that does not declare a duty. Pure."""
 
+from collections.abc import Iterable
 from typing import Final
 
+from dragoman.protocol.bounds import wrong_duration
 from dragoman.protocol.duties import declarations, unsupported
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields
 from dragoman.protocol.template_values import template_values
@@ -9,7 +11,11 @@ from dragoman.protocol.templates import TemplateSizeError, default_prompt, rende
 from dragoman.router.policy.fallback import unknown_settings
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf.message import Message
 
+_LIMITS: Final = ("start_up", "idle", "wall", "tool_call", "grace")
+_REJECTING: Final = (pb.INPUT_OPTION_KIND_REJECT_ONCE, pb.INPUT_OPTION_KIND_REJECT_ALWAYS)
+_NO_ANSWER: Final = "No client answered."
 _BRAND: Final = "Dragoman"
 """The name for templates of a caller that gives none."""
 
@@ -51,18 +57,42 @@ def rewritten(
     """Return the request that an adapter with these duties gets, and what its template names that is not set.
 
     Raises:
-        DragomanError: INVALID_REQUEST: the values of the template are too long.
+        DragomanError: INVALID_REQUEST: a limit, or the values of the template.
     """
     following, missing = adapter_pb2.ExecuteRequest(), tuple[str, ...]()
     following.CopyFrom(request)
     if adapter_pb2.DUTY_REFUSALS not in duties:
         following.ClearField("required_capabilities")
+    if adapter_pb2.DUTY_LIMITS not in duties:
+        _check_durations(request.limits, "limits", _LIMITS)
+        following.ClearField("limits")
+    if adapter_pb2.DUTY_UNATTENDED not in duties:
+        _check_durations(request.permissions, "permissions", ("request_timeout",))
+        following.permissions.ClearField("interactive")
+        following.permissions.ClearField("request_timeout")
+        if not following.permissions.ByteSize():
+            following.ClearField("permissions")
     if adapter_pb2.DUTY_TEMPLATES not in duties:
         following.prompt, missing = _rendered(request)
         if following.session.handover:
             following.prompt = f"{following.session.handover}\n\n{following.prompt}"
             following.session.ClearField("handover")
     return following, missing
+
+
+def default_answer(asked: pb.InputRequest) -> pb.InputAnswer:
+    """Return the answer where no client gives one: a rejection where there is one, else the request's own default."""
+    for kind in _REJECTING:
+        for option in asked.options:
+            if option.kind == kind:
+                return pb.InputAnswer(option_ids=[option.id], message=_NO_ANSWER)
+    return asked.default_answer if asked.HasField("default_answer") else pb.InputAnswer(message=_NO_ANSWER)
+
+
+def _check_durations(message: Message, path: str, names: Iterable[str]) -> None:
+    for name in names:
+        if problem := wrong_duration(getattr(message, name)):
+            raise invalid(f"{path}.{name}", problem)
 
 
 def _rendered(request: adapter_pb2.ExecuteRequest) -> tuple[str, tuple[str, ...]]:

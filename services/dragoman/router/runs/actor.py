@@ -46,6 +46,7 @@ from dragoman.router.runs.state import (
     has_adapter,
 )
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
 
 _STORED_S = 2.0
 """How long the result waits to be stored before it is published; only a log that is out of order takes longer."""
@@ -104,6 +105,8 @@ class Run(RunMachine):
         """What may follow a failure; ``None`` for an inherited run."""
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
+        self.grace: duration_pb2.Duration | None = None
+        """Its ``limits.grace``, if its adapter leaves its limits to the router."""
         self.streams_end = asyncio.Event()
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
@@ -152,9 +155,9 @@ class Run(RunMachine):
         """Start what follows it, which ends when another router takes the run."""
         self._work = self.tasks.start(work, f"{name} {self.run_id}")
 
-    def assign(self, instance: AdapterInstance) -> None:
-        """Say which process gets it."""
-        self.send(Assigned(Dispatched(instance.channel.address, instance.instance_id)))
+    def assign(self, instance: AdapterInstance, *, is_bound: bool = False) -> None:
+        """Say which process gets it, and whether only this router can follow it there."""
+        self.send(Assigned(Dispatched(instance.channel.address, instance.instance_id, is_bound)))
         self._instance = instance
         self.notices.status = b""
         self.record.instance_id = instance.instance_id

@@ -19,7 +19,7 @@ from dragoman.router.policy.next_step import Failed, Fallback, NextStep, Outcome
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.inputs import Declined, Refused, StatusReported
-from dragoman.router.runs.stand_in import refuse, request_for
+from dragoman.router.runs.stand_in import refuse, stand_in
 from dragoman.router.runs.state import Deciding, is_ending, progress_of
 from dragoman.router.runs.upstream import UpstreamStream
 from dragoman.v1 import adapter_pb2
@@ -110,8 +110,8 @@ class AttemptScheduler:
         self._course.begin()
         with self._admission.attempt(self._run, request, self._options):
             if not self._run.is_ending:
-                following = await request_for(self._run, self._in_time(request))
-                error = await self._upstream.execute(following.SerializeToString())
+                following, helper = await stand_in(self._run, self._in_time(request))
+                error = await self._upstream.execute(following.SerializeToString(), helper)
                 if error is not None:
                     return Rejected(error)
         state = self._run.state

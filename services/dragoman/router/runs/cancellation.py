@@ -7,8 +7,10 @@ acknowledges the request; if it is an error, the caller gets it.
 import asyncio
 from typing import Any
 
+from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.channel import is_cut, unavailable
+from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.run_record import adapter_lost
 from dragoman.router.model.tasks import first_of
@@ -23,6 +25,7 @@ _ACCEPTANCE_S = 10.0
 _STORED_S = 5.0
 """How long the result may take to be stored, and so to be published."""
 _PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
 _PROOF_S = 10.0
 """How long, beyond the grace period, an adapter may take to end a run and prove it."""
 
@@ -72,13 +75,23 @@ def _patience_s(request: bytes) -> float | None:
     return parsed.grace.ToNanoseconds() / 1e9 + _PROOF_S if parsed.HasField("grace") else None
 
 
+def _with_grace(run: Run, request: bytes) -> bytes:
+    """Put in the run's grace period, if its adapter did not get it and the caller gives none."""
+    parsed = adapter_pb2.CancelRequest.FromString(request)
+    if run.grace is None or parsed.HasField("grace"):
+        return request
+    parsed.grace.CopyFrom(run.grace)
+    return parsed.SerializeToString()
+
+
 def _start(run: Run, request: bytes) -> "asyncio.Future[DragomanError]":
     """Start to send a Cancel to the adapter, and return its error, should it come."""
+    request = _with_grace(run, request)
     failed: asyncio.Future[DragomanError] = asyncio.get_running_loop().create_future()
 
     async def send() -> None:
         try:
-            await _send(run, request)
+            await send_cancel(run, request)
         except DragomanError as error:
             run.log.warning("cancel failed", code=error.code.name)
             failed.set_result(error)
@@ -87,7 +100,7 @@ def _start(run: Run, request: bytes) -> "asyncio.Future[DragomanError]":
     return failed
 
 
-async def _send(run: Run, request: bytes) -> None:
+async def send_cancel(run: Run, request: bytes) -> None:
     """Send a Cancel to the adapter, through broken connections, as long as the run lives.
 
     Raises:
@@ -119,6 +132,25 @@ async def _send(run: Run, request: bytes) -> None:
             await first_of(asyncio.ensure_future(instance.channel.connected()), asyncio.shield(over))
     finally:
         over.cancel()
+
+
+async def request_cancel(run: Run, instance: AdapterInstance) -> None:
+    """Cancel a run at its adapter that is over here, once the adapter can be reached."""
+    request = adapter_pb2.CancelRequest(
+        run_id=run.run_id, reason="the router stopped following the run"
+    ).SerializeToString()
+    backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
+    while not instance.gone.is_set():
+        try:
+            await instance.channel.answer("Cancel", request)
+        except DragomanError as error:
+            if not is_cut(error):
+                return
+        else:
+            return
+        await asyncio.sleep(backoff.next_s())
+        connected = asyncio.ensure_future(instance.channel.connected())
+        await first_of(connected, asyncio.ensure_future(instance.gone.wait()))
 
 
 def how_it_ended(result: event_pb2.Result, sequence: int) -> adapter_pb2.CancelResponse:

@@ -9,6 +9,7 @@ from dragoman.router.model.stream_validator import READ, ProtocolViolationError,
 from dragoman.router.policy.fallback import needs_candidates
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.inputs import Accepted, AttemptFailed, Durable, Replayed, ResultReceived
+from dragoman.router.runs.stand_in import StandIn
 from dragoman.router.runs.state import Deciding, Starting, is_at_adapter, progress_of
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
@@ -28,6 +29,8 @@ class EventIntake:
     def __init__(self, run: Run, clock: Clock) -> None:
         self._run = run
         self._clock = clock
+        self.stand_in: StandIn | None = None
+        """Does what the present adapter leaves to the router; ``None`` if that is nothing."""
         self.cwd = ""
         """Where the agent works, as far as its adapter has reported it."""
 
@@ -41,6 +44,8 @@ class EventIntake:
         if event.HasField("batch"):
             await self._take_batch(event, message)
             return
+        if self.stand_in is not None and self.stand_in.take(event):
+            message = event.SerializeToString()
         # Decided once: the run may be cancelled during the waits, and a withheld result's session is stored when
         # that result is released.
         is_withheld = self._withholds(event, len(message))
@@ -66,7 +71,8 @@ class EventIntake:
                 await asyncio.sleep(0)
             if run.is_ending:
                 return  # meanwhile
-            self._take_one(event, data, is_withheld=False)
+            is_changed = self.stand_in is not None and self.stand_in.take(event)
+            self._take_one(event, event.SerializeToString() if is_changed else data, is_withheld=False)
 
     async def release(self) -> None:
         """Let the withheld result be the run's, as no attempt follows."""

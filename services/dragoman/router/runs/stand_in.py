@@ -1,16 +1,31 @@
-"""What the router does for a run at an adapter that does not declare a duty; see ``dragoman.protocol.duties``."""
+"""What the router does for an attempt at an adapter that does not declare a duty: ``dragoman.protocol.duties``."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
+from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock, ClockLimits, Clocks
 from dragoman.protocol.duties import ALL_DUTIES
-from dragoman.router.policy.duties import refuse_unsupported, rewritten
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.failures import is_retryable
+from dragoman.protocol.limits import DEFAULT_GRACE_S
+from dragoman.router.policy.duties import default_answer, refuse_unsupported, rewritten
+from dragoman.router.policy.output_limit import OutputLimit
 from dragoman.router.runs.actor import Run
+from dragoman.router.runs.cancellation import request_cancel, respond, send_cancel
+from dragoman.router.runs.inputs import Lost
+from dragoman.router.runs.state import is_at_adapter, progress_of
 from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
 
 _ALL: Final = frozenset(ALL_DUTIES)
 _MOST_MISSING: Final = 50
 """Values missing in a template that are reported."""
+_RESULT_S: Final = 5.0
+"""How long, beyond the grace, an adapter may take to send the result of a run that exceeded a limit."""
+_ASKS: Final = {pb.FEATURE_PERMISSION_REQUESTS, pb.FEATURE_INPUT_REQUESTS}
 
 
 def refuse(run: Run, request: adapter_pb2.ExecuteRequest) -> None:
@@ -24,18 +39,189 @@ def refuse(run: Run, request: adapter_pb2.ExecuteRequest) -> None:
         refuse_unsupported(request, description)
 
 
-async def request_for(run: Run, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
-    """Return what the run's adapter gets, without what it leaves to a router.
+async def stand_in(
+    run: Run, request: adapter_pb2.ExecuteRequest
+) -> tuple[adapter_pb2.ExecuteRequest, "StandIn | None"]:
+    """Return what the run's adapter gets, and who does the rest; ``None`` if it does all itself.
 
     Raises:
-        DragomanError: INVALID_REQUEST: the template cannot be rendered.
+        DragomanError: INVALID_REQUEST of a template or a limit.
     """
+    run.grace = None
     description = run.backend.record.description
     if description is None or _ALL.issubset(description.duties):
-        return request
+        return request, None
     # Beside the loop: a request may have 16 MiB.
     following, missing = await asyncio.to_thread(rewritten, request, frozenset(description.duties))
     for path in missing[:_MOST_MISSING]:
         message = f"The template's {{{{{path}}}}} is not set; it was replaced by nothing."
         run.notices.warn("template_value_missing", message)
-    return following
+    return following, StandIn(run, request, description)
+
+
+class StandIn:
+    """Bounds one attempt, and answers its questions where no client does.
+
+    Args:
+        run: the run.
+        request: as it was before it was rewritten for the adapter.
+        description: the adapter's.
+    """
+
+    def __init__(
+        self, run: Run, request: adapter_pb2.ExecuteRequest, description: adapter_pb2.DescribeResponse
+    ) -> None:
+        limits = request.limits if adapter_pb2.DUTY_LIMITS not in description.duties else pb.Limits()
+        self._run = run
+        self._loop = asyncio.get_running_loop()
+        self._limits = ClockLimits(
+            start_up_s=_seconds(limits.start_up),
+            idle_s=_seconds(limits.idle),
+            wall_s=_seconds(limits.wall),
+            tool_call_s=_seconds(limits.tool_call),
+        )
+        self._clocks = Clocks(self._limits, self._loop.time())
+        self._changed = asyncio.Event()
+        self._expired: Clock | None = None
+        self._output = OutputLimit(limits.output_bytes) if limits.output_bytes else None
+        if limits.HasField("grace"):
+            run.grace = limits.grace
+        self._answers = adapter_pb2.DUTY_UNATTENDED not in description.duties
+        self._is_attended = request.permissions.interactive
+        self._answer_after_s = _seconds(request.permissions.request_timeout)
+        self._timers: dict[str, asyncio.TimerHandle | None] = {}
+        """The input requests without an answer; the timer of one that expires."""
+        self._resolutions: dict[str, pb.InputResolution.ValueType] = {}
+        """Why input requests were answered here."""
+        may_ask = any(item.feature in _ASKS for item in description.capabilities.items)
+        self.is_needed = bool(limits.ByteSize()) or (self._answers and may_ask)
+        """Whether the attempt must not go on without it, as another router would have it."""
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep the limits of time while the block runs."""
+        self._clocks.accepted_at = self._loop.time()
+        watch = self._run.tasks.start(self._watch(), f"watch {self._run.run_id}")
+        try:
+            yield
+        finally:
+            watch.cancel()
+            for timer in self._timers.values():
+                if timer is not None:
+                    timer.cancel()
+
+    def take(self, event: pb.AgentEvent) -> bool:
+        """Take note of a new event, and make of it what callers get; return whether it was changed."""
+        if event.sequence <= self._run.record.last_sequence:
+            return False  # ephemeral, or known from a stream before
+        kind, now = event.WhichOneof("body"), self._loop.time()
+        if kind == "started":
+            self._clocks.spawned(now)
+        elif event.origin == pb.EVENT_ORIGIN_AGENT:
+            self._clocks.activity(now)
+        if self._clocks.observe(event, now) or kind in {"started", "input_request", "input_resolved"}:
+            self._changed.set()
+        if kind == "input_request":
+            return self._ask(event.input_request)
+        if kind == "input_resolved":
+            return self._resolve(event.input_resolved)
+        if kind == "result" and self._expired is not None and event.result.outcome != pb.OUTCOME_SUCCEEDED:
+            timed_out = _timed_out(self._expired)
+            event.result.outcome = timed_out.outcome
+            event.result.failure.CopyFrom(timed_out.failure)
+            return True
+        return self._output is not None and self._cut(self._output, event, kind)
+
+    def _cut(self, output: OutputLimit, event: pb.AgentEvent, kind: str | None) -> bool:
+        was_exceeded = output.is_exceeded
+        output.cut(event, kind)
+        if output.is_exceeded and not was_exceeded:
+            self._run.notices.warn("output_cut", "The run's output exceeds limits.output_bytes; more is discarded.")
+        return output.is_exceeded
+
+    def _ask(self, asked: pb.InputRequest) -> bool:
+        self._timers[asked.id] = None
+        self._clocks.waiting(self._loop.time(), is_waiting=True)
+        if not self._answers:
+            return False
+        answer = default_answer(asked)
+        if not self._is_attended:
+            self._answer(asked.id, answer, pb.INPUT_RESOLUTION_POLICY)
+            text = f"{asked.subject.tool_name or asked.title or asked.id} was declined, as the run is unattended."
+            is_permission = asked.kind == pb.INPUT_KIND_PERMISSION
+            self._run.notices.warn("permission_denied" if is_permission else "question_declined", text)
+        elif self._answer_after_s is not None:
+            self._timers[asked.id] = self._loop.call_later(
+                self._answer_after_s, self._answer, asked.id, answer, pb.INPUT_RESOLUTION_EXPIRED
+            )
+        return False
+
+    def _answer(self, request_id: str, answer: pb.InputAnswer, why: pb.InputResolution.ValueType) -> None:
+        self._resolutions[request_id] = why
+        self._run.tasks.start(self._respond(request_id, answer), f"answer {self._run.run_id}")
+
+    async def _respond(self, request_id: str, answer: pb.InputAnswer) -> None:
+        run = self._run
+        request = adapter_pb2.RespondRequest(run_id=run.run_id, request_id=request_id, answer=answer)
+        request.responder = "router"
+        try:
+            await respond(run, request.SerializeToString(), request_id, None)
+        except DragomanError as error:
+            run.log.info("input request not answered", code=error.code.name)
+
+    def _resolve(self, resolved: pb.InputResolved) -> bool:
+        timer = self._timers.pop(resolved.id, None)
+        if timer is not None:
+            timer.cancel()
+        if not self._timers:
+            self._clocks.waiting(self._loop.time(), is_waiting=False)
+        why = self._resolutions.pop(resolved.id, None)
+        if why is None or resolved.resolution != pb.INPUT_RESOLUTION_ANSWERED or resolved.responder != "router":
+            return False
+        resolved.resolution = why
+        resolved.ClearField("responder")
+        return True
+
+    async def _watch(self) -> None:
+        while self._expired is None:
+            self._changed.clear()
+            due, now = self._clocks.next(), self._loop.time()
+            if due is not None and due[0] <= now:
+                if progress_of(self._run.state).is_cancelling:
+                    return  # it ends anyway
+                self._expired = due[1]
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(due[0] if due is not None else None):
+                        await self._changed.wait()
+        await self._end(self._expired)
+
+    async def _end(self, clock: Clock) -> None:
+        """End the attempt at its adapter; without it, if no result comes."""
+        run = self._run
+        request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=f"limits.{clock} is exceeded", grace=run.grace)
+        run.tasks.start(self._cancel(request.SerializeToString()), f"cancel {run.run_id}")
+        grace_s = run.grace.ToNanoseconds() / 1e9 if run.grace is not None else DEFAULT_GRACE_S
+        if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
+            return
+        instance = run.instance
+        run.send(Lost(_timed_out(clock)))
+        if instance is not None:
+            run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
+
+    async def _cancel(self, request: bytes) -> None:
+        try:
+            await send_cancel(self._run, request)
+        except DragomanError as error:
+            self._run.log.warning("cancel failed", code=error.code.name)
+
+
+def _seconds(duration: duration_pb2.Duration) -> float | None:
+    return duration.ToNanoseconds() / 1e9 or None
+
+
+def _timed_out(clock: Clock) -> pb.Result:
+    kind = FAILURE_BY_CLOCK[clock]
+    message = f"The run exceeded limits.{clock}. Raise the limit if the task needs more time."
+    failure = pb.Failure(kind=kind, code=f"{clock}_limit", message=message, retryable=is_retryable(kind))
+    return pb.Result(outcome=pb.OUTCOME_TIMED_OUT, failure=failure)

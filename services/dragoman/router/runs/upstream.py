@@ -35,8 +35,10 @@ from dragoman.router.model.run_record import (
 from dragoman.router.model.stream_validator import ProtocolViolationError
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
+from dragoman.router.runs.cancellation import request_cancel
 from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, Reconnected
 from dragoman.router.runs.intake import EventIntake
+from dragoman.router.runs.stand_in import StandIn
 from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
@@ -98,8 +100,12 @@ class UpstreamStream:
         """The sequence of the first event that the present adapter may send."""
         self._refused: DragomanError | None = None
 
-    async def execute(self, request: bytes) -> DragomanError | None:
+    async def execute(self, request: bytes, stand_in: StandIn | None) -> DragomanError | None:
         """Write down where the run is, start it at its adapter, and follow it until that one is done.
+
+        Args:
+            request: for the adapter, serialized.
+            stand_in: does what the adapter leaves to a router; ``None`` if that is nothing.
 
         Returns:
             Why the adapter did not take it; ``None`` if it did.
@@ -111,10 +117,12 @@ class UpstreamStream:
         async with self._run.backend.use() as instance:
             if self._run.is_ending:
                 return None
-            self._run.assign(instance)
+            self._run.assign(instance, is_bound=stand_in is not None and stand_in.is_needed)
             # Before it may begin there: who takes the run over must not take it for one that never began.
             await self._run.ledger.assigned()
-            await self._counted(instance, "Execute", request + _BATCHING if instance.grants_batching else request)
+            self.intake.stand_in = stand_in
+            with contextlib.nullcontext() if stand_in is None else stand_in.watching():
+                await self._counted(instance, "Execute", request + _BATCHING if instance.grants_batching else request)
         return self._refused
 
     async def follow_on(self) -> None:
@@ -319,25 +327,6 @@ async def _let_end(run: Run, call: StreamCall) -> None:
                 run.notices.warn(
                     VIOLATION_CODE, f"Adapter {adapter!r} violated the protocol: it sent an event after the result."
                 )
-
-
-async def request_cancel(run: Run, instance: AdapterInstance) -> None:
-    """Cancel a run at its adapter that is over here, once the adapter can be reached."""
-    request = adapter_pb2.CancelRequest(
-        run_id=run.run_id, reason="the router stopped following the run"
-    ).SerializeToString()
-    backoff = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
-    while not instance.gone.is_set():
-        try:
-            await instance.channel.answer("Cancel", request)
-        except DragomanError as error:
-            if not is_cut(error):
-                return
-        else:
-            return
-        await asyncio.sleep(backoff.next_s())
-        connected = asyncio.ensure_future(instance.channel.connected())
-        await first_of(connected, asyncio.ensure_future(instance.gone.wait()))
 
 
 async def end_duplicate(run: Run, instance: AdapterInstance, run_log: RunLog) -> None:
