@@ -179,10 +179,14 @@ def idle_memory_mb(process: psutil.Process) -> dict[str, float]:
     """Return the proportional set sizes of a router and what is below it."""
     sizes = {}
     for one in (process, *process.children(recursive=True)):
-        line = " ".join(one.cmdline()[1:])
-        kind = "guard" if "guard" in line else "sidecar" if "adapter" in line else "router"
-        sizes[kind] = one.memory_full_info().pss / 1e6
+        sizes[kind_of(one.cmdline())] = one.memory_full_info().pss / 1e6
     return sizes
+
+
+def kind_of(command: Sequence[str]) -> str:
+    """Return what a process of a router is, by its command line."""
+    line = " ".join(command[1:])
+    return "guard" if "guard" in line else "sidecar" if "dragoman.sdk" in line else "router"
 
 
 def detection_costs(directory: Path, environment: Mapping[str, str], rounds: int) -> list[float]:
