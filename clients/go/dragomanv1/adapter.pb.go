@@ -2884,8 +2884,7 @@ func (x *Admission) GetIgnoreBreaker() bool {
 // and a reader that joins anywhere gets the events after its sequence, however they were batched for others.
 type Batching struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How long the server may delay an event so that others join it. Absent: 5 ms. A server need not delay any: those of
-	// this project send together what is ready at the same time.
+	// Of no effect. A server delays no event so that others join it: it sends together what is ready at the same time.
 	MaxDelay      *durationpb.Duration `protobuf:"bytes,1,opt,name=max_delay,json=maxDelay,proto3" json:"max_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

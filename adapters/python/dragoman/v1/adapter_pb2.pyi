@@ -1537,9 +1537,7 @@ class Batching(google.protobuf.message.Message):
     MAX_DELAY_FIELD_NUMBER: builtins.int
     @property
     def max_delay(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the server may delay an event so that others join it. Absent: 5 ms. A server need not delay any: those of
-        this project send together what is ready at the same time.
-        """
+        """Of no effect. A server delays no event so that others join it: it sends together what is ready at the same time."""
 
     def __init__(
         self,
