@@ -128,9 +128,6 @@ Generated from `proto/dragoman/v1/duties.json`, which programs in any language c
 in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabilities.permission_mode`. Adapters that
 are built with the Python SDK declare all duties.
 
-**Redaction is planned, not built, in the router.** Behind today's, an adapter that does not declare it has only its
-own.
-
 | who | meaning |
 | --- | --- |"""
 _RULES = "| {what} | who | declared by | rule |\n| --- | --- | --- | --- |"

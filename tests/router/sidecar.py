@@ -280,7 +280,8 @@ class Sidecar:
             first = run.steps[0] if run.steps else None
             if isinstance(first, dict) and "refuse" in first:
                 del self.runs[request.run_id]
-                raise DragomanError(Reason[first["refuse"]], "refused by the sidecar", {"who": "sidecar"})
+                words = first.get("words", "refused by the sidecar")
+                raise DragomanError(Reason[first["refuse"]], words, {"who": "sidecar"})
             run.task = asyncio.ensure_future(self._play(run))
         await context.send_initial_metadata(((RUN_ID_METADATA_KEY, request.run_id),))
         await self._stream(run, context, run.first - 1, joined=False, batching=request.HasField("batching"))

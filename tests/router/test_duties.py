@@ -1,24 +1,31 @@
 """An adapter that declares no duty: what the router does for its runs, or refuses."""
 
+import asyncio
 import contextlib
+import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dragoman.protocol.duties import ALL_DUTIES, is_set
 from dragoman.protocol.errors import Reason
+from dragoman.protocol.items import ItemLengths
+from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.router.model.assignment import Dispatched, decode_place, encode_place
 from dragoman.router.policy.duties import default_answer, rewritten
+from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
 from dragoman.router.runs import stand_in
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.router.harness import Caller, Stream, config, manifest, routing
+from tests.router.harness import PATIENCE_S, Caller, Stream, config, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 from tests.router.test_processes import program
 from tests.router.test_takeover import attached
@@ -310,3 +317,92 @@ def test_what_is_cut_is_counted_or_moves_what_follows() -> None:
     result = event_pb2.AgentEvent(tool_result=event_pb2.ToolResult(content="abc"))
     limit.cut(result, "tool_result")
     assert result.tool_result.truncated_bytes == 3
+
+
+SECRET = "hunter2-secret-xyz"
+
+
+def shown(events: Sequence[event_pb2.AgentEvent]) -> str:
+    return "".join(event.text.delta for event in events if event.HasField("text"))
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_a_secret_of_the_request_is_redacted_wherever_it_is(folder: Path, *, batching: bool) -> None:
+    async with bare(folder, batching=batching) as (caller, _sidecar):
+        steps = ["a hunter2-", "secret-xyz b", *SECRET, " h", {"says": SECRET}, {"end": "SUCCEEDED"}]
+        events = await execute(caller, prompt=json.dumps(steps), env={"API_TOKEN": SECRET}).rest()
+        check_stream(events)
+        assert shown(events) == "a [redacted] b[redacted] h"
+        assert events[-1].result.summary == "[redacted]"
+        assert events[-1].redacted
+
+
+async def test_what_waits_for_its_end_comes_again_after_a_broken_stream(folder: Path) -> None:
+    async with bare(folder) as (caller, sidecar):
+        steps = ["a hunter2-", {"gate": "g"}, "secret-xyz b", {"end": "SUCCEEDED"}]
+        stream = execute(caller, run_id="r", prompt=json.dumps(steps), env={"API_TOKEN": SECRET})
+        before = await stream.until("started")
+        sidecar.runs["r"].cut(Reason.SLOW_CONSUMER)
+        async with asyncio.timeout(PATIENCE_S):
+            await sidecar.gate("called Attach").wait()
+        sidecar.open("g")
+        events = [*before, *await stream.rest()]
+        check_stream(events)
+        assert shown(events) == "a [redacted] b"
+
+
+async def test_a_rejection_quotes_no_secret(folder: Path) -> None:
+    async with bare(folder) as (caller, _sidecar):
+        steps = [{"refuse": "INVALID_REQUEST", "words": f"wrong: {SECRET}"}]
+        error = await execute(caller, prompt=json.dumps(steps), env={"API_TOKEN": SECRET}).error()
+        assert error.reason is Reason.INVALID_REQUEST
+        assert error.message == "wrong: [redacted]"
+
+
+TEXT = f"He said hunter2 and {SECRET}{SECRET} hun"
+
+
+@given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=12), others=st.sets(st.integers(0, 12)))
+def test_however_a_text_is_cut_no_secret_comes_through(cuts: list[int], others: set[int]) -> None:
+    redacts = EventRedactor(Redactor([SECRET]))
+    ends = [0, *sorted(cuts), len(TEXT)]
+    events: list[event_pb2.AgentEvent] = []
+    sequence = 0
+    for number, (start, end) in enumerate(itertools.pairwise(ends)):
+        sequence += 1
+        piece = event_pb2.AgentEvent(sequence=sequence)
+        piece.text.item_id, piece.text.offset, piece.text.delta = "i", start, TEXT[start:end]
+        again = event_pb2.AgentEvent()
+        again.CopyFrom(piece)
+        events += redacts.take(piece)
+        if not events or events[-1].sequence != sequence:  # it waits, and the stream breaks
+            redacts.restart()
+            events += [event for event in redacts.take(again) if event.sequence == sequence]
+        if number in others:
+            sequence += 1
+            events += redacts.take(event_pb2.AgentEvent(sequence=sequence, usage=event_pb2.Usage()))
+    events += redacts.take(event_pb2.AgentEvent(sequence=sequence + 1, result=event_pb2.Result()))
+    assert [event.sequence for event in events] == list(range(1, sequence + 2))
+    text, masked = shown(events), "He said hunter2 and [redacted][redacted] hun"
+    assert SECRET[:6] not in text.replace("hunter2 ", "")
+    assert "-secret-xyz" not in text
+    if not others:
+        assert text == masked
+    lengths = ItemLengths()
+    assert not any(lengths.take("text", event.text) for event in events if event.HasField("text"))
+
+
+def test_whole_texts_and_output_of_tools_are_redacted_too() -> None:
+    redacts = EventRedactor(Redactor([SECRET]))
+    whole = event_pb2.AgentEvent(sequence=1, text=event_pb2.Text(item_id="i", whole=f"a {SECRET}"))
+    assert redacts.take(whole)[0].text.whole == "a [redacted]"
+    end = event_pb2.AgentEvent(sequence=2, text=event_pb2.Text(item_id="i", offset=2 + len(SECRET), delta="!"))
+    assert redacts.take(end)[0].text.offset == len("a [redacted]")
+    output = event_pb2.AgentEvent(sequence=3)
+    output.tool_output.text, output.tool_output.raw = f"\ufffd{SECRET}", b"\xff" + SECRET.encode()
+    (shown_output,) = redacts.take(output)
+    assert (shown_output.tool_output.text, shown_output.tool_output.raw) == ("\ufffd[redacted]", b"")
+    log = event_pb2.AgentEvent(sequence=4, log=event_pb2.Log(text=SECRET))
+    assert redacts.take(log)[0].log.text == "[redacted]"
+    copy = event_pb2.AgentEvent(input_request=event_pb2.InputRequest(id=SECRET, title=SECRET))
+    assert redacts.take(copy)[0].input_request == event_pb2.InputRequest(id=SECRET, title="[redacted]")

@@ -35,8 +35,7 @@ const (
 
 // Duty is a part of the work for a run. An adapter that declares it does it for each run, also for direct callers. For
 // one that does not, the router does it, once per run or in passing: the request that such an adapter gets is
-// rewritten for it. `duties.json` in this folder has the rule of each. Planned, not built: what follows "Otherwise" at
-// REDACTION.
+// rewritten for it. `duties.json` in this folder has the rule of each.
 type Duty int32
 
 const (
@@ -541,8 +540,7 @@ type DescribeResponse struct {
 	Pid *int64 `protobuf:"varint,11,opt,name=pid,proto3,oneof" json:"pid,omitempty"`
 	// Whether the adapter grants `batching`. A router grants it itself, whatever the adapter says here.
 	Batching bool `protobuf:"varint,12,opt,name=batching,proto3" json:"batching,omitempty"`
-	// What the adapter does itself of what a router does otherwise. Today's router does all but REDACTION; a run of an
-	// adapter that does not declare that goes without it. At most 64.
+	// What the adapter does itself of what a router does otherwise. At most 64.
 	Duties        []Duty `protobuf:"varint,13,rep,packed,name=duties,proto3,enum=dragoman.v1.Duty" json:"duties,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,8 +1,10 @@
 """Events on their way out: redacting their string leaves, and keeping them within 1 MiB. Pure."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
+from dragoman.protocol.errors import DragomanError, FieldViolation
 from dragoman.protocol.limits import MAX_EVENT_BYTES, MAX_NATIVE_BYTES
 from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.protocol.texts import compact, cut_text, well_formed
@@ -11,7 +13,7 @@ from google.protobuf import json_format, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-__all__ = ["fit_event", "redact_event", "redact_json", "redact_written", "split_text"]
+__all__ = ["fit_event", "redact_event", "redact_json", "redact_written", "redacted_error", "split_text"]
 
 _SPARE_BYTES = 4096
 """Room for what is written after the cut: the count of it, and longer length prefixes."""
@@ -46,6 +48,19 @@ def redact_event(event: pb.AgentEvent, redactor: Redactor) -> int:
     if walk.changed:
         event.redacted = True
     return _count(event, walk.cut_bytes)
+
+
+def redacted_error(error: DragomanError, redactor: Redactor) -> DragomanError:
+    """Return an error without secrets; a wrong field may quote its value."""
+    return replace(
+        error,
+        message=redactor.text(error.message),
+        metadata={name: redactor.text(value) for name, value in error.metadata.items()},
+        violations=[
+            FieldViolation(redactor.text(item.path), redactor.text(item.description)) for item in error.violations
+        ],
+        details=(),
+    )
 
 
 def redact_written(event: pb.AgentEvent, redactor: Redactor, *, exact: bool) -> None:

@@ -63,8 +63,7 @@ class _DutyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
 class Duty(_Duty, metaclass=_DutyEnumTypeWrapper):
     """Duty is a part of the work for a run. An adapter that declares it does it for each run, also for direct callers. For
     one that does not, the router does it, once per run or in passing: the request that such an adapter gets is
-    rewritten for it. `duties.json` in this folder has the rule of each. Planned, not built: what follows "Otherwise" at
-    REDACTION.
+    rewritten for it. `duties.json` in this folder has the rule of each.
     """
 
 DUTY_UNSPECIFIED: Duty.ValueType  # 0
@@ -352,9 +351,7 @@ class DescribeResponse(google.protobuf.message.Message):
 
     @property
     def duties(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___Duty.ValueType]:
-        """What the adapter does itself of what a router does otherwise. Today's router does all but REDACTION; a run of an
-        adapter that does not declare that goes without it. At most 64.
-        """
+        """What the adapter does itself of what a router does otherwise. At most 64."""
 
     def __init__(
         self,

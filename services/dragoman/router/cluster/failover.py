@@ -38,7 +38,7 @@ COMMAND: Final = "/command"
 _BETWEEN: Final = "failed the last attempt, and the router stopped before it started another"
 _UNKNOWN: Final = "is not known to this router, and the router that owned the run is gone"
 _GONE: Final = "is gone, and so is the router that owned the run"
-_BOUND: Final = "leaves limits or answers to the router, and the router that knew them is gone"
+_BOUND: Final = "leaves limits, secrets or answers to the router, and the router that knew them is gone"
 _ENDED: Final = "ended with the command that owned the run"
 
 _log = structlog.get_logger("dragoman.router")

@@ -113,7 +113,7 @@ class AttemptScheduler:
                 following, helper = await stand_in(self._run, self._in_time(request))
                 error = await self._upstream.execute(following.SerializeToString(), helper)
                 if error is not None:
-                    return Rejected(error)
+                    return Rejected(error if helper is None else helper.shown(error))
         state = self._run.state
         return self._course.failed(state.result.result) if isinstance(state, Deciding) else None
 

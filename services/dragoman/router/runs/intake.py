@@ -40,12 +40,18 @@ class EventIntake:
         Raises:
             ProtocolViolationError: the contract does not allow it.
         """
-        run, event = self._run, _parsed(message)
+        event = _parsed(message)
         if event.HasField("batch"):
             await self._take_batch(event, message)
             return
-        if self.stand_in is not None and self.stand_in.take(event):
-            message = event.SerializeToString()
+        if self.stand_in is None:
+            await self._take_alone(event, message)
+            return
+        for one, data in self.stand_in.take(event, message):
+            await self._take_alone(one, data)
+
+    async def _take_alone(self, event: pb.AgentEvent, message: bytes) -> None:
+        run = self._run
         # Decided once: the run may be cancelled during the waits, and a withheld result's session is stored when
         # that result is released.
         is_withheld = self._withholds(event, len(message))
@@ -64,6 +70,10 @@ class EventIntake:
         """
         run = self._run
         check_batch(batch, len(message))
+        if self.stand_in is not None:
+            for event in batch.batch.events:
+                await self.take(event.SerializeToString())
+            return
         for number, (event, data) in enumerate(zip(batch.batch.events, split(message), strict=True), 1):
             if not run.ledger.is_ready(event.sequence):
                 await run.ledger.may_publish(event.sequence)
@@ -71,8 +81,7 @@ class EventIntake:
                 await asyncio.sleep(0)
             if run.is_ending:
                 return  # meanwhile
-            is_changed = self.stand_in is not None and self.stand_in.take(event)
-            self._take_one(event, event.SerializeToString() if is_changed else data, is_withheld=False)
+            self._take_one(event, data, is_withheld=False)
 
     async def release(self) -> None:
         """Let the withheld result be the run's, as no attempt follows."""

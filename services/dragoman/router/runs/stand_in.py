@@ -10,7 +10,11 @@ from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.failures import is_retryable
 from dragoman.protocol.limits import DEFAULT_GRACE_S
+from dragoman.protocol.outgoing import redacted_error
+from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.redaction.sources import request_secrets
 from dragoman.router.policy.duties import default_answer, refuse_unsupported, rewritten
+from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.cancellation import request_cancel, respond, send_cancel
@@ -56,7 +60,10 @@ async def stand_in(
     for path in missing[:_MOST_MISSING]:
         message = f"The template's {{{{{path}}}}} is not set; it was replaced by nothing."
         run.notices.warn("template_value_missing", message)
-    return following, StandIn(run, request, description)
+    redactor = None
+    if adapter_pb2.DUTY_REDACTION not in description.duties:
+        redactor = await asyncio.to_thread(lambda: Redactor(request_secrets(request)))
+    return following, StandIn(run, request, description, redactor)
 
 
 class StandIn:
@@ -66,11 +73,18 @@ class StandIn:
         run: the run.
         request: as it was before it was rewritten for the adapter.
         description: the adapter's.
+        redactor: knows the request's secrets; ``None`` if the adapter redacts its events.
     """
 
     def __init__(
-        self, run: Run, request: adapter_pb2.ExecuteRequest, description: adapter_pb2.DescribeResponse
+        self,
+        run: Run,
+        request: adapter_pb2.ExecuteRequest,
+        description: adapter_pb2.DescribeResponse,
+        redactor: Redactor | None,
     ) -> None:
+        self._redactor = redactor
+        self._redacted = EventRedactor(redactor) if redactor is not None else None
         limits = request.limits if adapter_pb2.DUTY_LIMITS not in description.duties else pb.Limits()
         self._run = run
         self._loop = asyncio.get_running_loop()
@@ -94,7 +108,8 @@ class StandIn:
         self._resolutions: dict[str, pb.InputResolution.ValueType] = {}
         """Why input requests were answered here."""
         may_ask = any(item.feature in _ASKS for item in description.capabilities.items)
-        self.is_needed = bool(limits.ByteSize()) or (self._answers and may_ask)
+        has_secrets = redactor is not None and bool(request_secrets(request))
+        self.is_needed = has_secrets or bool(limits.ByteSize()) or (self._answers and may_ask)
         """Whether the attempt must not go on without it, as another router would have it."""
 
     @contextlib.contextmanager
@@ -110,10 +125,28 @@ class StandIn:
                 if timer is not None:
                     timer.cancel()
 
-    def take(self, event: pb.AgentEvent) -> bool:
-        """Take note of a new event, and make of it what callers get; return whether it was changed."""
-        if event.sequence <= self._run.record.last_sequence:
-            return False  # ephemeral, or known from a stream before
+    def restart(self) -> None:
+        """Take note that the adapter's stream begins anew."""
+        if self._redacted is not None:
+            self._redacted.restart()
+
+    def shown(self, error: DragomanError) -> DragomanError:
+        """Return the adapter's error as callers get it."""
+        return error if self._redactor is None else redacted_error(error, self._redactor)
+
+    def take(self, event: pb.AgentEvent, data: bytes) -> list[tuple[pb.AgentEvent, bytes]]:
+        """Take note of an event, and return what callers get now: it, the one before too, or nothing yet."""
+        if event.sequence and event.sequence <= self._run.record.last_sequence:
+            return [(event, data)]  # known from a stream before
+        is_changed, ready = bool(event.sequence) and self._note(event), [event]
+        if self._redacted is not None:
+            is_changed, ready = True, self._redacted.take(event)
+        if self._output is not None:
+            for one in ready:
+                is_changed = self._cut(self._output, one) or is_changed
+        return [(one, one.SerializeToString() if is_changed else data) for one in ready]
+
+    def _note(self, event: pb.AgentEvent) -> bool:
         kind, now = event.WhichOneof("body"), self._loop.time()
         if kind == "started":
             self._clocks.spawned(now)
@@ -130,11 +163,11 @@ class StandIn:
             event.result.outcome = timed_out.outcome
             event.result.failure.CopyFrom(timed_out.failure)
             return True
-        return self._output is not None and self._cut(self._output, event, kind)
+        return False
 
-    def _cut(self, output: OutputLimit, event: pb.AgentEvent, kind: str | None) -> bool:
+    def _cut(self, output: OutputLimit, event: pb.AgentEvent) -> bool:
         was_exceeded = output.is_exceeded
-        output.cut(event, kind)
+        output.cut(event, event.WhichOneof("body"))
         if output.is_exceeded and not was_exceeded:
             self._run.notices.warn("output_cut", "The run's output exceeds limits.output_bytes; more is discarded.")
         return output.is_exceeded
@@ -147,7 +180,9 @@ class StandIn:
         answer = default_answer(asked)
         if not self._is_attended:
             self._answer(asked.id, answer, pb.INPUT_RESOLUTION_POLICY)
-            text = f"{asked.subject.tool_name or asked.title or asked.id} was declined, as the run is unattended."
+            what = f"{asked.subject.tool_name or asked.title or asked.id}"
+            what = self._redactor.text(what) if self._redactor is not None else what
+            text = f"{what} was declined, as the run is unattended."
             is_permission = asked.kind == pb.INPUT_KIND_PERMISSION
             self._run.notices.warn("permission_denied" if is_permission else "question_declined", text)
         elif self._answer_after_s is not None:

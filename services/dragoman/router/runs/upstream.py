@@ -229,6 +229,8 @@ class UpstreamStream:
         """
         call = instance.channel.stream(method, request)
         self._run.record.validator.begin_stream()
+        if self.intake.stand_in is not None:
+            self.intake.stand_in.restart()
         listening = asyncio.ensure_future(self._note_acceptance(call))
         try:
             # Should the stream not end with its process, it is ended; what was on its way may still come.

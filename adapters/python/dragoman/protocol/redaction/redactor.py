@@ -32,6 +32,7 @@ from dragoman.protocol.redaction.patterns import (
     mask_forms,
     names_secret,
 )
+from dragoman.protocol.secrets import SHORTEST_SECRET
 from dragoman.protocol.texts import JsonValue
 
 __all__ = ["Redactor", "Span", "StreamRedactor"]
@@ -211,6 +212,21 @@ class StreamRedactor:
     def held(self) -> int:
         """Characters that are held back."""
         return len(self._pending)
+
+    @property
+    def unshown(self) -> int:
+        """Characters that are held back and have neither come out nor been masked."""
+        return len(self._pending) - self._covered
+
+    def release(self) -> str:
+        """Return what is held back, as it must be seen now, and go on watching what follows it.
+
+        It is masked if it is long enough to be a secret: else one that comes piece by piece would be shown.
+        """
+        shown, is_long = self._pending[self._covered :], len(self._pending) >= SHORTEST_SECRET
+        self._changed = is_long and bool(shown)
+        self._covered = len(self._pending)
+        return REDACTED if self._changed else shown
 
     def feed(self, text: str) -> str:
         """Take the next piece and return what is decided now; perhaps nothing."""

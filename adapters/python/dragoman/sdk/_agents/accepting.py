@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, invalid_fields
+from dragoman.protocol.outgoing import redacted_error
 from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.protocol.redaction.sources import request_secrets
 from dragoman.protocol.templates import TemplateSizeError
@@ -28,7 +29,7 @@ def accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.Execu
     try:
         return _accepted(agent, schema, request)
     except DragomanError as error:
-        raise _without_secrets(error, request) from error
+        raise redacted_error(error, Redactor(request_secrets(request))) from error
 
 
 def strategy_of(spec: AgentSpec, settings: Settings) -> SkillStrategy:
@@ -75,16 +76,3 @@ def _accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.Exec
             message = "the values of the template make more than 16 MiB; give large values as files"
             raise invalid_fields([FieldViolation("prompt_template", message)]) from error
     return replace(settings, session=session)
-
-
-def _without_secrets(error: DragomanError, request: adapter_pb2.ExecuteRequest) -> DragomanError:
-    """Return a refusal without the secrets of the request; a wrong field may quote its value."""
-    redactor = Redactor(request_secrets(request))
-    return replace(
-        error,
-        message=redactor.text(error.message),
-        metadata={name: redactor.text(value) for name, value in error.metadata.items()},
-        violations=[
-            FieldViolation(redactor.text(item.path), redactor.text(item.description)) for item in error.violations
-        ],
-    )
