@@ -12,7 +12,6 @@ FLOOR := .venv-floor
 DOCS := .venv-docs
 # Two more than there are processors: tests wait a lot.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
-GO_MODULES := clients/go
 SOURCES := services adapters/python adapters/examples clients/python clients/examples tests
 
 PIP_INSTALL = bin/pip install --quiet --disable-pip-version-check --no-input
@@ -22,7 +21,7 @@ pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-agents test-chaos test-conformance test-go lint docs proto proto-go proto-baseline constraints bench bench-check clean
+.PHONY: help run test test-agents test-chaos test-conformance test-go dragoman-exec lint docs proto proto-go proto-baseline constraints bench bench-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +31,7 @@ run: $(VENV)/.runtime ## show a whole run offline; AGENT=claude_code PROMPT='...
 	  $(VENV)/bin/dragoman run "$${AGENT:?is needed beside PROMPT}" "$${PROMPT:?is needed beside AGENT}"; fi
 
 test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, JOBS of them at once, then the contract on the oldest versions
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance'
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go'
 	$(FLOOR)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents' tests/protocol $(wildcard tests/contract)
 
 test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
@@ -46,12 +45,22 @@ test-chaos: $(VENV)/.dev ## kill clients, routers, adapters, guards, agents and 
 test-conformance: $(VENV)/.dev ## break each rule of the conformance kit by an adapter of its own, and examine that
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m conformance
 
-test-go: $(VENV)/.dev ## the Go modules: stubs as generated, formatted, vetted, tested; GO_TEST_FLAGS=-race
+test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted, tested, examined; GO_TEST_FLAGS=-race
 	@go=$$(scripts/install-go); export PATH="$$(dirname "$$go"):$$PATH"; set -x; rm -rf build/go-stubs; \
 	$(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output build/go-stubs; \
 	diff -r build/go-stubs/dragomanv1 clients/go/dragomanv1; \
-	for module in $(GO_MODULES); do (cd $$module; unformatted=$$(gofmt -l .); test -z "$$unformatted"; \
+	for module in clients/go adapters/go; do (cd $$module; unformatted=$$(gofmt -l .); test -z "$$unformatted"; \
 	  go vet ./...; go test $(GO_TEST_FLAGS) ./...); done
+	@$(MAKE) --no-print-directory dragoman-exec
+	@go=$$(scripts/install-go); cd adapters/go; "$$go" build -o ../../build/scribe-go ./examples/scribe; \
+	"$$go" build -o ../../build/streamtext ./examples/streamtext
+	DRAGOMAN_PROCESS_ADAPTER=$(CURDIR)/build/dragoman-exec $(VENV)/bin/python -m pytest -n $(JOBS) -m 'not own_adapter' \
+	  tests/adapters/process/test_{backpressure,faults,fuzz,journal,output,sidecar}.py
+	$(VENV)/bin/python -m pytest -n $(JOBS) tests/go
+
+dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
+	@go=$$(scripts/install-go); cd adapters/go; \
+	CGO_ENABLED=0 "$$go" build -trimpath -ldflags '-s -w' -o ../../build/dragoman-exec ./cmd/dragoman-exec
 
 lint: $(VENV)/.dev ## style, types, and the contract
 	$(VENV)/bin/ruff check .

@@ -145,10 +145,17 @@ class Stream:
 class Sidecar:
     """A served adapter and a stub for it."""
 
-    def __init__(self, server: AdapterServer, channel: grpc.aio.Channel) -> None:
-        self.server = server
+    def __init__(self, address: str, channel: grpc.aio.Channel, server: AdapterServer | None = None) -> None:
+        self.address = address
+        self._server = server
         self.channel = channel
         self.stub: adapter_pb2_grpc.AdapterServiceAsyncStub = adapter_pb2_grpc.AdapterServiceStub(channel)
+
+    @property
+    def server(self) -> AdapterServer:
+        """The server, which runs in this process."""
+        assert self._server is not None, "the adapter is another program"
+        return self._server
 
     def begin(self, request: api.ExecuteRequest) -> Stream:
         """Execute a run."""
@@ -176,11 +183,18 @@ async def serving(adapter: Adapter, **options: int) -> AsyncIterator[Sidecar]:
         server = AdapterServer(adapter, [address])
         await server.start()
         try:
-            more = [*channel_options(address, local=True), *options.items()]
-            async with grpc.aio.insecure_channel(address, options=more) as channel:
-                yield Sidecar(server, channel)
+            async with connected(address, server, **options) as sidecar:
+                yield sidecar
         finally:
             await asyncio.wait_for(server.stop(0.2), DEADLINE_S)
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str, server: AdapterServer | None = None, **options: int) -> AsyncIterator[Sidecar]:
+    """Connect to an adapter that is served."""
+    more = [*channel_options(address, local=True), *options.items()]
+    async with grpc.aio.insecure_channel(address, options=more) as channel:
+        yield Sidecar(address, channel, server)
 
 
 async def refusal(call: Awaitable[Any]) -> DragomanError:

@@ -7,13 +7,14 @@ processes of this machine, no secret in any event or log, no run directory, an u
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
 from tests.hostile import HERE as HOSTILE
-from tests.sdk.serving import DEADLINE_S, Sidecar, Stream, serving
+from tests.sdk.serving import DEADLINE_S, Sidecar, Stream, connected, serving
 
 SECRETS = ("token-4711-very-secret", "env-0815-very-secret", "config-2342-very-secret")
 """The run's token, and a secret in ``env`` and in ``config.env``."""
 GONE_WITHIN_S = 1.0
 """After a run's result its processes are gone already; this is for the table of processes to say so."""
+COMMAND_VARIABLE = "DRAGOMAN_PROCESS_ADAPTER"
+"""Names the program of another adapter ``process``, in any language, that has to pass these tests too."""
 
 
 def duration(value_s: float) -> duration_pb2.Duration:
@@ -48,12 +51,13 @@ def duration(value_s: float) -> duration_pb2.Duration:
 class Arena:
     """One test's sidecar, workspace, and hunt for what its programs leave behind."""
 
-    def __init__(self, sidecar: Sidecar, root: Path, logged: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, sidecar: Sidecar, root: Path, logged: Sequence[Mapping[str, Any]], run_directories: Path
+    ) -> None:
         self.sidecar = sidecar
         self.logged = logged
         self.workspace = root / "workspace"
-        # Not below `root`: in a folder with a long name the adapter would not make its own.
-        self.run_directories = Path(tempfile.mkdtemp(prefix="runs-"))
+        self.run_directories = run_directories
         self.journal = root / "journal"
         self._mark = f"DRAGOMAN_TEST_HUNT={secrets.token_hex(8)}"
         self._before = ""
@@ -171,9 +175,13 @@ def run_directories_in(path: Path) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def arena_in(root: Path, adapter: Adapter | None = None) -> AsyncIterator[Arena]:
     """Open an arena, and check after all its runs what must hold."""
+    # Not below `root`: in a folder with a long name the adapter would not make its own.
+    run_directories = Path(tempfile.mkdtemp(prefix="runs-"))
+    program = os.environ.get(COMMAND_VARIABLE, "") if adapter is None else ""
     with structlog.testing.capture_logs() as logged:
-        async with serving(adapter or process_adapter()) as sidecar:
-            arena = Arena(sidecar, root, logged)
+        opened = launched(program, run_directories, logged) if program else serving(adapter or process_adapter())
+        async with opened as sidecar:
+            arena = Arena(sidecar, root, logged, run_directories)
             arena.open()
             try:
                 with run_directories_in(arena.run_directories):
@@ -181,3 +189,31 @@ async def arena_in(root: Path, adapter: Adapter | None = None) -> AsyncIterator[
                 arena.check()
             finally:
                 arena.clean_up()
+
+
+@contextlib.asynccontextmanager
+async def launched(
+    program: str, run_directories: Path, logged: list[MutableMapping[str, Any]]
+) -> AsyncIterator[Sidecar]:
+    """Start another program that is the adapter ``process``; what it prints is added to the log."""
+    with tempfile.TemporaryDirectory(prefix="sidecar-") as directory:
+        address = f"unix:{Path(directory) / 's'}"
+        environment = {**os.environ, "DRAGOMAN_LISTEN": address, "TMPDIR": str(run_directories)}
+        process = await asyncio.create_subprocess_exec(program, env=environment, stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None
+        reading = asyncio.create_task(_read_log(process.stderr, logged))
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not any(entry.get("msg") == "adapter ready" for entry in logged):  # noqa: ASYNC110 - its log says so
+                    await asyncio.sleep(0.01)
+            async with connected(address) as sidecar:
+                yield sidecar
+        finally:
+            process.terminate()
+            await process.wait()
+            await reading
+
+
+async def _read_log(output: asyncio.StreamReader, logged: list[MutableMapping[str, Any]]) -> None:
+    async for line in output:
+        logged.append(json.loads(line))

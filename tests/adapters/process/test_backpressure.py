@@ -61,6 +61,7 @@ def is_whole(events: list[pb.AgentEvent]) -> bool:
     return both == [list(range(FLOOD))] * 2 and events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
 
 
+@pytest.mark.own_adapter
 async def test_a_program_waits_for_the_one_that_holds_its_run(arena: Arena) -> None:
     stream = arena.begin(program(arena, FLOOD_BOTH))
     run_id = (await stream.until("started")).run_id
@@ -80,6 +81,7 @@ async def test_a_reader_that_is_only_attached_makes_nothing_wait(arena: Arena) -
     assert ended.value.reason is Reason.SLOW_CONSUMER
 
 
+@pytest.mark.own_adapter
 async def test_a_program_waits_for_one_that_comes_back_to_hold_its_run(arena: Arena) -> None:
     stream = arena.begin(program(arena, FLOOD_BOTH))
     started = await stream.until("started")
@@ -99,6 +101,7 @@ async def test_a_run_that_no_client_comes_back_to_is_ended_by_its_orphan_clock(a
     assert (result.outcome, result.tree_confirmed_dead) == (pb.OUTCOME_CANCELLED, True)
 
 
+@pytest.mark.own_adapter
 async def test_a_program_that_waits_can_be_cancelled(arena: Arena) -> None:
     request = program(arena, f"import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n{FLOOD_BOTH}")
     request.limits.grace.CopyFrom(duration(DEADLINE_S))
@@ -109,6 +112,7 @@ async def test_a_program_that_waits_can_be_cancelled(arena: Arena) -> None:
     assert (answer.outcome, answer.tree_confirmed_dead) == (pb.OUTCOME_CANCELLED, True)
 
 
+@pytest.mark.own_adapter
 async def test_the_silence_of_a_program_that_waits_is_not_its_own(arena: Arena) -> None:
     request = program(arena, FLOOD_BOTH)
     request.limits.idle.CopyFrom(duration(2))  # in which a program has begun to print, on a busy machine too

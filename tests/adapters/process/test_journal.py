@@ -7,11 +7,12 @@ import pytest
 from dragoman.client import Client
 from dragoman.testkit.fakes.journal import journalled, read_journal, received
 from dragoman.testkit.streams import check_stream
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.adapters.process.arena import SECRETS, Arena
+from tests.adapters.process.arena import SECRETS, Arena, duration
 from tests.sdk.serving import DEADLINE_S
 
 # Characters that have broken line splitters, decoders and JSON parsers; none that cannot be an argument.
@@ -31,7 +32,7 @@ async def compare(arena: Arena, script: list[str], output: str) -> None:
     """Run the agent, read it with the client, and compare."""
     arena.journal.unlink(missing_ok=True)
     request = arena.agent(*script, output=output)
-    async with Client(str(arena.sidecar.server.addresses[0])) as client, client.execute(request) as run:
+    async with Client(arena.sidecar.address) as client, client.execute(request) as run:
         events = [event async for event in run]
     check_stream(events, secrets=SECRETS)
     assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
@@ -63,7 +64,7 @@ async def test_whatever_ends_it_what_was_received_is_a_prefix_of_what_was_writte
     stream = arena.begin(request)
     run_id = (await stream.until("started")).run_id
     if how == "hang":
-        arena.sidecar.server.servicer._runs.find(run_id).cancel(0.0)
+        await arena.sidecar.stub.Cancel(api.CancelRequest(run_id=run_id, grace=duration(0)), timeout=DEADLINE_S)
     events = await asyncio.wait_for(stream.rest(), DEADLINE_S)
     written, got = journalled(arena.entries()), received(events)
     for name, lines in got.items():

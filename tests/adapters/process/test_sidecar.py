@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from dragoman.client import Client, DragomanError
 from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command
@@ -20,7 +21,7 @@ from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.adapters.process.arena import SECRETS, duration
+from tests.adapters.process.arena import COMMAND_VARIABLE, SECRETS, duration
 from tests.hostile import hostile, is_alive
 from tests.sdk.serving import DEADLINE_S
 
@@ -60,6 +61,13 @@ class Program:
         return list(self.temporary.glob("dragoman-run-*"))
 
 
+def served_by() -> list[str]:
+    """Return the command of the adapter that is tested."""
+    own = [sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process", "--log-format", "json"]
+    other = os.environ.get(COMMAND_VARIABLE)
+    return [other] if other else own
+
+
 @pytest_asyncio.fixture
 async def program(tmp_path: Path) -> AsyncIterator[Program]:
     async with serving_program(tmp_path, guarded=False) as running:
@@ -78,9 +86,8 @@ async def serving_program(tmp_path: Path, *, guarded: bool) -> AsyncIterator[Pro
     # Short: in a folder with a long name the adapter would not make its run directories.
     temporary = Path(tempfile.mkdtemp(prefix="t-"))
     socket, log = tmp_path / "s", tmp_path / "log"
-    command = [sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process", "--listen", f"unix:{socket}"]
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    command += ["--log-format", "json"]
+    command = served_by()
+    environment = {**os.environ, "TMPDIR": str(temporary), "DRAGOMAN_LISTEN": f"unix:{socket}"}
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(log.open("wb"))
         inherited = []
@@ -147,7 +154,7 @@ async def test_a_run_through_a_process_of_its_own(program: Program) -> None:
     assert (program.root / "s").stat().st_mode & 0o777 == 0o600
     assert program.run_directories() == []
     log = program.log.read_text()
-    assert '"event": "run ended"' in log
+    assert "run ended" in log
     assert not any(secret in log for secret in SECRETS)
     assert "do it" not in log
 
@@ -160,6 +167,7 @@ def request_that_kills_its_guard(program: Program, name: str) -> api.ExecuteRequ
     return request
 
 
+@pytest.mark.own_adapter
 async def test_an_agent_that_kills_its_guard_leaves_nothing(guarded_program: Program) -> None:
     """Its daemon has shed all that says whose it is. A run beside it goes on."""
     beside = guarded_program.request("daemon=wiped", "out=ready", "hang")
@@ -200,7 +208,7 @@ async def test_sigterm_drains(program: Program) -> None:
         assert run.result.tree_confirmed_dead
     assert await asyncio.wait_for(program.process.wait(), DEADLINE_S) == 0
     assert program.run_directories() == []
-    assert '"event": "adapter stopped"' in program.log.read_text()
+    assert "adapter stopped" in program.log.read_text()
 
 
 async def test_a_second_signal_hurries(program: Program) -> None:
@@ -236,8 +244,8 @@ async def test_killed_it_takes_its_agents_with_it(program: Program) -> None:
 async def test_a_socket_that_is_taken_is_reported(program: Program) -> None:
     async with connect(program):
         second = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process"),
-            *("--listen", program.address),
+            *served_by(),
+            env={**os.environ, "DRAGOMAN_LISTEN": program.address},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

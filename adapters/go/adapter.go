@@ -1,0 +1,170 @@
+// Package adapter serves an agent as an AdapterService of Dragoman: what is common to all adapters, so that an author
+// writes a description and a function.
+//
+// It keeps the runs and their events, and serves Execute, Attach, Cancel, health and reflection; renders prompts,
+// redacts secrets, keeps limits, checks requests, ends orphaned runs, and drains on SIGTERM. Run.Exec runs a program
+// with all that it starts under a guard.
+//
+//	func main() {
+//		adapter.Main(&adapter.Adapter{
+//			Describe: &pb.DescribeResponse{Adapter: "echo", Label: "Echo"},
+//			Run: func(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
+//				return nil, run.Text("answer", run.Prompt)
+//			},
+//		})
+//	}
+package adapter
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"dragoman/adapters/go/internal/guard"
+	"dragoman/adapters/go/internal/request"
+	pb "dragoman/clients/go/dragomanv1"
+)
+
+// Revision of the contract that this package implements.
+const Revision = 1
+
+const defaultGrace = 15 * time.Second
+
+// Adapter is what an author supplies.
+type Adapter struct {
+	// Describe says what the adapter is: its type, label, version, capabilities, the schema of its settings. The server
+	// adds what it knows itself: revision, instance, process, and what this package does of a router's duties.
+	Describe *pb.DescribeResponse
+
+	// Run does one run. It emits the agent's events and returns how the run ended: nil means that it succeeded, or was
+	// stopped if it was asked to. An error that is a *Failure is the agent's failure; any other is a fault of the adapter,
+	// whose text is logged and shown to no caller.
+	//
+	// The context ends when the run is to stop; context.Cause says why. After the grace the run ends without Run.
+	Run func(ctx context.Context, run *Run) (*pb.Result, error)
+
+	// Accept checks a request beyond its schema and its capabilities, before the run exists. May be nil.
+	Accept func(request *pb.ExecuteRequest) error
+
+	// Detect looks for the agent. Nil: there is nothing to look for.
+	Detect func(ctx context.Context, request *pb.DetectRequest) (*pb.Detection, error)
+
+	// Checks checks what a run with this configuration needs; settings and directory are checked already. May be nil.
+	Checks func(ctx context.Context, request *pb.TestEnvironmentRequest) ([]*pb.EnvironmentCheck, error)
+}
+
+var typeShape = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+
+// described returns the whole description, and the schema of the settings.
+func (a *Adapter) described() (*pb.DescribeResponse, *request.Schema, error) {
+	if a.Describe == nil || a.Run == nil {
+		return nil, nil, errors.New("an adapter needs Describe and Run")
+	}
+	described := proto.CloneOf(a.Describe)
+	if !typeShape.MatchString(described.GetAdapter()) {
+		return nil, nil, fmt.Errorf("the type %q does not match %v", described.GetAdapter(), typeShape)
+	}
+	schema, err := request.ParseSchema(described.GetConfigSchemaJson())
+	if err != nil {
+		return nil, nil, err
+	}
+	described.Label = cmp.Or(described.GetLabel(), described.GetAdapter())
+	described.Revision, described.InstanceId, described.Batching = Revision, randomHex(16), true
+	described.Pid = proto.Int64(int64(os.Getpid()))
+	if described.Capabilities == nil {
+		described.Capabilities = &pb.Capabilities{}
+	}
+	described.Duties = []pb.Duty{
+		pb.Duty_DUTY_TEMPLATES, pb.Duty_DUTY_REDACTION, pb.Duty_DUTY_LIMITS, pb.Duty_DUTY_UNATTENDED, pb.Duty_DUTY_REFUSALS,
+	}
+	return described, schema, nil
+}
+
+// Features returns capabilities of an adapter that declares these features.
+func Features(mode pb.PermissionMode, features ...pb.Feature) *pb.Capabilities {
+	capabilities := &pb.Capabilities{PermissionMode: mode}
+	for _, feature := range features {
+		capabilities.Items = append(capabilities.Items, &pb.Capability{
+			Feature: feature, Origin: pb.CapabilityOrigin_CAPABILITY_ORIGIN_DECLARED,
+		})
+	}
+	return capabilities
+}
+
+// Init must come first in a program that uses a Server without Main, as a test does: a run's guard is this very program,
+// started again, and Init is what it does then.
+func Init() {
+	if guard.Is() {
+		guard.Main()
+		os.Exit(0)
+	}
+}
+
+// Main serves an adapter where the variable DRAGOMAN_LISTEN says, and does not return. It ends on SIGTERM or SIGINT,
+// once its runs have; a second signal ends these at once.
+func Main(a *Adapter) {
+	Init()
+	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	if err := serve(a, logger); err != nil {
+		logger.Error("adapter failed", "error", err.Error())
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func serve(a *Adapter, logger *slog.Logger) error {
+	address := os.Getenv("DRAGOMAN_LISTEN")
+	if address == "" {
+		return errors.New("nowhere to listen: set DRAGOMAN_LISTEN, e.g. to unix:$HOME/agent.sock")
+	}
+	server, err := NewServer(a, logger)
+	if err != nil {
+		return err
+	}
+	listener, err := Listen(address)
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	logger.Info("adapter ready", "adapter", a.Describe.GetAdapter(), "listen", address)
+	select {
+	case err := <-served:
+		return err
+	case <-signals:
+	}
+	logger.Info("adapter draining")
+	stopped := make(chan struct{})
+	go func() {
+		server.Stop(defaultGrace)
+		close(stopped)
+	}()
+	for {
+		select {
+		case <-signals:
+			server.hurry()
+		case <-stopped:
+			logger.Info("adapter stopped")
+			return nil
+		}
+	}
+}
+
+func randomHex(bytes int) string {
+	random := make([]byte, bytes)
+	_, _ = rand.Read(random) // never fails
+	return hex.EncodeToString(random)
+}

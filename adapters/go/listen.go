@@ -1,0 +1,176 @@
+package adapter
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"dragoman/adapters/go/internal/guard"
+	dragoman "dragoman/clients/go"
+)
+
+// Listen listens at "unix:/path", which only this user can reach, or at "host:port" on loopback, where callers need this
+// user's token.
+func Listen(address string) (net.Listener, error) {
+	path, isUnix := strings.CutPrefix(address, "unix:")
+	if !isUnix {
+		return listenTCP(address)
+	}
+	path = strings.TrimPrefix(path, "//")
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("%q: the path of a Unix socket is absolute", address)
+	}
+	directory, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	if directory.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("listen on %s: other users can write to %s and could replace the socket; "+
+			"use a directory that only you can write", address, filepath.Dir(path))
+	}
+	// A second bind on the same path would unlink a live server's socket. The lock file stays: removing it would let two
+	// owners lock different files.
+	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", address, err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("another server listens on %s; stop it or choose another path", address)
+	}
+	listener, err := bind(path)
+	if err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return &locked{Listener: listener, lock: lock}, nil
+}
+
+func bind(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != os.ModeSocket {
+			return nil, errors.New("something is there that is no socket; choose another path")
+		}
+		if err := os.Remove(path); err != nil { // of a server that was killed
+			return nil, err
+		}
+	}
+	before := syscall.Umask(0o177) // only this user may open the socket, from its first moment
+	defer syscall.Umask(before)
+	return net.Listen("unix", path)
+}
+
+// locked is a listener that owns the lock of its path.
+type locked struct {
+	net.Listener
+	lock *os.File
+}
+
+func (l *locked) Close() error {
+	return errors.Join(l.Listener.Close(), l.lock.Close())
+}
+
+func listenTCP(address string) (net.Listener, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no address; use unix:/path or host:port: %w", address, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("refusing to listen on %s without TLS: what can reach it can run programs as this user", address)
+	}
+	token, err := dragoman.UserToken()
+	if err != nil {
+		return nil, err
+	}
+	if token == "" {
+		return nil, errors.New("over TCP callers need a token, and there is none: 'dragoman token' makes it")
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+// local are the credentials of connections without TLS: over a Unix socket, what the kernel says of the caller.
+type local struct{}
+
+// caller is who is at the other end of a connection.
+type caller struct {
+	isUnix  bool
+	refused string // why its calls are refused; empty if they are not
+}
+
+func (caller) AuthType() string { return "local" }
+
+func (local) ServerHandshake(connection net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	socket, isUnix := connection.(*net.UnixConn)
+	if !isUnix {
+		return connection, caller{}, nil
+	}
+	who := caller{isUnix: true}
+	pid, uid, isKnown := peerOf(socket)
+	switch {
+	case isKnown && uid != os.Geteuid() && uid != 0:
+		who.refused = "this server answers its own user only"
+	case isKnown && isBeneath(pid, os.Getpid()):
+		who.refused = "this call comes from an agent's run, which may not call the server that it runs under"
+	}
+	return connection, who, nil
+}
+
+// isBeneath returns whether a process was started by another, or by what that has started.
+func isBeneath(pid, above int) bool {
+	for pid = guard.ParentOf(pid); pid > 0; pid = guard.ParentOf(pid) {
+		if pid == above {
+			return true
+		}
+	}
+	return false
+}
+
+func (local) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("these are a server's credentials")
+}
+
+func (local) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "local"}
+}
+func (l local) Clone() credentials.TransportCredentials { return l }
+func (local) OverrideServerName(string) error           { return nil }
+
+// admit returns an error for a call that is not answered.
+func admit(ctx context.Context, method string) error {
+	from, isKnown := peer.FromContext(ctx)
+	if !isKnown {
+		return dragoman.Errorf(dragoman.CallerRefused, "the caller is not known")
+	}
+	who, _ := from.AuthInfo.(caller)
+	if who.refused != "" {
+		return dragoman.Errorf(dragoman.CallerRefused, "%s", who.refused)
+	}
+	if who.isUnix || strings.HasPrefix(method, "/grpc.health.v1.Health/") {
+		return nil
+	}
+	token, err := dragoman.UserToken()
+	sent := metadata.ValueFromIncomingContext(ctx, "authorization")
+	if err == nil && token != "" {
+		for _, value := range sent {
+			if subtle.ConstantTimeCompare([]byte(value), []byte("Bearer "+token)) == 1 {
+				return nil
+			}
+		}
+	}
+	return dragoman.Errorf(dragoman.TokenRequired,
+		"over TCP each call needs the metadata 'authorization: Bearer TOKEN', with what 'dragoman token' prints")
+}

@@ -1,0 +1,580 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"dragoman/adapters/go/internal/eventlog"
+	"dragoman/adapters/go/internal/guard"
+	"dragoman/adapters/go/internal/request"
+	dragoman "dragoman/clients/go"
+	pb "dragoman/clients/go/dragomanv1"
+)
+
+const (
+	mib = 1 << 20
+
+	runIDKey     = "dragoman-run-id"
+	flush        = time.Second      // that streams may still write once the runs have ended
+	drainMargin  = 15 * time.Second // after the grace that a run may take to end when the server stops
+	killMargin   = guard.StuckAfter + 4*time.Second
+	mostInBatch  = 1024
+	largestBatch = 256 << 10
+)
+
+// Server serves one adapter.
+type Server struct {
+	pb.UnimplementedAdapterServiceServer
+
+	adapter   *Adapter
+	described *pb.DescribeResponse
+	schema    *request.Schema
+	logger    *slog.Logger
+	store     *store
+	grpc      *grpc.Server
+	health    *health.Server
+	driving   sync.WaitGroup
+	streams   sync.WaitGroup
+	ending    chan struct{} // closed when the streams end
+	stop      sync.Once
+
+	mu         sync.Mutex
+	isDraining bool
+}
+
+// NewServer returns a server of an adapter.
+func NewServer(a *Adapter, logger *slog.Logger) (*Server, error) {
+	described, schema, err := a.described()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		adapter: a, described: described, schema: schema, logger: logger, store: newStore(), health: health.NewServer(),
+		ending: make(chan struct{}),
+	}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(local{}),
+		grpc.MaxRecvMsgSize(32*mib), // above the contract's own limit, so that that one is reported, with a reason
+		grpc.MaxSendMsgSize(17*mib),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.ChainUnaryInterceptor(s.unary),
+		grpc.ChainStreamInterceptor(s.stream),
+		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+			method, _ := grpc.MethodFromServerStream(stream)
+			return dragoman.Errorf(dragoman.NotImplemented, "%s is not served here", method)
+		}),
+	)
+	pb.RegisterAdapterServiceServer(s.grpc, s)
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	s.health.SetServingStatus(pb.AdapterService_ServiceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
+	reflection.Register(s.grpc)
+	return s, nil
+}
+
+// Serve serves a listener until Stop.
+func (s *Server) Serve(listener net.Listener) error { return s.grpc.Serve(listener) }
+
+// Stop refuses new runs, stops those that live within a grace, ends the streams with their results, and closes.
+func (s *Server) Stop(grace time.Duration) {
+	s.stop.Do(func() { s.drain(grace) })
+}
+
+func (s *Server) drain(grace time.Duration) {
+	s.health.Shutdown()
+	s.mu.Lock()
+	s.isDraining = true
+	s.mu.Unlock()
+	for _, run := range s.store.live() {
+		run.cancel(grace, "the adapter is shutting down")
+	}
+	waitFor(&s.driving, grace+drainMargin)
+	waitFor(&s.streams, flush)
+	close(s.ending)
+	waitFor(&s.streams, flush)
+	// Stop alone would close connections before the last messages are written; a watcher of health does not leave.
+	timer := time.AfterFunc(flush, s.grpc.Stop)
+	defer timer.Stop()
+	s.grpc.GracefulStop()
+}
+
+// hurry ends the runs at once.
+func (s *Server) hurry() {
+	for _, run := range s.store.live() {
+		run.cancel(0, "the adapter is shutting down")
+	}
+}
+
+func waitFor(group *sync.WaitGroup, limit time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
+}
+
+// The boundary: who may call, how large requests are, and statuses of what goes wrong.
+
+func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+	defer s.recovered(info.FullMethod, &err)
+	if err := admit(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	if err := checkBounds(info.FullMethod, request); err != nil {
+		return nil, err
+	}
+	response, err = handler(ctx, request)
+	return response, s.explained(info.FullMethod, err)
+}
+
+func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer s.recovered(info.FullMethod, &err)
+	if err := admit(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return s.explained(info.FullMethod, handler(server, &bounded{ServerStream: stream, method: info.FullMethod}))
+}
+
+// bounded is a stream whose requests are checked.
+type bounded struct {
+	grpc.ServerStream
+	method string
+}
+
+func (b *bounded) RecvMsg(message any) error {
+	if err := b.ServerStream.RecvMsg(message); err != nil {
+		return err
+	}
+	return checkBounds(b.method, message)
+}
+
+func checkBounds(method string, message any) error {
+	if received, isMessage := message.(proto.Message); isMessage && strings.HasPrefix(method, "/dragoman.") {
+		return request.CheckBounds(received)
+	}
+	return nil
+}
+
+// explained returns an error with a reason of the contract.
+func (s *Server) explained(method string, err error) error {
+	var known *dragoman.Error
+	switch {
+	case err == nil || errors.As(err, &known):
+		return err
+	case status.Code(err) == codes.NotFound && strings.HasPrefix(method, "/grpc.health.v1.Health/"):
+		return dragoman.Errorf(dragoman.ServiceUnknown, "there is no such service here; '' is all of them")
+	case status.Code(err) == codes.Unimplemented:
+		return dragoman.Errorf(dragoman.NotImplemented, "%s is not served here", method)
+	case status.Code(err) == codes.Canceled, status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Unavailable,
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err // the caller went away
+	}
+	return s.incident(method, "error", err.Error())
+}
+
+func (s *Server) recovered(method string, err *error) {
+	if fault := recover(); fault != nil {
+		*err = s.incident(method, "stack", string(debug.Stack()))
+	}
+}
+
+func (s *Server) incident(method, key, detail string) error {
+	incident := randomHex(6)
+	s.logger.Error("internal error", "rpc", method, "incident", incident, key, detail)
+	return dragoman.Errorf(dragoman.Internal, "internal error; the server's log has more under incident %s", incident).
+		WithMetadata("incident", incident)
+}
+
+func (s *Server) checkName(name string) error {
+	if name == "" || name == s.described.GetAdapter() || slices.Contains(s.described.GetAliases(), name) {
+		return nil
+	}
+	return dragoman.Errorf(dragoman.AdapterNotFound, "this sidecar serves %s, not %q", s.described.GetAdapter(), name).
+		WithMetadata("adapter", name).WithMetadata("did_you_mean", s.described.GetAdapter())
+}
+
+// Describe says what the adapter is.
+func (s *Server) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.DescribeResponse, error) {
+	return s.described, s.checkName(request.GetAdapter())
+}
+
+// Detect looks for the agent.
+func (s *Server) Detect(ctx context.Context, request *pb.DetectRequest) (*pb.DetectResponse, error) {
+	if err := s.checkName(request.GetAdapter()); err != nil {
+		return nil, err
+	}
+	found := &pb.Detection{
+		Available: true, Auth: pb.AuthState_AUTH_STATE_NOT_NEEDED,
+		Confidence: pb.DetectionConfidence_DETECTION_CONFIDENCE_NOT_APPLICABLE,
+		Message:    s.described.GetLabel() + " needs no agent.",
+	}
+	if s.adapter.Detect != nil {
+		var err error
+		if found, err = s.adapter.Detect(ctx, request); err != nil {
+			return nil, err
+		}
+	}
+	found.Adapter, found.Label = s.described.GetAdapter(), s.described.GetLabel()
+	found.DetectedAt = timestamppb.Now()
+	if found.Capabilities == nil {
+		found.Capabilities = s.described.GetCapabilities()
+	}
+	return &pb.DetectResponse{Detections: []*pb.Detection{found}}, nil
+}
+
+// TestEnvironment checks whether a run with this configuration would work.
+func (s *Server) TestEnvironment(ctx context.Context, asked *pb.TestEnvironmentRequest) (*pb.TestEnvironmentResponse, error) {
+	if err := s.checkName(asked.GetAdapter()); err != nil {
+		return nil, err
+	}
+	var checks []*pb.EnvironmentCheck
+	add := func(level pb.Severity, code, message string) {
+		checks = append(checks, &pb.EnvironmentCheck{Code: code, Level: level, Message: message})
+	}
+	config := asked.GetConfig().AsMap()
+	wrong := s.schema.Check(config)
+	for _, violation := range wrong {
+		add(pb.Severity_SEVERITY_ERROR, "config_invalid", violation.Field+": "+violation.Description)
+	}
+	if len(wrong) == 0 {
+		add(pb.Severity_SEVERITY_INFO, "config_valid", "The settings are valid.")
+	}
+	if request.Has(s.described, pb.Feature_FEATURE_WORKSPACE) {
+		cwd := asked.GetWorkspace().GetCwd()
+		if configured, isText := config["cwd"].(string); isText && cwd == "" {
+			cwd = configured
+		}
+		if problem := request.CheckDirectory(cwd); problem != "" {
+			add(pb.Severity_SEVERITY_ERROR, "cwd_invalid", problem)
+		} else {
+			add(pb.Severity_SEVERITY_INFO, "cwd_valid", "The working directory can be used.")
+		}
+	}
+	if s.adapter.Checks != nil {
+		more, err := s.adapter.Checks(ctx, asked)
+		if err != nil {
+			return nil, err
+		}
+		checks = append(checks, more...)
+	}
+	worst := pb.TestStatus_TEST_STATUS_PASS
+	for _, check := range checks {
+		switch check.GetLevel() {
+		case pb.Severity_SEVERITY_ERROR:
+			worst = pb.TestStatus_TEST_STATUS_FAIL
+		case pb.Severity_SEVERITY_WARNING:
+			worst = max(worst, pb.TestStatus_TEST_STATUS_WARN)
+		}
+	}
+	return &pb.TestEnvironmentResponse{
+		Adapter: s.described.GetAdapter(), Status: worst, Checks: checks, TestedAt: timestamppb.Now(),
+		Mode: max(asked.GetMode(), pb.TestMode_TEST_MODE_QUICK),
+	}, nil
+}
+
+// ListModels lists the models of the description.
+func (s *Server) ListModels(_ context.Context, request *pb.ListModelsRequest) (*pb.ListModelsResponse, error) {
+	response := &pb.ListModelsResponse{Models: s.described.GetModels(), Source: pb.ModelSource_MODEL_SOURCE_STATIC}
+	return response, s.checkName(request.GetAdapter())
+}
+
+// ListSkills lists none: adapters of this package have no skills of their own.
+func (s *Server) ListSkills(_ context.Context, request *pb.ListSkillsRequest) (*pb.ListSkillsResponse, error) {
+	return &pb.ListSkillsResponse{}, s.checkName(request.GetAdapter())
+}
+
+var runIDShape = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// Execute starts a run, or joins the one that has this ID and this request; then it streams the run.
+func (s *Server) Execute(asked *pb.ExecuteRequest, stream grpc.ServerStreamingServer[pb.AgentEvent]) error {
+	if err := s.checkName(asked.GetAdapter()); err != nil {
+		return err
+	}
+	if asked.GetRunId() == "" {
+		asked.RunId = "run-" + randomHex(12)
+	} else if !runIDShape.MatchString(asked.GetRunId()) {
+		return dragoman.FieldError(dragoman.InvalidRequest, "run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+	}
+	run, err := s.store.join(asked, func() (*Run, error) { return s.accept(asked) })
+	if err != nil {
+		return err
+	}
+	run.holders.acquire()
+	isServers := false
+	defer func() { run.holders.release(isServers) }()
+	if err := stream.SendHeader(metadata.Pairs(runIDKey, asked.GetRunId())); err != nil {
+		return err
+	}
+	after := max(run.Request.GetRelay().GetFirstSequence(), 1) - 1
+	err = s.follow(run, stream, eventlog.Options{After: after, Holds: true}, asked.GetBatching() != nil)
+	isServers = endedByServer(err)
+	return err
+}
+
+// Attach follows a run.
+func (s *Server) Attach(asked *pb.AttachRequest, stream grpc.ServerStreamingServer[pb.AgentEvent]) error {
+	if err := s.checkName(asked.GetAdapter()); err != nil {
+		return err
+	}
+	run, err := s.store.find(asked.GetRunId())
+	if err != nil {
+		return err
+	}
+	isServers := false
+	if asked.GetHold() {
+		run.holders.acquire()
+		defer func() { run.holders.release(isServers) }()
+	}
+	options := eventlog.Options{After: asked.GetAfterSequence(), Holds: asked.GetHold(), ReplayDone: true}
+	err = s.follow(run, stream, options, asked.GetBatching() != nil)
+	isServers = endedByServer(err)
+	return err
+}
+
+func endedByServer(err error) bool {
+	reason := dragoman.ReasonOf(err)
+	return reason == dragoman.SlowConsumer || reason == dragoman.Draining
+}
+
+// accept checks a request and begins its run. The caller has checked that there is none with this ID.
+func (s *Server) accept(asked *pb.ExecuteRequest) (*Run, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isDraining {
+		return nil, draining()
+	}
+	settings, err := request.Accept(asked, s.described, s.schema)
+	if err != nil {
+		return nil, err
+	}
+	if s.adapter.Accept != nil {
+		if err := s.adapter.Accept(asked); err != nil {
+			return nil, err
+		}
+	}
+	run := newRun(asked, settings, s.described, s.logger)
+	run.holders = newHolders(asked.GetOrphanAfter().AsDuration(), func() {
+		run.cancel(settings.Grace, "no client is attached")
+	})
+	s.driving.Add(1)
+	go s.drive(run)
+	go run.watch()
+	return run, nil
+}
+
+func draining() *dragoman.Error {
+	err := dragoman.Errorf(dragoman.Draining, "this server is shutting down")
+	err.RetryAfter = time.Second
+	return err
+}
+
+// drive does a run, and ends it whatever its adapter does.
+func (s *Server) drive(run *Run) {
+	defer s.driving.Done()
+	run.logger.Info("run accepted")
+	type outcome struct {
+		result *pb.Result
+		err    error
+	}
+	returned := make(chan outcome, 1)
+	go func() {
+		var own outcome
+		defer func() {
+			if fault := recover(); fault != nil {
+				run.logger.Error("the adapter panicked", "stack", string(debug.Stack()))
+				own = outcome{nil, errors.New("a panic")}
+			}
+			returned <- own
+		}()
+		own.result, own.err = s.adapter.Run(run.ctx, run)
+	}()
+	var own outcome
+	for isOver := false; !isOver; {
+		select {
+		case own = <-returned:
+			isOver = true
+		case <-run.stop.changed:
+		case <-run.abandonment():
+			run.logger.Warn("the adapter did not stop its run in time")
+			isOver = true
+		}
+	}
+	run.removeDirectory()
+	run.finish(run.conclude(own.result, own.err))
+	run.holders.close()
+	s.store.retire(run)
+	run.logger.Info("run ended", "outcome", run.result.GetOutcome().String(), "sequence", run.resultAt)
+}
+
+// abandonment returns when a run ends without its adapter: after its grace, and after that of its program.
+func (r *Run) abandonment() <-chan time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stop.deadline.IsZero() {
+		return nil
+	}
+	deadline := r.stop.deadline.Add(flush)
+	if r.process != nil {
+		deadline = r.stop.deadline.Add(killMargin)
+	}
+	return time.After(time.Until(deadline))
+}
+
+// Cancel stops a run and says how it ended.
+func (s *Server) Cancel(ctx context.Context, asked *pb.CancelRequest) (*pb.CancelResponse, error) {
+	if err := s.checkName(asked.GetAdapter()); err != nil {
+		return nil, err
+	}
+	run, err := s.store.find(asked.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	grace := run.settings.Grace
+	if asked.GetGrace() != nil {
+		grace = asked.GetGrace().AsDuration()
+	}
+	run.cancel(grace, asked.GetReason())
+	select {
+	case <-run.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return &pb.CancelResponse{
+		Outcome: run.result.GetOutcome(), ResultSequence: run.resultAt, TreeConfirmedDead: run.result.TreeConfirmedDead,
+	}, nil
+}
+
+// Respond finds no request to answer: adapters of this package do not ask.
+func (s *Server) Respond(_ context.Context, asked *pb.RespondRequest) (*pb.RespondResponse, error) {
+	if err := s.checkName(asked.GetAdapter()); err != nil {
+		return nil, err
+	}
+	if _, err := s.store.find(asked.GetRunId()); err != nil {
+		return nil, err
+	}
+	return nil, dragoman.Errorf(dragoman.RequestNotFound, "the run has no request %q", asked.GetRequestId())
+}
+
+// follow writes the events of a run, until it is over.
+func (s *Server) follow(run *Run, stream grpc.ServerStreamingServer[pb.AgentEvent], options eventlog.Options, batching bool) error {
+	s.streams.Add(1)
+	defer s.streams.Done()
+	reader, err := run.log.Read(options)
+	if err != nil {
+		return dragoman.Errorf(dragoman.SequenceAhead, "after_sequence %d is past the end; the last is %d", options.After, run.log.Last()).
+			WithMetadata("last_sequence", strconv.FormatUint(run.log.Last(), 10))
+	}
+	defer reader.Close()
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-s.ending:
+			cancel(draining())
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		written := reader.Cursor()
+		events, err := reader.Next(ctx)
+		if err != nil {
+			return interrupted(err, written)
+		}
+		if len(events) == 0 {
+			return nil
+		}
+		if batching {
+			events = joined(events)
+		}
+		for _, event := range events {
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// interrupted returns the status of a stream that the server ends.
+func interrupted(err error, written uint64) error {
+	last := strconv.FormatUint(written, 10)
+	var known *dragoman.Error
+	switch {
+	case errors.Is(err, eventlog.ErrSlow):
+		return dragoman.Errorf(dragoman.SlowConsumer, "this stream's reader was too slow; attach again after sequence %s", last).
+			WithMetadata("last_sequence", last)
+	case errors.As(err, &known):
+		return draining().WithMetadata("last_sequence", last)
+	}
+	return err
+}
+
+// joined returns events with neighbours that may share a batch as one.
+func joined(events []*pb.AgentEvent) []*pb.AgentEvent {
+	var messages, group []*pb.AgentEvent
+	size := 0
+	flushGroup := func() {
+		switch len(group) {
+		case 0:
+		case 1:
+			messages = append(messages, group[0])
+		default:
+			batch := &pb.Batch{Events: group}
+			last := group[len(group)-1].GetSequence()
+			messages = append(messages, &pb.AgentEvent{Sequence: last, Body: &pb.AgentEvent_Batch{Batch: batch}})
+		}
+		group, size = nil, 0
+	}
+	for _, event := range events {
+		own := proto.Size(event) + 8
+		if !mayJoin(event) || own > largestBatch/2 {
+			flushGroup()
+			messages = append(messages, event)
+			continue
+		}
+		isNext := len(group) > 0 && event.GetSequence() == group[len(group)-1].GetSequence()+1
+		if !isNext || len(group) == mostInBatch || size+own > largestBatch-64 {
+			flushGroup()
+		}
+		group = append(group, event)
+		size += own
+	}
+	flushGroup()
+	return messages
+}
+
+func mayJoin(event *pb.AgentEvent) bool {
+	if event.GetSequence() == 0 {
+		return false
+	}
+	switch event.GetBody().(type) {
+	case *pb.AgentEvent_Started, *pb.AgentEvent_Session, *pb.AgentEvent_State, *pb.AgentEvent_InputRequest,
+		*pb.AgentEvent_InputResolved, *pb.AgentEvent_AttemptEnded, *pb.AgentEvent_Gap, *pb.AgentEvent_Result,
+		*pb.AgentEvent_Batch, nil:
+		return false
+	}
+	return true
+}
