@@ -46,7 +46,7 @@ test-conformance: $(VENV)/.dev ## break each rule of the conformance kit by an a
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m conformance
 
 test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted, tested, examined; GO_TEST_FLAGS=-race
-	@go=$$(scripts/install-go); export PATH="$$(dirname "$$go"):$$PATH"; set -x; rm -rf build/go-stubs; \
+	@go=$$(scripts/install-go); export PATH="$$(dirname "$$go"):$$PATH" DRAGOMAN="$(abspath $(VENV))/bin/dragoman"; set -x; rm -rf build/go-stubs; \
 	$(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output build/go-stubs; \
 	diff -r build/go-stubs/dragomanv1 clients/go/dragomanv1; \
 	for module in clients/go adapters/go; do (cd $$module; unformatted=$$(gofmt -l .); test -z "$$unformatted"; \
