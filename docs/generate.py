@@ -251,6 +251,8 @@ request ([adapters](adapters.md)).
 | --- | --- | --- |"""
 _MANIFESTS = """| `DRAGOMAN_LISTEN` | where an adapter listens, one address | what a router launches |
 | `DRAGOMAN_TOKEN` | the token's file | servers and clients over TCP |
+| `DRAGOMAN_TLS_CERT`, `DRAGOMAN_TLS_KEY` | PEM files of the certificate and its key | servers and clients over TCP |
+| `DRAGOMAN_TLS_CA` | a PEM file of the authorities of peers' certificates | servers and clients over TCP |
 
 ## Manifests of adapters
 

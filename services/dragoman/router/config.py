@@ -20,7 +20,7 @@ class RouterConfig:
 
     Attributes:
         listen: addresses to listen on: ``unix:/path`` (only this user can connect), or ``host:port`` on loopback
-            (callers need the token; port 0 for any). Empty for the user's default address.
+            or, with TLS, anywhere (callers need the token; port 0 for any). Empty for the user's default address.
         at_default_too: whether to listen at the user's default address too, if no other router does, so that clients
             find one that listens on TCP.
         insecure_tcp_without_token: whether to accept calls over TCP without the token; for tests only.
@@ -41,8 +41,8 @@ class RouterConfig:
         reattach_s: how long the router tries to reconnect a broken stream before the run is LOST.
         run_log: where runs are stored: empty for a SQLite file in ``state_dir``, ``memory`` for as long as the router
             runs, or a ``postgresql://`` URL, which several routers may share (extra ``postgres``).
-        advertise: the address on this machine at which other routers of the same run log reach this one; ``None`` for
-            the first it listens on.
+        advertise: the address, on this machine unless there is TLS, at which other routers of the same run log reach
+            this one; ``None`` for the first it listens on.
         embedded: whether the router is part of one command: if it is killed, its adapters and its runs end, too, and
             it recovers no run of another router.
         log_lease_s: the lease on live runs: after so long without renewal other routers may take them over.
@@ -100,7 +100,7 @@ class RouterConfig:
 
         Raises:
             ValueError: ``run_log`` is invalid.
-            AddressError: ``advertise`` is on another machine.
+            AddressError: ``advertise`` is on another machine and there is no TLS.
         """
         if problem := run_log_problem(self.run_log):
             raise ValueError(f"run_log {problem}")

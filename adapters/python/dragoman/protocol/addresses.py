@@ -1,7 +1,7 @@
 """Addresses to listen on and to dial: ``unix:/path`` or ``host:port``.
 
-Without TLS a server listens on loopback or on a Unix socket, and nowhere else: who can reach the contract can run
-programs as the server's user. Who may call there, see ``access``.
+Without TLS (see ``tls``) a server listens on loopback or on a Unix socket, and nowhere else: who can reach the
+contract can run programs as the server's user. Who may call there, see ``access``.
 """
 
 import contextlib
@@ -12,8 +12,11 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 __all__ = [
+    "TLS_CA",
+    "TLS_CERT",
     "Address",
     "AddressError",
     "check_listen",
@@ -22,6 +25,11 @@ __all__ = [
     "private_files",
     "why_not_bound",
 ]
+
+TLS_CERT: Final = "DRAGOMAN_TLS_CERT"
+"""The variable with the path of this process's certificate. A server that has one uses TLS on TCP."""
+TLS_CA: Final = "DRAGOMAN_TLS_CA"
+"""The variable with the path of the authorities that peers' certificates are of. Clients then use TLS on TCP."""
 
 _UDS_LIMIT = 107
 """The longest path of a Unix socket on Linux; macOS allows 103."""
@@ -74,30 +82,31 @@ def parse_address(text: str) -> Address:
 
 
 def check_listen(address: Address) -> None:
-    """Allow only what needs no TLS.
+    """Allow what needs no TLS, and everything else with a certificate.
 
     Raises:
         AddressError: others could reach it.
     """
-    if not address.is_local:
+    if not address.is_local and not os.environ.get(TLS_CERT):
         raise AddressError(
             f"refusing to listen on {address} without TLS: what can reach it can run programs as this user. "
-            "Listen on 127.0.0.1:PORT or unix:/path, and let others in through something that proves who they "
-            "are, e.g. ssh -L or a TLS proxy on this machine."
+            f"Listen on 127.0.0.1:PORT or unix:/path, or set {TLS_CERT} and DRAGOMAN_TLS_KEY to the files of a "
+            "certificate and its key."
         )
 
 
 def check_local(text: str) -> Address:
-    """Return an address to dial, if requests may travel there in the clear.
+    """Return an address to dial, if requests may travel there: in the clear on this machine, else by TLS.
 
     Raises:
-        AddressError: it is none, or is on another machine.
+        AddressError: it is none, or is on another machine and there is no TLS.
     """
     address = parse_address(text)
-    if not address.is_local:
+    if not address.is_local and not os.environ.get(TLS_CA):
         raise AddressError(
             f"{address} is on another machine, and prompts and secrets would travel there in the clear; "
-            "bring it here through something that encrypts, e.g. ssh -L"
+            f"set {TLS_CA} to the file of the authority that its certificate is of, or bring it here through "
+            "something that encrypts, e.g. ssh -L"
         )
     return address
 

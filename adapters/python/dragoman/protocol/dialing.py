@@ -1,4 +1,4 @@
-"""Channels to servers that may be trusted: prompts, secrets and tokens travel on them in the clear."""
+"""Channels to servers that may be trusted with prompts, secrets and tokens; in the clear, unless there is TLS."""
 
 import contextlib
 import os
@@ -15,6 +15,7 @@ from dragoman.protocol.callers import credentials, is_trusted_user
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import ChannelOption
 from dragoman.protocol.private import TOKEN_VARIABLE, check_socket_path, check_token, environment_token, read_token
+from dragoman.protocol.tls import channel_credentials
 
 __all__ = [
     "check_peer",
@@ -107,7 +108,7 @@ def open_channel(
         address: ``unix:/path`` or ``host:port``.
         options: for the channel.
         token: instead of this user's own.
-        only_local: whether to refuse addresses of other machines.
+        only_local: whether to refuse addresses of other machines, unless there is TLS.
 
     Raises:
         DragomanError: ADDRESS_UNTRUSTED: it is no address, or what listens there may be another user's.
@@ -129,7 +130,11 @@ def _open(address: str, options: Sequence[ChannelOption], token: str | None, *, 
     if where.is_local and not is_explicit:
         check_peer(where)
     carried = token_for(where, token)
-    channel = grpc.aio.insecure_channel(str(where), options=list(options))
+    secure = None if where.path else channel_credentials()
+    if secure is None:
+        channel = grpc.aio.insecure_channel(str(where), options=list(options))
+    else:
+        channel = grpc.aio.secure_channel(str(where), secure, options=list(options))
     if not carried:
         return channel
     checked = where if where.is_local and not is_explicit else None

@@ -30,6 +30,7 @@ from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.private import hold_socket_path
+from dragoman.protocol.tls import server_credentials
 from dragoman.protocol.wire import join
 from dragoman.v1 import event_pb2
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -425,6 +426,9 @@ class DragomanServer:
         self._if_free = parse_address(if_free) if if_free else None
         for address in self._addresses:
             check_listen(address)
+            if insecure_tcp_without_token and not address.is_local:
+                raise AddressError(f"refusing to listen on {address} without a token: other machines could call")
+        self._credentials = None if all(address.path for address in self._addresses) else server_credentials()
         self._names = [descriptor.full_name for descriptor in services]
         asks_token = not insecure_tcp_without_token and not all(address.path for address in self._addresses)
         paths = [address.path for address in (*self._addresses, self._if_free) if address and address.path]
@@ -458,7 +462,10 @@ class DragomanServer:
 
     def _bind(self, address: Address) -> str:
         try:
-            port = self._server.add_insecure_port(str(address))
+            if self._credentials is None or address.path:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), self._credentials)
         except RuntimeError as error:
             raise AddressError(f"cannot listen on {address}: {why_not_bound(address)}") from error
         return str(address) if address.path else str(Address(host=address.host, port=port))

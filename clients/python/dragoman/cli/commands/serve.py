@@ -64,7 +64,8 @@ class RouterOptions:
         tuple[str, ...],
         option(
             "--listen",
-            "unix:/path, or host:port on loopback, where calls need the token; port 0 picks a free one. Without a "
+            "unix:/path, or host:port on loopback or, with TLS, anywhere, where calls need the token; port 0 picks a "
+            "free one. Without a "
             "unix:/path this user's socket, which clients use by default, is served too, unless a router has it.",
             "ADDR",
         ),
@@ -200,7 +201,8 @@ def adapter_command() -> None:
     "--listen",
     metavar="ADDR",
     multiple=True,
-    help="unix:/path, or host:port on loopback, where calls need the token; port 0 picks a free one. Repeatable.  "
+    help="unix:/path, or host:port on loopback or, with TLS, anywhere, where calls need the token; port 0 picks a "
+    "free one. Repeatable.  "
     "[env var: DRAGOMAN_LISTEN, one address]",
 )
 @with_options("options", ProcessOptions)
