@@ -204,3 +204,35 @@ def test_other_machines_are_reached_and_let_in_with_tls_alone(monkeypatch: pytes
     assert check_local(str(far)) == far
     with pytest.raises(AddressError, match="without a token"):
         DragomanServer({}, [str(far)], insecure_tcp_without_token=True)
+
+
+async def test_a_channel_makes_new_calls_with_new_certificates_and_lets_old_ones_go_on(
+    server_files: Files, client_files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = Authority(), Authority()
+    server_files.fill(old)
+    client_files.fill(old, "client")
+    with server_files.used(monkeypatch):
+        server = serving()
+        address = await server.__aenter__()
+    try:
+        with client_files.used(monkeypatch):
+            channel = open_channel(address, channel_options(address))
+        async with channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            watch = health.Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+            stub = adapter_pb2_grpc.AdapterServiceStub(channel)
+            await stub.Detect(pb.DetectRequest())
+            server_files.fill(new)
+            client_files.paths[2].write_text("half of a certificate")
+            await stub.Detect(pb.DetectRequest())
+            client_files.fill(new, "client")
+            await stub.Detect(pb.DetectRequest())
+            client_files.fill(old, "client")
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+                await stub.Detect(pb.DetectRequest())
+            assert not watch.done()
+        assert watch.cancelled()
+    finally:
+        await server.__aexit__(None, None, None)

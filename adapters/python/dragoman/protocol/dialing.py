@@ -4,18 +4,19 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
 import grpc
+import structlog
 from dragoman.protocol.access import AUTHORIZATION
 from dragoman.protocol.addresses import Address, AddressError, check_local, parse_address
 from dragoman.protocol.callers import credentials, is_trusted_user
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import ChannelOption
 from dragoman.protocol.private import TOKEN_VARIABLE, check_socket_path, check_token, environment_token, read_token
-from dragoman.protocol.tls import channel_credentials
+from dragoman.protocol.tls import TlsFiles, client_files
 
 __all__ = [
     "check_peer",
@@ -27,6 +28,8 @@ __all__ = [
 
 _LISTEN: Final = "0A"
 _PROBE_S: Final = 2.0
+
+_log = structlog.get_logger("dragoman.tls")
 
 
 def check_peer(address: Address) -> None:
@@ -130,15 +133,81 @@ def _open(address: str, options: Sequence[ChannelOption], token: str | None, *, 
     if where.is_local and not is_explicit:
         check_peer(where)
     carried = token_for(where, token)
-    secure = None if where.path else channel_credentials()
-    if secure is None:
+    files = None if where.path else client_files()
+    if files is None:
         channel = grpc.aio.insecure_channel(str(where), options=list(options))
     else:
-        channel = grpc.aio.secure_channel(str(where), secure, options=list(options))
+        channel = cast("grpc.aio.Channel", _TlsChannel(str(where), options, files))
     if not carried:
         return channel
     checked = where if where.is_local and not is_explicit else None
     return cast("grpc.aio.Channel", _TokenChannel(channel, carried, checked))
+
+
+class _TlsChannel:
+    """A channel whose new calls use the certificates that are in the files by then; gRPC reads them once.
+
+    Calls that are under way, and waits for the connection, continue on the connection that they have.
+
+    Args:
+        address: where.
+        options: for the channel.
+        files: what to read.
+
+    Raises:
+        AddressError: the files cannot be used.
+    """
+
+    def __init__(self, address: str, options: Sequence[ChannelOption], files: TlsFiles) -> None:
+        self._address = address
+        self._options = list(options)
+        self._files = files
+        self._stamp = files.stamp()
+        self._channels = [self._open()]
+        """One per rotation, the newest last. gRPC closes the connection of one that is not used any more."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current(), name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    def unary_unary(self, *args: Any, **named: Any) -> Callable[..., Any]:
+        return self._late("unary_unary", args, named)
+
+    def unary_stream(self, *args: Any, **named: Any) -> Callable[..., Any]:
+        return self._late("unary_stream", args, named)
+
+    def _late(self, kind: str, args: Sequence[Any], named: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return a method that chooses its channel when it is called."""
+
+        def call(*request: Any, **options: Any) -> Any:
+            return getattr(self.current(), kind)(*args, **named)(*request, **options)
+
+        return call
+
+    async def close(self, grace: float | None = None) -> None:
+        for channel in self._channels:
+            await channel.close(grace)
+
+    def current(self) -> grpc.aio.Channel:
+        """Return the channel for a new call."""
+        # Taken before the files are read: what is written meanwhile is read at the next call.
+        if (stamp := self._files.stamp()) != self._stamp:
+            self._stamp = stamp
+            try:
+                self._channels.append(self._open())
+            except AddressError as error:
+                _log.warning("certificate not reloaded; the last one stays", error=str(error))
+        return self._channels[-1]
+
+    def _open(self) -> grpc.aio.Channel:
+        # Of a pool of its own: connections are shared by channels of equal arguments, whatever their certificates.
+        options = [*self._options, ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.aio.secure_channel(self._address, self._files.channel_credentials(), options=options)
 
 
 class _TokenChannel:

@@ -11,7 +11,8 @@ import structlog
 from dragoman.protocol.addresses import TLS_CA, TLS_CERT, AddressError
 
 __all__ = [
-    "channel_credentials",
+    "TlsFiles",
+    "client_files",
     "server_credentials",
 ]
 
@@ -30,7 +31,7 @@ def server_credentials() -> grpc.ServerCredentials | None:
     Raises:
         AddressError: the files cannot be used.
     """
-    files = _Files.named()
+    files = TlsFiles.named()
     if not files.certificate:
         return None
     # types-grpcio does not know that gRPC takes None for what has not changed.
@@ -40,17 +41,14 @@ def server_credentials() -> grpc.ServerCredentials | None:
     )
 
 
-def channel_credentials() -> grpc.ChannelCredentials | None:
-    """Return the credentials of a TCP channel, from the files as they are now; ``None`` without authorities.
+def client_files() -> "TlsFiles | None":
+    """Return the files of a client's TCP channels; ``None`` without authorities.
 
     Raises:
-        AddressError: the files cannot be used.
+        AddressError: a certificate without a key, or the reverse.
     """
-    files = _Files.named()
-    if not files.authorities:
-        return None
-    pem = files.read()
-    return grpc.ssl_channel_credentials(pem.authorities, pem.key or None, pem.certificate or None)
+    files = TlsFiles.named()
+    return files if files.authorities else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class _Pem:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class TlsFiles:
     """Paths, in the order of ``_Pem``; empty for none."""
 
     certificate: str
@@ -71,7 +69,7 @@ class _Files:
     authorities: str
 
     @classmethod
-    def named(cls) -> "_Files":
+    def named(cls) -> "TlsFiles":
         """Return what the environment names.
 
         Raises:
@@ -115,6 +113,15 @@ class _Files:
             ) from error
         return pem
 
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Return the credentials of a channel, from the files as they are now.
+
+        Raises:
+            AddressError: the files cannot be used.
+        """
+        pem = self.read()
+        return grpc.ssl_channel_credentials(pem.authorities, pem.key or None, pem.certificate or None)
+
     def _paths(self) -> list[str]:
         return [getattr(self, field.name) for field in fields(self)]
 
@@ -123,7 +130,7 @@ def _configuration(pem: _Pem) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.authorities or None)
 
 
-def _reloader(files: _Files) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
+def _reloader(files: TlsFiles) -> Callable[[], grpc.ServerCertificateConfiguration | None]:
     """Return what gRPC calls before each handshake: a configuration if it is new, else ``None``."""
     last = files.stamp()
 
