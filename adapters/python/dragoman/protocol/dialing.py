@@ -205,9 +205,7 @@ class _TlsChannel:
         return self._channels[-1]
 
     def _open(self) -> grpc.aio.Channel:
-        # Of a pool of its own: connections are shared by channels of equal arguments, whatever their certificates.
-        options = [*self._options, ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.aio.secure_channel(self._address, self._files.channel_credentials(), options=options)
+        return grpc.aio.secure_channel(self._address, self._files.channel_credentials(), options=self._options)
 
 
 class _TokenChannel:
