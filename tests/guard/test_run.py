@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from dragoman.guard import launch
 from dragoman.guard.launch import run_guard
 from dragoman.guard.processes import read
 
@@ -88,6 +89,30 @@ def test_the_command_gets_three_descriptors(run: Run) -> None:
     guarded = run(("ls", "/proc/self/fd"))
     assert guarded.stdout.read() == b"0\n1\n2\n3\n", "3 is the folder that ls reads"
     guarded.gone()
+
+
+def test_an_interpreter_without_setsid_in_posix_spawn_will_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shim = tmp_path / "shim.py"
+    shim.write_text(
+        "import os, runpy, sys\n"
+        "def absent(*_, **__): raise NotImplementedError\n"
+        "os.posix_spawnp = absent\n"
+        "del sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    whole = launch._command
+    monkeypatch.setattr(launch, "_command", lambda fd: [*whole(fd)[:-2], str(shim), *whole(fd)[-2:]])
+    guarded = run(("sh", "-c", "ls /proc/self/fd; exit 3"))
+    spawned = guarded.event()
+    assert spawned["pid"] == spawned["pgid"]
+    assert guarded.stdout.read() == b"0\n1\n2\n3\n"
+    assert guarded.event() == {"event": "exited", "code": 3, "signal": None}
+    assert guarded.gone()["confirmed"]
+    missing = run(("missing",))
+    assert missing.event()["errno"] == "ENOENT"
+    assert missing.gone()["confirmed"]
 
 
 @pytest.fixture

@@ -84,8 +84,44 @@ def spawn(
             setsigmask=(),
             setsigdef=_DEFAULTED,
         )
+    except NotImplementedError:  # built for a C library without setsid in posix_spawn, as those that uv installs are
+        return _fork(argv, entries, output)
     except OSError as error:
         raise SpawnError(error, repr(argv[0])) from None
+
+
+def _fork(argv: Sequence[str], entries: Mapping[bytes, bytes], output: int | None) -> int:
+    """Do what ``spawn`` does, by fork and exec: the guard has one thread.
+
+    Raises:
+        SpawnError: The system could not start it.
+    """
+    reader, writer = os.pipe()  # closed by a successful exec
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            for signum in _DEFAULTED:
+                signal.signal(signum, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if output is not None:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+            os.closerange(3, writer)
+            os.closerange(writer + 1, 256)
+            os.execvpe(argv[0], list(argv), entries)  # noqa: S606 - no shell
+        except OSError as error:
+            os.write(writer, str(error.errno).encode())
+        finally:
+            os._exit(127)
+    os.close(writer)
+    with open(reader, "rb") as report:
+        number = report.read()
+    if number:
+        os.waitpid(pid, 0)
+        raise SpawnError(OSError(int(number), os.strerror(int(number))), repr(argv[0]))
+    return pid
 
 
 def _environment(entries: Sequence[str]) -> dict[bytes, bytes]:
