@@ -13,6 +13,7 @@ from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.server import Context, DragomanServer, service_handler
+from dragoman.protocol.tls import TlsFiles
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -190,6 +191,30 @@ def test_unusable_files_are_named_before_anything_listens(
         with pytest.raises(DragomanError) as refused:
             open_channel("127.0.0.1:1", ())
         assert refused.value.reason is Reason.ADDRESS_UNTRUSTED
+
+
+def test_empty_authorities_are_not_every_public_authority(
+    server_files: Files, client_files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for files in (server_files, client_files):
+        files.fill(Authority(), "client")
+        files.paths[2].write_text("")
+        with files.used(monkeypatch), pytest.raises(AddressError, match=r"is empty; DRAGOMAN_TLS_CA names"):
+            TlsFiles.named().read()
+    with client_files.used(monkeypatch), pytest.raises(DragomanError, match="is empty"):
+        open_channel("127.0.0.1:1", ())
+
+
+async def test_a_token_goes_to_no_other_machine_in_the_clear(
+    client_files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DragomanError, match=r"in the clear; nothing was sent\. Set DRAGOMAN_TLS_CA") as refused:
+        open_channel("192.0.2.1:7777", (), token="a-token-of-thirty-two-characters")
+    assert refused.value.reason is Reason.ADDRESS_UNTRUSTED
+    await open_channel("192.0.2.1:7777", ()).close()
+    client_files.fill(Authority(), "client")
+    with client_files.used(monkeypatch):
+        await open_channel("192.0.2.1:7777", (), token="a-token-of-thirty-two-characters").close()
 
 
 def test_other_machines_are_reached_and_let_in_with_tls_alone(monkeypatch: pytest.MonkeyPatch) -> None:

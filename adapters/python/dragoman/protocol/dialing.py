@@ -11,7 +11,7 @@ from typing import Any, Final, Self, cast
 import grpc
 import structlog
 from dragoman.protocol.access import AUTHORIZATION
-from dragoman.protocol.addresses import Address, AddressError, check_local, parse_address
+from dragoman.protocol.addresses import TLS_CA, Address, AddressError, check_local, parse_address
 from dragoman.protocol.callers import credentials, is_trusted_user
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import ChannelOption
@@ -134,6 +134,11 @@ def _open(address: str, options: Sequence[ChannelOption], token: str | None, *, 
         check_peer(where)
     carried = token_for(where, token)
     files = None if where.path else client_files()
+    if files is None and carried and not where.is_local:
+        raise AddressError(
+            f"{where}: the token would go to another machine in the clear; nothing was sent. Set {TLS_CA} to the "
+            "authorities that sign the server's certificate, or tunnel to a local address (ssh -L)"
+        )
     if files is None:
         channel = grpc.aio.insecure_channel(str(where), options=list(options))
     else:

@@ -111,6 +111,11 @@ class TlsFiles:
             raise AddressError(
                 f"TLS: {names}: {why}; each is a PEM file, and the key is the certificate's"
             ) from error
+        if self.authorities and not pem.authorities.strip():
+            # gRPC would take nothing for "trust every public authority".
+            raise AddressError(
+                f"TLS: {self.authorities} is empty; {TLS_CA} names a PEM file with at least one certificate"
+            )
         return pem
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
