@@ -42,6 +42,7 @@ const (
 	RevisionTooOld     Reason = "REVISION_TOO_OLD"
 	AdapterUnreachable Reason = "ADAPTER_UNREACHABLE"
 	AdapterRefused     Reason = "ADAPTER_REFUSED"
+	AdapterNotLaunched Reason = "ADAPTER_NOT_LAUNCHED"
 	AddressUntrusted   Reason = "ADDRESS_UNTRUSTED"
 	TokenRequired      Reason = "TOKEN_REQUIRED"
 	CallerRefused      Reason = "CALLER_REFUSED"
@@ -67,7 +68,7 @@ func (r Reason) Code() codes.Code {
 	case RunIDReused, AdapterTaken:
 		return codes.AlreadyExists
 	case CapabilityMissing, SessionBusy, AlreadyResolved, RequestExpired, RunFinished, RevisionTooOld,
-		AdapterUnreachable, AdapterRefused, AddressUntrusted:
+		AdapterUnreachable, AdapterRefused, AdapterNotLaunched, AddressUntrusted:
 		return codes.FailedPrecondition
 	case TokenRequired:
 		return codes.Unauthenticated

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator
 
-import dragoman.v1.adapter_pb2  # noqa: F401 - puts the contract into the pool
 import grpc
 import pytest
 from dragoman.protocol.reflection import REFLECTION_SERVICES, reflection_handlers
+from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -65,3 +65,36 @@ async def test_an_unknown_symbol_is_not_found(channel: grpc.aio.Channel) -> None
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="dragoman.v1.Nothing.Here")
     answer = await _ask(channel, REFLECTION_SERVICES[0], request)
     assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+async def _commented_files(channel: grpc.aio.Channel, symbol: str) -> dict[str, descriptor_pb2.FileDescriptorProto]:
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+    answer = await _ask(channel, REFLECTION_SERVICES[0], request)
+    files = map(descriptor_pb2.FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto)
+    return {file.name: file for file in files}
+
+
+async def test_the_contracts_files_come_with_their_comments(channel: grpc.aio.Channel) -> None:
+    files = await _commented_files(channel, "dragoman.v1.AdapterService")
+    for name in ("dragoman/v1/adapter.proto", "dragoman/v1/event.proto"):
+        assert any(place.leading_comments for place in files[name].source_code_info.location)
+
+
+async def test_but_for_the_comments_they_are_what_this_process_uses(channel: grpc.aio.Channel) -> None:
+    files = await _commented_files(channel, "dragoman.v1.RouterService")
+    for module in (adapter_pb2, event_pb2, router_pb2):
+        used = descriptor_pb2.FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(used)
+        served = files[used.name]
+        served.ClearField("source_code_info")
+        for message in served.message_type:
+            _clear_json_names(message)
+        assert served == used
+
+
+def _clear_json_names(message: descriptor_pb2.DescriptorProto) -> None:
+    """Generated modules leave out what follows from the fields' names."""
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        _clear_json_names(nested)

@@ -8,6 +8,10 @@ from .programs import ROOT, program, run
 COMMITTED = ROOT / "adapters/python/dragoman/v1"
 
 
+DESCRIPTORS = "descriptors.binpb"
+"""The contract's descriptors with its comments."""
+
+
 def generated(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*_pb2*.py*")}
 
@@ -20,6 +24,7 @@ def test_the_stubs_are_what_the_contract_makes(tmp_path: Path) -> None:
     stubs = generated(tmp_path / "dragoman/v1")
     assert len(stubs) == 12
     assert stubs == generated(COMMITTED)
+    assert (tmp_path / "dragoman/v1" / DESCRIPTORS).read_bytes() == (COMMITTED / DESCRIPTORS).read_bytes()
 
 
 def test_they_need_no_newer_runtime_than_we_say() -> None:

@@ -103,11 +103,11 @@ const (
 	AdapterSource_ADAPTER_SOURCE_MANIFEST AdapterSource = 2
 	// A configured address, where the adapter already runs.
 	AdapterSource_ADAPTER_SOURCE_ADDRESS AdapterSource = 3
-	// A socket in a watched directory. No router supports it yet.
+	// A socket in a watched directory, where the adapter already runs.
 	AdapterSource_ADAPTER_SOURCE_SOCKET_DIRECTORY AdapterSource = 4
 	// Kubernetes. No router supports it yet.
 	AdapterSource_ADAPTER_SOURCE_KUBERNETES AdapterSource = 5
-	// RegisterAdapter. No router supports it yet.
+	// RegisterAdapter, where the adapter already runs.
 	AdapterSource_ADAPTER_SOURCE_REGISTRATION AdapterSource = 6
 )
 
@@ -185,9 +185,16 @@ type AdapterEntry struct {
 	// The process ID of its guard. Absent like `pid`.
 	GuardPid *int64 `protobuf:"varint,10,opt,name=guard_pid,json=guardPid,proto3,oneof" json:"guard_pid,omitempty"`
 	// What delays or rejects runs at present, for people: open circuit breakers, queued runs.
-	Remarks       []string `protobuf:"bytes,11,rep,name=remarks,proto3" json:"remarks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Remarks []string `protobuf:"bytes,11,rep,name=remarks,proto3" json:"remarks,omitempty"`
+	// Where the router found it, for people: the path of its manifest, the watched directory. Empty if `source` and
+	// `address` say it all.
+	Origin string `protobuf:"bytes,12,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Since when it has been in this state, with this reason.
+	Since *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=since,proto3" json:"since,omitempty"`
+	// When its registration expires unless it is renewed. Absent for other sources.
+	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *AdapterEntry) Reset() {
@@ -293,6 +300,27 @@ func (x *AdapterEntry) GetGuardPid() int64 {
 func (x *AdapterEntry) GetRemarks() []string {
 	if x != nil {
 		return x.Remarks
+	}
+	return nil
+}
+
+func (x *AdapterEntry) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+func (x *AdapterEntry) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *AdapterEntry) GetLeaseExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseExpiresAt
 	}
 	return nil
 }
@@ -520,12 +548,14 @@ func (x *WatchAdaptersResponse) GetAdapters() []*AdapterEntry {
 // RegisterAdapterRequest announces an adapter.
 type RegisterAdapterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The adapter's address: "unix:/path" or "host:port".
+	// The adapter's address, as the router reaches it: "unix:/path" or "host:port".
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// DescribeResponse.instance_id of the adapter process.
+	// DescribeResponse.instance_id of the adapter process. Empty: any process there.
 	InstanceId string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// How long the announcement lasts. Absent: 30 s.
-	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	// How long the announcement lasts. Absent: 30 s; at least 1 s, at most 1 h.
+	Lease *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	// The type, or an alias, that the adapter is expected to have. Empty: any.
+	Adapter       string `protobuf:"bytes,4,opt,name=adapter,proto3" json:"adapter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -579,6 +609,13 @@ func (x *RegisterAdapterRequest) GetLease() *durationpb.Duration {
 		return x.Lease
 	}
 	return nil
+}
+
+func (x *RegisterAdapterRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
 }
 
 // RegisterAdapterResponse grants a lease.
@@ -636,6 +673,218 @@ func (x *RegisterAdapterResponse) GetAdapter() *AdapterEntry {
 	return nil
 }
 
+// UnregisterAdapterRequest ends a registration.
+type UnregisterAdapterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address that was registered.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// The process that was registered: a registration of another process at the address stays. Empty: any.
+	InstanceId    string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnregisterAdapterRequest) Reset() {
+	*x = UnregisterAdapterRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnregisterAdapterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnregisterAdapterRequest) ProtoMessage() {}
+
+func (x *UnregisterAdapterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnregisterAdapterRequest.ProtoReflect.Descriptor instead.
+func (*UnregisterAdapterRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *UnregisterAdapterRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *UnregisterAdapterRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+// UnregisterAdapterResponse says whether there was a registration.
+type UnregisterAdapterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether a registration was ended.
+	Unregistered  bool `protobuf:"varint,1,opt,name=unregistered,proto3" json:"unregistered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnregisterAdapterResponse) Reset() {
+	*x = UnregisterAdapterResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnregisterAdapterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnregisterAdapterResponse) ProtoMessage() {}
+
+func (x *UnregisterAdapterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnregisterAdapterResponse.ProtoReflect.Descriptor instead.
+func (*UnregisterAdapterResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *UnregisterAdapterResponse) GetUnregistered() bool {
+	if x != nil {
+		return x.Unregistered
+	}
+	return false
+}
+
+// RestartAdapterRequest asks for a new process of an adapter.
+type RestartAdapterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The adapter's type or an alias.
+	Adapter string `protobuf:"bytes,1,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// How long live runs may continue in the old process; then it is stopped, which cancels them. 0: it is stopped at
+	// once. Absent: as long as they take.
+	Grace         *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartAdapterRequest) Reset() {
+	*x = RestartAdapterRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartAdapterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartAdapterRequest) ProtoMessage() {}
+
+func (x *RestartAdapterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartAdapterRequest.ProtoReflect.Descriptor instead.
+func (*RestartAdapterRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RestartAdapterRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
+func (x *RestartAdapterRequest) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+// RestartAdapterResponse describes the new process.
+type RestartAdapterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The adapter as the router lists it now, with the new process.
+	Adapter *AdapterEntry `protobuf:"bytes,1,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// Number of runs that are live in old processes.
+	DrainingRuns  uint32 `protobuf:"varint,2,opt,name=draining_runs,json=drainingRuns,proto3" json:"draining_runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartAdapterResponse) Reset() {
+	*x = RestartAdapterResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartAdapterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartAdapterResponse) ProtoMessage() {}
+
+func (x *RestartAdapterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartAdapterResponse.ProtoReflect.Descriptor instead.
+func (*RestartAdapterResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RestartAdapterResponse) GetAdapter() *AdapterEntry {
+	if x != nil {
+		return x.Adapter
+	}
+	return nil
+}
+
+func (x *RestartAdapterResponse) GetDrainingRuns() uint32 {
+	if x != nil {
+		return x.DrainingRuns
+	}
+	return 0
+}
+
 // RunSummary is what a router stores about a run.
 type RunSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -677,7 +926,7 @@ type RunSummary struct {
 
 func (x *RunSummary) Reset() {
 	*x = RunSummary{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[7]
+	mi := &file_dragoman_v1_router_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +938,7 @@ func (x *RunSummary) String() string {
 func (*RunSummary) ProtoMessage() {}
 
 func (x *RunSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[7]
+	mi := &file_dragoman_v1_router_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +951,7 @@ func (x *RunSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunSummary.ProtoReflect.Descriptor instead.
 func (*RunSummary) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{7}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunSummary) GetRunId() string {
@@ -842,7 +1091,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[8]
+	mi := &file_dragoman_v1_router_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +1103,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[8]
+	mi := &file_dragoman_v1_router_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +1116,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{8}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListRunsRequest) GetPageSize() uint32 {
@@ -939,7 +1188,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[9]
+	mi := &file_dragoman_v1_router_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1200,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[9]
+	mi := &file_dragoman_v1_router_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1213,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{9}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListRunsResponse) GetRuns() []*RunSummary {
@@ -992,7 +1241,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[10]
+	mi := &file_dragoman_v1_router_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1253,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[10]
+	mi := &file_dragoman_v1_router_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1266,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{10}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetRunRequest) GetRunId() string {
@@ -1040,7 +1289,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[11]
+	mi := &file_dragoman_v1_router_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1301,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[11]
+	mi := &file_dragoman_v1_router_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1314,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{11}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetRunResponse) GetRun() *RunSummary {
@@ -1109,7 +1358,7 @@ type StoredSession struct {
 
 func (x *StoredSession) Reset() {
 	*x = StoredSession{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[12]
+	mi := &file_dragoman_v1_router_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1370,7 @@ func (x *StoredSession) String() string {
 func (*StoredSession) ProtoMessage() {}
 
 func (x *StoredSession) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[12]
+	mi := &file_dragoman_v1_router_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1383,7 @@ func (x *StoredSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredSession.ProtoReflect.Descriptor instead.
 func (*StoredSession) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{12}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StoredSession) GetKey() *SessionKey {
@@ -1221,7 +1470,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[13]
+	mi := &file_dragoman_v1_router_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1482,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[13]
+	mi := &file_dragoman_v1_router_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1495,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{13}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSessionsRequest) GetPageSize() uint32 {
@@ -1304,7 +1553,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[14]
+	mi := &file_dragoman_v1_router_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1316,7 +1565,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[14]
+	mi := &file_dragoman_v1_router_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +1578,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{14}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*StoredSession {
@@ -1359,7 +1608,7 @@ type GetSessionRequest struct {
 
 func (x *GetSessionRequest) Reset() {
 	*x = GetSessionRequest{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[15]
+	mi := &file_dragoman_v1_router_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1620,7 @@ func (x *GetSessionRequest) String() string {
 func (*GetSessionRequest) ProtoMessage() {}
 
 func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[15]
+	mi := &file_dragoman_v1_router_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1633,7 @@ func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{15}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetSessionRequest) GetKey() *SessionKey {
@@ -1412,7 +1661,7 @@ type GetSessionResponse struct {
 
 func (x *GetSessionResponse) Reset() {
 	*x = GetSessionResponse{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[16]
+	mi := &file_dragoman_v1_router_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1673,7 @@ func (x *GetSessionResponse) String() string {
 func (*GetSessionResponse) ProtoMessage() {}
 
 func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[16]
+	mi := &file_dragoman_v1_router_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1686,7 @@ func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{16}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetSessionResponse) GetSession() *StoredSession {
@@ -1460,7 +1709,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[17]
+	mi := &file_dragoman_v1_router_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1721,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[17]
+	mi := &file_dragoman_v1_router_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1734,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{17}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteSessionRequest) GetKey() *SessionKey {
@@ -1513,7 +1762,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[18]
+	mi := &file_dragoman_v1_router_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1774,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[18]
+	mi := &file_dragoman_v1_router_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1787,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{18}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteSessionResponse) GetDeleted() bool {
@@ -1552,7 +1801,7 @@ var File_dragoman_v1_router_proto protoreflect.FileDescriptor
 
 const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\n" +
-	"\x18dragoman/v1/router.proto\x12\vdragoman.v1\x1a\x19dragoman/v1/adapter.proto\x1a\x17dragoman/v1/event.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x03\n" +
+	"\x18dragoman/v1/router.proto\x12\vdragoman.v1\x1a\x19dragoman/v1/adapter.proto\x1a\x17dragoman/v1/event.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x04\n" +
 	"\fAdapterEntry\x12\x18\n" +
 	"\aadapter\x18\x01 \x01(\tR\aadapter\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.dragoman.v1.AdapterStateR\x05state\x122\n" +
@@ -1565,7 +1814,10 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\brestarts\x18\t \x01(\rR\brestarts\x12 \n" +
 	"\tguard_pid\x18\n" +
 	" \x01(\x03H\x01R\bguardPid\x88\x01\x01\x12\x18\n" +
-	"\aremarks\x18\v \x03(\tR\aremarksB\x06\n" +
+	"\aremarks\x18\v \x03(\tR\aremarks\x12\x16\n" +
+	"\x06origin\x18\f \x01(\tR\x06origin\x120\n" +
+	"\x05since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12D\n" +
+	"\x10lease_expires_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAtB\x06\n" +
 	"\x04_pidB\f\n" +
 	"\n" +
 	"_guard_pid\"m\n" +
@@ -1582,16 +1834,29 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x0erouter_version\x18\x04 \x01(\tR\rrouterVersion\"\x16\n" +
 	"\x14WatchAdaptersRequest\"N\n" +
 	"\x15WatchAdaptersResponse\x125\n" +
-	"\badapters\x18\x01 \x03(\v2\x19.dragoman.v1.AdapterEntryR\badapters\"\x84\x01\n" +
+	"\badapters\x18\x01 \x03(\v2\x19.dragoman.v1.AdapterEntryR\badapters\"\x9e\x01\n" +
 	"\x16RegisterAdapterRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
 	"instanceId\x12/\n" +
-	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05lease\"\x89\x01\n" +
+	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x18\n" +
+	"\aadapter\x18\x04 \x01(\tR\aadapter\"\x89\x01\n" +
 	"\x17RegisterAdapterResponse\x129\n" +
 	"\n" +
 	"expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x123\n" +
-	"\aadapter\x18\x02 \x01(\v2\x19.dragoman.v1.AdapterEntryR\aadapter\"\xac\x05\n" +
+	"\aadapter\x18\x02 \x01(\v2\x19.dragoman.v1.AdapterEntryR\aadapter\"U\n" +
+	"\x18UnregisterAdapterRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\"?\n" +
+	"\x19UnregisterAdapterResponse\x12\"\n" +
+	"\funregistered\x18\x01 \x01(\bR\funregistered\"b\n" +
+	"\x15RestartAdapterRequest\x12\x18\n" +
+	"\aadapter\x18\x01 \x01(\tR\aadapter\x12/\n" +
+	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"r\n" +
+	"\x16RestartAdapterResponse\x123\n" +
+	"\aadapter\x18\x01 \x01(\v2\x19.dragoman.v1.AdapterEntryR\aadapter\x12#\n" +
+	"\rdraining_runs\x18\x02 \x01(\rR\fdrainingRuns\"\xac\x05\n" +
 	"\n" +
 	"RunSummary\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
@@ -1687,11 +1952,13 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x16ADAPTER_SOURCE_ADDRESS\x10\x03\x12#\n" +
 	"\x1fADAPTER_SOURCE_SOCKET_DIRECTORY\x10\x04\x12\x1d\n" +
 	"\x19ADAPTER_SOURCE_KUBERNETES\x10\x05\x12\x1f\n" +
-	"\x1bADAPTER_SOURCE_REGISTRATION\x10\x062\xa4\x05\n" +
+	"\x1bADAPTER_SOURCE_REGISTRATION\x10\x062\xe3\x06\n" +
 	"\rRouterService\x12S\n" +
 	"\fListAdapters\x12 .dragoman.v1.ListAdaptersRequest\x1a!.dragoman.v1.ListAdaptersResponse\x12X\n" +
 	"\rWatchAdapters\x12!.dragoman.v1.WatchAdaptersRequest\x1a\".dragoman.v1.WatchAdaptersResponse0\x01\x12\\\n" +
-	"\x0fRegisterAdapter\x12#.dragoman.v1.RegisterAdapterRequest\x1a$.dragoman.v1.RegisterAdapterResponse\x12G\n" +
+	"\x0fRegisterAdapter\x12#.dragoman.v1.RegisterAdapterRequest\x1a$.dragoman.v1.RegisterAdapterResponse\x12b\n" +
+	"\x11UnregisterAdapter\x12%.dragoman.v1.UnregisterAdapterRequest\x1a&.dragoman.v1.UnregisterAdapterResponse\x12Y\n" +
+	"\x0eRestartAdapter\x12\".dragoman.v1.RestartAdapterRequest\x1a#.dragoman.v1.RestartAdapterResponse\x12G\n" +
 	"\bListRuns\x12\x1c.dragoman.v1.ListRunsRequest\x1a\x1d.dragoman.v1.ListRunsResponse\x12A\n" +
 	"\x06GetRun\x12\x1a.dragoman.v1.GetRunRequest\x1a\x1b.dragoman.v1.GetRunResponse\x12S\n" +
 	"\fListSessions\x12 .dragoman.v1.ListSessionsRequest\x1a!.dragoman.v1.ListSessionsResponse\x12M\n" +
@@ -1712,90 +1979,102 @@ func file_dragoman_v1_router_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_router_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_dragoman_v1_router_proto_goTypes = []any{
-	(AdapterState)(0),               // 0: dragoman.v1.AdapterState
-	(AdapterSource)(0),              // 1: dragoman.v1.AdapterSource
-	(*AdapterEntry)(nil),            // 2: dragoman.v1.AdapterEntry
-	(*ListAdaptersRequest)(nil),     // 3: dragoman.v1.ListAdaptersRequest
-	(*ListAdaptersResponse)(nil),    // 4: dragoman.v1.ListAdaptersResponse
-	(*WatchAdaptersRequest)(nil),    // 5: dragoman.v1.WatchAdaptersRequest
-	(*WatchAdaptersResponse)(nil),   // 6: dragoman.v1.WatchAdaptersResponse
-	(*RegisterAdapterRequest)(nil),  // 7: dragoman.v1.RegisterAdapterRequest
-	(*RegisterAdapterResponse)(nil), // 8: dragoman.v1.RegisterAdapterResponse
-	(*RunSummary)(nil),              // 9: dragoman.v1.RunSummary
-	(*ListRunsRequest)(nil),         // 10: dragoman.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),        // 11: dragoman.v1.ListRunsResponse
-	(*GetRunRequest)(nil),           // 12: dragoman.v1.GetRunRequest
-	(*GetRunResponse)(nil),          // 13: dragoman.v1.GetRunResponse
-	(*StoredSession)(nil),           // 14: dragoman.v1.StoredSession
-	(*ListSessionsRequest)(nil),     // 15: dragoman.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),    // 16: dragoman.v1.ListSessionsResponse
-	(*GetSessionRequest)(nil),       // 17: dragoman.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),      // 18: dragoman.v1.GetSessionResponse
-	(*DeleteSessionRequest)(nil),    // 19: dragoman.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),   // 20: dragoman.v1.DeleteSessionResponse
-	nil,                             // 21: dragoman.v1.RunSummary.LabelsEntry
-	nil,                             // 22: dragoman.v1.ListRunsRequest.LabelsEntry
-	(*DescribeResponse)(nil),        // 23: dragoman.v1.DescribeResponse
-	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
-	(RunPhase)(0),                   // 26: dragoman.v1.RunPhase
-	(*Result)(nil),                  // 27: dragoman.v1.Result
-	(*SessionKey)(nil),              // 28: dragoman.v1.SessionKey
-	(Outcome)(0),                    // 29: dragoman.v1.Outcome
-	(*InputRequest)(nil),            // 30: dragoman.v1.InputRequest
-	(*SessionHandle)(nil),           // 31: dragoman.v1.SessionHandle
+	(AdapterState)(0),                 // 0: dragoman.v1.AdapterState
+	(AdapterSource)(0),                // 1: dragoman.v1.AdapterSource
+	(*AdapterEntry)(nil),              // 2: dragoman.v1.AdapterEntry
+	(*ListAdaptersRequest)(nil),       // 3: dragoman.v1.ListAdaptersRequest
+	(*ListAdaptersResponse)(nil),      // 4: dragoman.v1.ListAdaptersResponse
+	(*WatchAdaptersRequest)(nil),      // 5: dragoman.v1.WatchAdaptersRequest
+	(*WatchAdaptersResponse)(nil),     // 6: dragoman.v1.WatchAdaptersResponse
+	(*RegisterAdapterRequest)(nil),    // 7: dragoman.v1.RegisterAdapterRequest
+	(*RegisterAdapterResponse)(nil),   // 8: dragoman.v1.RegisterAdapterResponse
+	(*UnregisterAdapterRequest)(nil),  // 9: dragoman.v1.UnregisterAdapterRequest
+	(*UnregisterAdapterResponse)(nil), // 10: dragoman.v1.UnregisterAdapterResponse
+	(*RestartAdapterRequest)(nil),     // 11: dragoman.v1.RestartAdapterRequest
+	(*RestartAdapterResponse)(nil),    // 12: dragoman.v1.RestartAdapterResponse
+	(*RunSummary)(nil),                // 13: dragoman.v1.RunSummary
+	(*ListRunsRequest)(nil),           // 14: dragoman.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),          // 15: dragoman.v1.ListRunsResponse
+	(*GetRunRequest)(nil),             // 16: dragoman.v1.GetRunRequest
+	(*GetRunResponse)(nil),            // 17: dragoman.v1.GetRunResponse
+	(*StoredSession)(nil),             // 18: dragoman.v1.StoredSession
+	(*ListSessionsRequest)(nil),       // 19: dragoman.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),      // 20: dragoman.v1.ListSessionsResponse
+	(*GetSessionRequest)(nil),         // 21: dragoman.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),        // 22: dragoman.v1.GetSessionResponse
+	(*DeleteSessionRequest)(nil),      // 23: dragoman.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),     // 24: dragoman.v1.DeleteSessionResponse
+	nil,                               // 25: dragoman.v1.RunSummary.LabelsEntry
+	nil,                               // 26: dragoman.v1.ListRunsRequest.LabelsEntry
+	(*DescribeResponse)(nil),          // 27: dragoman.v1.DescribeResponse
+	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
+	(RunPhase)(0),                     // 30: dragoman.v1.RunPhase
+	(*Result)(nil),                    // 31: dragoman.v1.Result
+	(*SessionKey)(nil),                // 32: dragoman.v1.SessionKey
+	(Outcome)(0),                      // 33: dragoman.v1.Outcome
+	(*InputRequest)(nil),              // 34: dragoman.v1.InputRequest
+	(*SessionHandle)(nil),             // 35: dragoman.v1.SessionHandle
 }
 var file_dragoman_v1_router_proto_depIdxs = []int32{
 	0,  // 0: dragoman.v1.AdapterEntry.state:type_name -> dragoman.v1.AdapterState
 	1,  // 1: dragoman.v1.AdapterEntry.source:type_name -> dragoman.v1.AdapterSource
-	23, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
-	2,  // 3: dragoman.v1.ListAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
-	2,  // 4: dragoman.v1.WatchAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
-	24, // 5: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
-	25, // 6: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 7: dragoman.v1.RegisterAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
-	21, // 8: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
-	26, // 9: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
-	25, // 10: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
-	25, // 11: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
-	27, // 12: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
-	28, // 13: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
-	29, // 14: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
-	22, // 15: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
-	9,  // 16: dragoman.v1.ListRunsResponse.runs:type_name -> dragoman.v1.RunSummary
-	9,  // 17: dragoman.v1.GetRunResponse.run:type_name -> dragoman.v1.RunSummary
-	30, // 18: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
-	28, // 19: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
-	31, // 20: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
-	25, // 21: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
-	25, // 22: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
-	14, // 23: dragoman.v1.ListSessionsResponse.sessions:type_name -> dragoman.v1.StoredSession
-	28, // 24: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
-	14, // 25: dragoman.v1.GetSessionResponse.session:type_name -> dragoman.v1.StoredSession
-	28, // 26: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
-	3,  // 27: dragoman.v1.RouterService.ListAdapters:input_type -> dragoman.v1.ListAdaptersRequest
-	5,  // 28: dragoman.v1.RouterService.WatchAdapters:input_type -> dragoman.v1.WatchAdaptersRequest
-	7,  // 29: dragoman.v1.RouterService.RegisterAdapter:input_type -> dragoman.v1.RegisterAdapterRequest
-	10, // 30: dragoman.v1.RouterService.ListRuns:input_type -> dragoman.v1.ListRunsRequest
-	12, // 31: dragoman.v1.RouterService.GetRun:input_type -> dragoman.v1.GetRunRequest
-	15, // 32: dragoman.v1.RouterService.ListSessions:input_type -> dragoman.v1.ListSessionsRequest
-	17, // 33: dragoman.v1.RouterService.GetSession:input_type -> dragoman.v1.GetSessionRequest
-	19, // 34: dragoman.v1.RouterService.DeleteSession:input_type -> dragoman.v1.DeleteSessionRequest
-	4,  // 35: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
-	6,  // 36: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
-	8,  // 37: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
-	11, // 38: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
-	13, // 39: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
-	16, // 40: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
-	18, // 41: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
-	20, // 42: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
-	35, // [35:43] is the sub-list for method output_type
-	27, // [27:35] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	27, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
+	28, // 3: dragoman.v1.AdapterEntry.since:type_name -> google.protobuf.Timestamp
+	28, // 4: dragoman.v1.AdapterEntry.lease_expires_at:type_name -> google.protobuf.Timestamp
+	2,  // 5: dragoman.v1.ListAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
+	2,  // 6: dragoman.v1.WatchAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
+	29, // 7: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
+	28, // 8: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
+	2,  // 9: dragoman.v1.RegisterAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
+	29, // 10: dragoman.v1.RestartAdapterRequest.grace:type_name -> google.protobuf.Duration
+	2,  // 11: dragoman.v1.RestartAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
+	25, // 12: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
+	30, // 13: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
+	28, // 14: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
+	28, // 15: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
+	31, // 16: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
+	32, // 17: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
+	33, // 18: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
+	26, // 19: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
+	13, // 20: dragoman.v1.ListRunsResponse.runs:type_name -> dragoman.v1.RunSummary
+	13, // 21: dragoman.v1.GetRunResponse.run:type_name -> dragoman.v1.RunSummary
+	34, // 22: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
+	32, // 23: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
+	35, // 24: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
+	28, // 25: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
+	28, // 26: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
+	18, // 27: dragoman.v1.ListSessionsResponse.sessions:type_name -> dragoman.v1.StoredSession
+	32, // 28: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	18, // 29: dragoman.v1.GetSessionResponse.session:type_name -> dragoman.v1.StoredSession
+	32, // 30: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	3,  // 31: dragoman.v1.RouterService.ListAdapters:input_type -> dragoman.v1.ListAdaptersRequest
+	5,  // 32: dragoman.v1.RouterService.WatchAdapters:input_type -> dragoman.v1.WatchAdaptersRequest
+	7,  // 33: dragoman.v1.RouterService.RegisterAdapter:input_type -> dragoman.v1.RegisterAdapterRequest
+	9,  // 34: dragoman.v1.RouterService.UnregisterAdapter:input_type -> dragoman.v1.UnregisterAdapterRequest
+	11, // 35: dragoman.v1.RouterService.RestartAdapter:input_type -> dragoman.v1.RestartAdapterRequest
+	14, // 36: dragoman.v1.RouterService.ListRuns:input_type -> dragoman.v1.ListRunsRequest
+	16, // 37: dragoman.v1.RouterService.GetRun:input_type -> dragoman.v1.GetRunRequest
+	19, // 38: dragoman.v1.RouterService.ListSessions:input_type -> dragoman.v1.ListSessionsRequest
+	21, // 39: dragoman.v1.RouterService.GetSession:input_type -> dragoman.v1.GetSessionRequest
+	23, // 40: dragoman.v1.RouterService.DeleteSession:input_type -> dragoman.v1.DeleteSessionRequest
+	4,  // 41: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
+	6,  // 42: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
+	8,  // 43: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
+	10, // 44: dragoman.v1.RouterService.UnregisterAdapter:output_type -> dragoman.v1.UnregisterAdapterResponse
+	12, // 45: dragoman.v1.RouterService.RestartAdapter:output_type -> dragoman.v1.RestartAdapterResponse
+	15, // 46: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
+	17, // 47: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
+	20, // 48: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
+	22, // 49: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
+	24, // 50: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
+	41, // [41:51] is the sub-list for method output_type
+	31, // [31:41] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_router_proto_init() }
@@ -1812,7 +2091,7 @@ func file_dragoman_v1_router_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_router_proto_rawDesc), len(file_dragoman_v1_router_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,14 +22,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RouterService_ListAdapters_FullMethodName    = "/dragoman.v1.RouterService/ListAdapters"
-	RouterService_WatchAdapters_FullMethodName   = "/dragoman.v1.RouterService/WatchAdapters"
-	RouterService_RegisterAdapter_FullMethodName = "/dragoman.v1.RouterService/RegisterAdapter"
-	RouterService_ListRuns_FullMethodName        = "/dragoman.v1.RouterService/ListRuns"
-	RouterService_GetRun_FullMethodName          = "/dragoman.v1.RouterService/GetRun"
-	RouterService_ListSessions_FullMethodName    = "/dragoman.v1.RouterService/ListSessions"
-	RouterService_GetSession_FullMethodName      = "/dragoman.v1.RouterService/GetSession"
-	RouterService_DeleteSession_FullMethodName   = "/dragoman.v1.RouterService/DeleteSession"
+	RouterService_ListAdapters_FullMethodName      = "/dragoman.v1.RouterService/ListAdapters"
+	RouterService_WatchAdapters_FullMethodName     = "/dragoman.v1.RouterService/WatchAdapters"
+	RouterService_RegisterAdapter_FullMethodName   = "/dragoman.v1.RouterService/RegisterAdapter"
+	RouterService_UnregisterAdapter_FullMethodName = "/dragoman.v1.RouterService/UnregisterAdapter"
+	RouterService_RestartAdapter_FullMethodName    = "/dragoman.v1.RouterService/RestartAdapter"
+	RouterService_ListRuns_FullMethodName          = "/dragoman.v1.RouterService/ListRuns"
+	RouterService_GetRun_FullMethodName            = "/dragoman.v1.RouterService/GetRun"
+	RouterService_ListSessions_FullMethodName      = "/dragoman.v1.RouterService/ListSessions"
+	RouterService_GetSession_FullMethodName        = "/dragoman.v1.RouterService/GetSession"
+	RouterService_DeleteSession_FullMethodName     = "/dragoman.v1.RouterService/DeleteSession"
 )
 
 // RouterServiceClient is the client API for RouterService service.
@@ -60,15 +62,35 @@ type RouterServiceClient interface {
 	//
 	// No conditions beyond the common ones.
 	WatchAdapters(ctx context.Context, in *WatchAdaptersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAdaptersResponse], error)
-	// RegisterAdapter announces an adapter until the lease expires; the adapter renews it by the same call. No router
-	// implements it yet: UNIMPLEMENTED NOT_IMPLEMENTED.
+	// RegisterAdapter announces an adapter that runs already until the lease expires; the adapter renews it by the same
+	// call, in good time. The router calls Describe there before it answers. Each router has its own registrations and
+	// keeps them in memory: an adapter registers with each, and again after a router has restarted. When the lease
+	// expires the adapter is removed; runs that it has continue to their end.
 	//
 	// | condition | status, reason | what the caller does |
 	// | --- | --- | --- |
-	// | the type or an alias is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
-	// | the address is unreachable | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
+	// | the type, an alias or the address is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another, or end the other adapter |
+	// | the address is unreachable, or another process answers there than `instance_id` | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
 	// | the protocol's revision is too old | FAILED_PRECONDITION REVISION_TOO_OLD | update the adapter |
+	// | its description is invalid, or it is not the adapter that was expected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
 	RegisterAdapter(ctx context.Context, in *RegisterAdapterRequest, opts ...grpc.CallOption) (*RegisterAdapterResponse, error)
+	// UnregisterAdapter ends a registration before its lease expires. Runs that the adapter has continue to their end. It
+	// is idempotent: an address that is not registered is OK.
+	//
+	// No conditions beyond the common ones.
+	UnregisterAdapter(ctx context.Context, in *UnregisterAdapterRequest, opts ...grpc.CallOption) (*UnregisterAdapterResponse, error)
+	// RestartAdapter replaces the process of an adapter that the router launches, and starts one if there is none. New
+	// runs go to the new process; live ones continue in the old process, as long as `grace` says. It answers once the new
+	// process is ready.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+	// | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+	// | the router did not launch it | FAILED_PRECONDITION ADAPTER_NOT_LAUNCHED | restart it where it was started |
+	// | its configuration or its description is rejected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+	// | the new process did not become ready | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | see its log |
+	RestartAdapter(ctx context.Context, in *RestartAdapterRequest, opts ...grpc.CallOption) (*RestartAdapterResponse, error)
 	// ListRuns lists runs, newest first.
 	//
 	// No conditions beyond the common ones.
@@ -139,6 +161,26 @@ func (c *routerServiceClient) RegisterAdapter(ctx context.Context, in *RegisterA
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RegisterAdapterResponse)
 	err := c.cc.Invoke(ctx, RouterService_RegisterAdapter_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *routerServiceClient) UnregisterAdapter(ctx context.Context, in *UnregisterAdapterRequest, opts ...grpc.CallOption) (*UnregisterAdapterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnregisterAdapterResponse)
+	err := c.cc.Invoke(ctx, RouterService_UnregisterAdapter_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *routerServiceClient) RestartAdapter(ctx context.Context, in *RestartAdapterRequest, opts ...grpc.CallOption) (*RestartAdapterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartAdapterResponse)
+	err := c.cc.Invoke(ctx, RouterService_RestartAdapter_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -223,15 +265,35 @@ type RouterServiceServer interface {
 	//
 	// No conditions beyond the common ones.
 	WatchAdapters(*WatchAdaptersRequest, grpc.ServerStreamingServer[WatchAdaptersResponse]) error
-	// RegisterAdapter announces an adapter until the lease expires; the adapter renews it by the same call. No router
-	// implements it yet: UNIMPLEMENTED NOT_IMPLEMENTED.
+	// RegisterAdapter announces an adapter that runs already until the lease expires; the adapter renews it by the same
+	// call, in good time. The router calls Describe there before it answers. Each router has its own registrations and
+	// keeps them in memory: an adapter registers with each, and again after a router has restarted. When the lease
+	// expires the adapter is removed; runs that it has continue to their end.
 	//
 	// | condition | status, reason | what the caller does |
 	// | --- | --- | --- |
-	// | the type or an alias is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
-	// | the address is unreachable | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
+	// | the type, an alias or the address is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another, or end the other adapter |
+	// | the address is unreachable, or another process answers there than `instance_id` | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
 	// | the protocol's revision is too old | FAILED_PRECONDITION REVISION_TOO_OLD | update the adapter |
+	// | its description is invalid, or it is not the adapter that was expected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
 	RegisterAdapter(context.Context, *RegisterAdapterRequest) (*RegisterAdapterResponse, error)
+	// UnregisterAdapter ends a registration before its lease expires. Runs that the adapter has continue to their end. It
+	// is idempotent: an address that is not registered is OK.
+	//
+	// No conditions beyond the common ones.
+	UnregisterAdapter(context.Context, *UnregisterAdapterRequest) (*UnregisterAdapterResponse, error)
+	// RestartAdapter replaces the process of an adapter that the router launches, and starts one if there is none. New
+	// runs go to the new process; live ones continue in the old process, as long as `grace` says. It answers once the new
+	// process is ready.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+	// | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+	// | the router did not launch it | FAILED_PRECONDITION ADAPTER_NOT_LAUNCHED | restart it where it was started |
+	// | its configuration or its description is rejected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+	// | the new process did not become ready | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | see its log |
+	RestartAdapter(context.Context, *RestartAdapterRequest) (*RestartAdapterResponse, error)
 	// ListRuns lists runs, newest first.
 	//
 	// No conditions beyond the common ones.
@@ -277,6 +339,12 @@ func (UnimplementedRouterServiceServer) WatchAdapters(*WatchAdaptersRequest, grp
 }
 func (UnimplementedRouterServiceServer) RegisterAdapter(context.Context, *RegisterAdapterRequest) (*RegisterAdapterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RegisterAdapter not implemented")
+}
+func (UnimplementedRouterServiceServer) UnregisterAdapter(context.Context, *UnregisterAdapterRequest) (*UnregisterAdapterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnregisterAdapter not implemented")
+}
+func (UnimplementedRouterServiceServer) RestartAdapter(context.Context, *RestartAdapterRequest) (*RestartAdapterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestartAdapter not implemented")
 }
 func (UnimplementedRouterServiceServer) ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRuns not implemented")
@@ -357,6 +425,42 @@ func _RouterService_RegisterAdapter_Handler(srv interface{}, ctx context.Context
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(RouterServiceServer).RegisterAdapter(ctx, req.(*RegisterAdapterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RouterService_UnregisterAdapter_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnregisterAdapterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).UnregisterAdapter(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_UnregisterAdapter_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).UnregisterAdapter(ctx, req.(*UnregisterAdapterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RouterService_RestartAdapter_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartAdapterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).RestartAdapter(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_RestartAdapter_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).RestartAdapter(ctx, req.(*RestartAdapterRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -465,6 +569,14 @@ var RouterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RegisterAdapter",
 			Handler:    _RouterService_RegisterAdapter_Handler,
+		},
+		{
+			MethodName: "UnregisterAdapter",
+			Handler:    _RouterService_UnregisterAdapter_Handler,
+		},
+		{
+			MethodName: "RestartAdapter",
+			Handler:    _RouterService_RestartAdapter_Handler,
 		},
 		{
 			MethodName: "ListRuns",

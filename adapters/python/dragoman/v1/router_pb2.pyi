@@ -76,11 +76,11 @@ class _AdapterSourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     ADAPTER_SOURCE_ADDRESS: _AdapterSource.ValueType  # 3
     """A configured address, where the adapter already runs."""
     ADAPTER_SOURCE_SOCKET_DIRECTORY: _AdapterSource.ValueType  # 4
-    """A socket in a watched directory. No router supports it yet."""
+    """A socket in a watched directory, where the adapter already runs."""
     ADAPTER_SOURCE_KUBERNETES: _AdapterSource.ValueType  # 5
     """Kubernetes. No router supports it yet."""
     ADAPTER_SOURCE_REGISTRATION: _AdapterSource.ValueType  # 6
-    """RegisterAdapter. No router supports it yet."""
+    """RegisterAdapter, where the adapter already runs."""
 
 class AdapterSource(_AdapterSource, metaclass=_AdapterSourceEnumTypeWrapper):
     """AdapterSource is how the router discovered an adapter."""
@@ -94,11 +94,11 @@ ADAPTER_SOURCE_MANIFEST: AdapterSource.ValueType  # 2
 ADAPTER_SOURCE_ADDRESS: AdapterSource.ValueType  # 3
 """A configured address, where the adapter already runs."""
 ADAPTER_SOURCE_SOCKET_DIRECTORY: AdapterSource.ValueType  # 4
-"""A socket in a watched directory. No router supports it yet."""
+"""A socket in a watched directory, where the adapter already runs."""
 ADAPTER_SOURCE_KUBERNETES: AdapterSource.ValueType  # 5
 """Kubernetes. No router supports it yet."""
 ADAPTER_SOURCE_REGISTRATION: AdapterSource.ValueType  # 6
-"""RegisterAdapter. No router supports it yet."""
+"""RegisterAdapter, where the adapter already runs."""
 Global___AdapterSource: typing_extensions.TypeAlias = AdapterSource
 
 @typing.final
@@ -118,6 +118,9 @@ class AdapterEntry(google.protobuf.message.Message):
     RESTARTS_FIELD_NUMBER: builtins.int
     GUARD_PID_FIELD_NUMBER: builtins.int
     REMARKS_FIELD_NUMBER: builtins.int
+    ORIGIN_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    LEASE_EXPIRES_AT_FIELD_NUMBER: builtins.int
     adapter: builtins.str
     """The type, or the configured name or address while the type is unknown."""
     state: Global___AdapterState.ValueType
@@ -136,6 +139,10 @@ class AdapterEntry(google.protobuf.message.Message):
     """Number of restarts after it exited unexpectedly."""
     guard_pid: builtins.int
     """The process ID of its guard. Absent like `pid`."""
+    origin: builtins.str
+    """Where the router found it, for people: the path of its manifest, the watched directory. Empty if `source` and
+    `address` say it all.
+    """
     @property
     def description(self) -> dragoman.v1.adapter_pb2.DescribeResponse:
         """Its last known description. Absent if the router never reached it, and after an upgrade until it runs again; also
@@ -145,6 +152,14 @@ class AdapterEntry(google.protobuf.message.Message):
     @property
     def remarks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What delays or rejects runs at present, for people: open circuit breakers, queued runs."""
+
+    @property
+    def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Since when it has been in this state, with this reason."""
+
+    @property
+    def lease_expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When its registration expires unless it is renewed. Absent for other sources."""
 
     def __init__(
         self,
@@ -160,9 +175,12 @@ class AdapterEntry(google.protobuf.message.Message):
         restarts: builtins.int = ...,
         guard_pid: builtins.int | None = ...,
         remarks: collections.abc.Iterable[builtins.str] | None = ...,
+        origin: builtins.str = ...,
+        since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        lease_expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_guard_pid", b"_guard_pid", "_pid", b"_pid", "description", b"description", "guard_pid", b"guard_pid", "pid", b"pid"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_guard_pid", b"_guard_pid", "_pid", b"_pid", "adapter", b"adapter", "address", b"address", "description", b"description", "guard_pid", b"guard_pid", "live_runs", b"live_runs", "pid", b"pid", "reason", b"reason", "remarks", b"remarks", "restarts", b"restarts", "source", b"source", "state", b"state"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_guard_pid", b"_guard_pid", "_pid", b"_pid", "description", b"description", "guard_pid", b"guard_pid", "lease_expires_at", b"lease_expires_at", "pid", b"pid", "since", b"since"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_guard_pid", b"_guard_pid", "_pid", b"_pid", "adapter", b"adapter", "address", b"address", "description", b"description", "guard_pid", b"guard_pid", "lease_expires_at", b"lease_expires_at", "live_runs", b"live_runs", "origin", b"origin", "pid", b"pid", "reason", b"reason", "remarks", b"remarks", "restarts", b"restarts", "since", b"since", "source", b"source", "state", b"state"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_guard_pid", b"_guard_pid"]) -> typing.Literal["guard_pid"] | None: ...
     @typing.overload
@@ -269,13 +287,16 @@ class RegisterAdapterRequest(google.protobuf.message.Message):
     ADDRESS_FIELD_NUMBER: builtins.int
     INSTANCE_ID_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
+    ADAPTER_FIELD_NUMBER: builtins.int
     address: builtins.str
-    """The adapter's address: "unix:/path" or "host:port"."""
+    """The adapter's address, as the router reaches it: "unix:/path" or "host:port"."""
     instance_id: builtins.str
-    """DescribeResponse.instance_id of the adapter process."""
+    """DescribeResponse.instance_id of the adapter process. Empty: any process there."""
+    adapter: builtins.str
+    """The type, or an alias, that the adapter is expected to have. Empty: any."""
     @property
     def lease(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the announcement lasts. Absent: 30 s."""
+        """How long the announcement lasts. Absent: 30 s; at least 1 s, at most 1 h."""
 
     def __init__(
         self,
@@ -283,9 +304,10 @@ class RegisterAdapterRequest(google.protobuf.message.Message):
         address: builtins.str = ...,
         instance_id: builtins.str = ...,
         lease: google.protobuf.duration_pb2.Duration | None = ...,
+        adapter: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "instance_id", b"instance_id", "lease", b"lease"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "address", b"address", "instance_id", b"instance_id", "lease", b"lease"]) -> None: ...
 
 Global___RegisterAdapterRequest: typing_extensions.TypeAlias = RegisterAdapterRequest
 
@@ -315,6 +337,98 @@ class RegisterAdapterResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "expires_at", b"expires_at"]) -> None: ...
 
 Global___RegisterAdapterResponse: typing_extensions.TypeAlias = RegisterAdapterResponse
+
+@typing.final
+class UnregisterAdapterRequest(google.protobuf.message.Message):
+    """UnregisterAdapterRequest ends a registration."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: builtins.int
+    INSTANCE_ID_FIELD_NUMBER: builtins.int
+    address: builtins.str
+    """The address that was registered."""
+    instance_id: builtins.str
+    """The process that was registered: a registration of another process at the address stays. Empty: any."""
+    def __init__(
+        self,
+        *,
+        address: builtins.str = ...,
+        instance_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "instance_id", b"instance_id"]) -> None: ...
+
+Global___UnregisterAdapterRequest: typing_extensions.TypeAlias = UnregisterAdapterRequest
+
+@typing.final
+class UnregisterAdapterResponse(google.protobuf.message.Message):
+    """UnregisterAdapterResponse says whether there was a registration."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UNREGISTERED_FIELD_NUMBER: builtins.int
+    unregistered: builtins.bool
+    """Whether a registration was ended."""
+    def __init__(
+        self,
+        *,
+        unregistered: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["unregistered", b"unregistered"]) -> None: ...
+
+Global___UnregisterAdapterResponse: typing_extensions.TypeAlias = UnregisterAdapterResponse
+
+@typing.final
+class RestartAdapterRequest(google.protobuf.message.Message):
+    """RestartAdapterRequest asks for a new process of an adapter."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: builtins.int
+    GRACE_FIELD_NUMBER: builtins.int
+    adapter: builtins.str
+    """The adapter's type or an alias."""
+    @property
+    def grace(self) -> google.protobuf.duration_pb2.Duration:
+        """How long live runs may continue in the old process; then it is stopped, which cancels them. 0: it is stopped at
+        once. Absent: as long as they take.
+        """
+
+    def __init__(
+        self,
+        *,
+        adapter: builtins.str = ...,
+        grace: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "grace", b"grace"]) -> None: ...
+
+Global___RestartAdapterRequest: typing_extensions.TypeAlias = RestartAdapterRequest
+
+@typing.final
+class RestartAdapterResponse(google.protobuf.message.Message):
+    """RestartAdapterResponse describes the new process."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: builtins.int
+    DRAINING_RUNS_FIELD_NUMBER: builtins.int
+    draining_runs: builtins.int
+    """Number of runs that are live in old processes."""
+    @property
+    def adapter(self) -> Global___AdapterEntry:
+        """The adapter as the router lists it now, with the new process."""
+
+    def __init__(
+        self,
+        *,
+        adapter: Global___AdapterEntry | None = ...,
+        draining_runs: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["adapter", b"adapter"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "draining_runs", b"draining_runs"]) -> None: ...
+
+Global___RestartAdapterResponse: typing_extensions.TypeAlias = RestartAdapterResponse
 
 @typing.final
 class RunSummary(google.protobuf.message.Message):

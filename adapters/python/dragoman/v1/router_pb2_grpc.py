@@ -64,6 +64,16 @@ class RouterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_router__pb2.RegisterAdapterRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_router__pb2.RegisterAdapterResponse.FromString,
                 _registered_method=True)
+        self.UnregisterAdapter = channel.unary_unary(
+                '/dragoman.v1.RouterService/UnregisterAdapter',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.UnregisterAdapterRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.UnregisterAdapterResponse.FromString,
+                _registered_method=True)
+        self.RestartAdapter = channel.unary_unary(
+                '/dragoman.v1.RouterService/RestartAdapter',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.RestartAdapterRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.RestartAdapterResponse.FromString,
+                _registered_method=True)
         self.ListRuns = channel.unary_unary(
                 '/dragoman.v1.RouterService/ListRuns',
                 request_serializer=dragoman_dot_v1_dot_router__pb2.ListRunsRequest.SerializeToString,
@@ -128,14 +138,44 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RegisterAdapter(self, request, context):
-        """RegisterAdapter announces an adapter until the lease expires; the adapter renews it by the same call. No router
-        implements it yet: UNIMPLEMENTED NOT_IMPLEMENTED.
+        """RegisterAdapter announces an adapter that runs already until the lease expires; the adapter renews it by the same
+        call, in good time. The router calls Describe there before it answers. Each router has its own registrations and
+        keeps them in memory: an adapter registers with each, and again after a router has restarted. When the lease
+        expires the adapter is removed; runs that it has continue to their end.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | the type or an alias is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
-        | the address is unreachable | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
+        | the type, an alias or the address is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another, or end the other adapter |
+        | the address is unreachable, or another process answers there than `instance_id` | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
         | the protocol's revision is too old | FAILED_PRECONDITION REVISION_TOO_OLD | update the adapter |
+        | its description is invalid, or it is not the adapter that was expected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnregisterAdapter(self, request, context):
+        """UnregisterAdapter ends a registration before its lease expires. Runs that the adapter has continue to their end. It
+        is idempotent: an address that is not registered is OK.
+
+        No conditions beyond the common ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestartAdapter(self, request, context):
+        """RestartAdapter replaces the process of an adapter that the router launches, and starts one if there is none. New
+        runs go to the new process; live ones continue in the old process, as long as `grace` says. It answers once the new
+        process is ready.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+        | the router did not launch it | FAILED_PRECONDITION ADAPTER_NOT_LAUNCHED | restart it where it was started |
+        | its configuration or its description is rejected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+        | the new process did not become ready | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | see its log |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,6 +250,16 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.RegisterAdapter,
                     request_deserializer=dragoman_dot_v1_dot_router__pb2.RegisterAdapterRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_router__pb2.RegisterAdapterResponse.SerializeToString,
+            ),
+            'UnregisterAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnregisterAdapter,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.UnregisterAdapterRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.UnregisterAdapterResponse.SerializeToString,
+            ),
+            'RestartAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartAdapter,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.RestartAdapterRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.RestartAdapterResponse.SerializeToString,
             ),
             'ListRuns': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRuns,
@@ -333,6 +383,60 @@ class RouterService(object):
             '/dragoman.v1.RouterService/RegisterAdapter',
             dragoman_dot_v1_dot_router__pb2.RegisterAdapterRequest.SerializeToString,
             dragoman_dot_v1_dot_router__pb2.RegisterAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnregisterAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/UnregisterAdapter',
+            dragoman_dot_v1_dot_router__pb2.UnregisterAdapterRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.UnregisterAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/RestartAdapter',
+            dragoman_dot_v1_dot_router__pb2.RestartAdapterRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.RestartAdapterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -75,6 +75,38 @@ _RouterServiceRegisterAdapterType = typing_extensions.TypeVar(
     ],
 )
 
+_RouterServiceUnregisterAdapterType = typing_extensions.TypeVar(
+    '_RouterServiceUnregisterAdapterType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UnregisterAdapterRequest,
+        dragoman.v1.router_pb2.UnregisterAdapterResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UnregisterAdapterRequest,
+        dragoman.v1.router_pb2.UnregisterAdapterResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UnregisterAdapterRequest,
+        dragoman.v1.router_pb2.UnregisterAdapterResponse,
+    ],
+)
+
+_RouterServiceRestartAdapterType = typing_extensions.TypeVar(
+    '_RouterServiceRestartAdapterType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.RestartAdapterRequest,
+        dragoman.v1.router_pb2.RestartAdapterResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.RestartAdapterRequest,
+        dragoman.v1.router_pb2.RestartAdapterResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.RestartAdapterRequest,
+        dragoman.v1.router_pb2.RestartAdapterResponse,
+    ],
+)
+
 _RouterServiceListRunsType = typing_extensions.TypeVar(
     '_RouterServiceListRunsType',
     grpc.UnaryUnaryMultiCallable[
@@ -155,7 +187,7 @@ _RouterServiceDeleteSessionType = typing_extensions.TypeVar(
     ],
 )
 
-class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType]):
+class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceUnregisterAdapterType, _RouterServiceRestartAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType]):
     """RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
     (0 means 100; at most 1000) and 3 MiB, but at least one entry; `next_page_token` is empty on the last page. Common
     to all RPCs:
@@ -186,6 +218,14 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
         grpc.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.RegisterAdapterRequest,
             dragoman.v1.router_pb2.RegisterAdapterResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.UnregisterAdapterRequest,
+            dragoman.v1.router_pb2.UnregisterAdapterResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.RestartAdapterRequest,
+            dragoman.v1.router_pb2.RestartAdapterResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.ListRunsRequest,
@@ -224,6 +264,14 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
             dragoman.v1.router_pb2.RegisterAdapterResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.UnregisterAdapterRequest,
+            dragoman.v1.router_pb2.UnregisterAdapterResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.RestartAdapterRequest,
+            dragoman.v1.router_pb2.RestartAdapterResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.ListRunsRequest,
             dragoman.v1.router_pb2.ListRunsResponse,
         ],
@@ -258,14 +306,38 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
     """
 
     RegisterAdapter: _RouterServiceRegisterAdapterType
-    """RegisterAdapter announces an adapter until the lease expires; the adapter renews it by the same call. No router
-    implements it yet: UNIMPLEMENTED NOT_IMPLEMENTED.
+    """RegisterAdapter announces an adapter that runs already until the lease expires; the adapter renews it by the same
+    call, in good time. The router calls Describe there before it answers. Each router has its own registrations and
+    keeps them in memory: an adapter registers with each, and again after a router has restarted. When the lease
+    expires the adapter is removed; runs that it has continue to their end.
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
-    | the type or an alias is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
-    | the address is unreachable | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
+    | the type, an alias or the address is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another, or end the other adapter |
+    | the address is unreachable, or another process answers there than `instance_id` | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
     | the protocol's revision is too old | FAILED_PRECONDITION REVISION_TOO_OLD | update the adapter |
+    | its description is invalid, or it is not the adapter that was expected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+    """
+
+    UnregisterAdapter: _RouterServiceUnregisterAdapterType
+    """UnregisterAdapter ends a registration before its lease expires. Runs that the adapter has continue to their end. It
+    is idempotent: an address that is not registered is OK.
+
+    No conditions beyond the common ones.
+    """
+
+    RestartAdapter: _RouterServiceRestartAdapterType
+    """RestartAdapter replaces the process of an adapter that the router launches, and starts one if there is none. New
+    runs go to the new process; live ones continue in the old process, as long as `grace` says. It answers once the new
+    process is ready.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+    | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+    | the router did not launch it | FAILED_PRECONDITION ADAPTER_NOT_LAUNCHED | restart it where it was started |
+    | its configuration or its description is rejected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+    | the new process did not become ready | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | see its log |
     """
 
     ListRuns: _RouterServiceListRunsType
@@ -317,6 +389,14 @@ RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.RegisterAdapterRequest,
         dragoman.v1.router_pb2.RegisterAdapterResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UnregisterAdapterRequest,
+        dragoman.v1.router_pb2.UnregisterAdapterResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.RestartAdapterRequest,
+        dragoman.v1.router_pb2.RestartAdapterResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.ListRunsRequest,
@@ -386,14 +466,48 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         request: dragoman.v1.router_pb2.RegisterAdapterRequest,
         context: _ServicerContext,
     ) -> typing.Union[dragoman.v1.router_pb2.RegisterAdapterResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.RegisterAdapterResponse]]:
-        """RegisterAdapter announces an adapter until the lease expires; the adapter renews it by the same call. No router
-        implements it yet: UNIMPLEMENTED NOT_IMPLEMENTED.
+        """RegisterAdapter announces an adapter that runs already until the lease expires; the adapter renews it by the same
+        call, in good time. The router calls Describe there before it answers. Each router has its own registrations and
+        keeps them in memory: an adapter registers with each, and again after a router has restarted. When the lease
+        expires the adapter is removed; runs that it has continue to their end.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | the type or an alias is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
-        | the address is unreachable | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
+        | the type, an alias or the address is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another, or end the other adapter |
+        | the address is unreachable, or another process answers there than `instance_id` | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
         | the protocol's revision is too old | FAILED_PRECONDITION REVISION_TOO_OLD | update the adapter |
+        | its description is invalid, or it is not the adapter that was expected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+        """
+
+    @abc.abstractmethod
+    def UnregisterAdapter(
+        self,
+        request: dragoman.v1.router_pb2.UnregisterAdapterRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.UnregisterAdapterResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.UnregisterAdapterResponse]]:
+        """UnregisterAdapter ends a registration before its lease expires. Runs that the adapter has continue to their end. It
+        is idempotent: an address that is not registered is OK.
+
+        No conditions beyond the common ones.
+        """
+
+    @abc.abstractmethod
+    def RestartAdapter(
+        self,
+        request: dragoman.v1.router_pb2.RestartAdapterRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.RestartAdapterResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.RestartAdapterResponse]]:
+        """RestartAdapter replaces the process of an adapter that the router launches, and starts one if there is none. New
+        runs go to the new process; live ones continue in the old process, as long as `grace` says. It answers once the new
+        process is ready.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+        | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+        | the router did not launch it | FAILED_PRECONDITION ADAPTER_NOT_LAUNCHED | restart it where it was started |
+        | its configuration or its description is rejected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+        | the new process did not become ready | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | see its log |
         """
 
     @abc.abstractmethod
