@@ -6,7 +6,6 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from dragoman.sdk._output.failure_rules import KIND_BY_STATUS, RULES
 from dragoman.sdk._output.failures import (
     classify_http,
     classify_text,
@@ -22,6 +21,11 @@ from hypothesis import strategies as st
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 ID = "99999999-9999-4999-8999-999999999999"
+
+
+def _name(failure: FailureInfo) -> str:
+    return event_pb2.FailureKind.Name(failure.kind).removeprefix("FAILURE_KIND_")
+
 
 LOST = [
     # Claude
@@ -95,7 +99,7 @@ def test_lost_sessions_are_known_in_every_agents_words(text: str) -> None:
     assert unknown_session(f"some noise\n{text.upper()}\nmore noise")
     hint = classify_text(text, NOW)
     assert hint is not None
-    assert hint.kind == "SESSION_LOST"
+    assert hint.kind == event_pb2.FAILURE_KIND_SESSION_LOST
 
 
 @pytest.mark.parametrize("text", NOT_LOST)
@@ -240,7 +244,7 @@ def test_other_texts_with_the_same_words_are_not_lost_sessions(text: str) -> Non
 def test_errors_are_classified(text: str, kind: str, status: int | None) -> None:
     hint = classify_text(text, NOW)
     assert hint is not None
-    assert (hint.kind, hint.http_status) == (kind, status)
+    assert (_name(hint), hint.http_status) == (kind, status)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +284,7 @@ def test_other_texts_are_not(text: str) -> None:
 def test_a_leading_status_counts_only_where_the_agents_library_writes_it(text: str, kind: str, status: int) -> None:
     hint = classify_text(text, NOW, status_leads=True)
     assert hint is not None
-    assert (hint.kind, hint.http_status) == (kind, status)
+    assert (_name(hint), hint.http_status) == (kind, status)
     without = classify_text(text, NOW)
     assert without is None or without.http_status is None
 
@@ -318,7 +322,7 @@ def test_a_leading_status_counts_only_where_the_agents_library_writes_it(text: s
 )
 def test_responses_are_classified(status: int, body: str, kind: str | None) -> None:
     hint = classify_http(status, body, {}, NOW)
-    assert (hint and hint.kind) == kind
+    assert (hint and _name(hint)) == kind
     if hint:
         assert hint.http_status == status
 
@@ -371,7 +375,7 @@ def test_headers_outrank_the_body_about_time() -> None:
 def test_login_urls_are_found_and_only_safe_ones(text: str, url: str | None) -> None:
     hint = classify_text(text, NOW)
     assert hint is not None
-    assert hint.login_url == url
+    assert hint.login_url == (url or "")
 
 
 def test_the_message_is_the_line_that_says_it_shortened() -> None:
@@ -386,12 +390,7 @@ def test_both_ends_of_a_long_text_are_read() -> None:
     for text in ("Not logged in" + "\nx" * 100_000, "x\n" * 100_000 + "Not logged in"):
         hint = classify_text(text, NOW)
         assert hint is not None
-        assert hint.kind == "AUTH_REQUIRED"
-
-
-def test_every_kind_is_one_of_the_protocols() -> None:
-    kinds = {"SESSION_LOST", *(kind for kind, _ in RULES), *KIND_BY_STATUS.values()}
-    assert {f"FAILURE_KIND_{kind}" for kind in kinds} <= set(event_pb2.FailureKind.keys())
+        assert hint.kind == event_pb2.FAILURE_KIND_AUTH_REQUIRED
 
 
 @given(st.text(), st.integers(100, 599), st.dictionaries(st.sampled_from(["Retry-After", "x"]), st.text()))

@@ -6,11 +6,9 @@ from typing import get_args
 
 import pytest
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock
-from dragoman.sdk._output.failure_hint import FailureHint
 from dragoman.sdk._output.outcome import (
     Evidence,
     conclude,
-    failure_from_hint,
     failure_message,
     signal_name,
     spawn_failure,
@@ -291,12 +289,6 @@ def test_failures_as_messages() -> None:
     assert not bare.retryable
     assert not bare.HasField("retry_not_before")
     assert not bare.HasField("http_status")
-
-
-def test_a_hint_of_the_classifier_as_a_failure() -> None:
-    hint = FailureHint(kind="QUOTA_EXCEEDED", message="m", http_status=402)
-    info = failure_from_hint(hint, code="c")
-    assert (info.kind, info.message, info.code, info.http_status) == (pb.FAILURE_KIND_QUOTA_EXCEEDED, "m", "c", 402)
 
 
 @pytest.mark.parametrize("command", ["acme", "/opt/acme"])

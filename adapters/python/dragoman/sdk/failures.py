@@ -8,12 +8,10 @@ from dragoman.sdk._output.failures import (
     sentence,
     unknown_session,
 )
-from dragoman.sdk._output.outcome import failure_from_hint
 
 __all__ = [
     "classify_http",
     "classify_text",
-    "failure_from_hint",
     "failure_of_evidence",
     "failure_of_text",
     "sentence",

@@ -7,7 +7,7 @@ the last message, and the HTTP status. Before there is a session, there is only 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from dragoman.adapters.claude_code.fields import moment
@@ -190,9 +190,9 @@ def failure_of_result(result: Fields, wrong: Wrong, *, resumed: bool) -> Failure
     status = count(result, "api_error_status") or wrong.status
     rule = _rule(result, wrong, status, message, resumed=resumed)
     if rule is None:
-        hint = classify_text(message, datetime.now(UTC)) if message else None
+        known = classify_text(message)
         # It reports that it failed, and not why.
-        kind = pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") if hint else pb.FAILURE_KIND_NO_RESULT
+        kind = known.kind if known else pb.FAILURE_KIND_NO_RESULT
         subtype = text(result, "subtype").removeprefix("error_") or "failed"
         rule = _Rule(kind, f"claude_{'error' if subtype == 'success' else subtype}", "")
     return _failure(rule, message, errors, status, wrong)
@@ -251,14 +251,14 @@ def retry_cause(error: str, status: int | None) -> Kind:
 
 def _failure(rule: _Rule, message: str, errors: tuple[str, ...], status: int | None, wrong: Wrong) -> FailureInfo:
     waits = rule.kind in {pb.FAILURE_KIND_QUOTA_EXCEEDED, pb.FAILURE_KIND_RATE_LIMITED}
-    hint = classify_text(message, datetime.now(UTC)) if rule.kind == pb.FAILURE_KIND_AUTH_REQUIRED else None
+    known = classify_text(message) if rule.kind == pb.FAILURE_KIND_AUTH_REQUIRED else None
     return FailureInfo(
         kind=rule.kind,
         message=sentence(_AGENT, message, rule.message),
         code=rule.code,
         errors=errors or ((message,) if message else ()),
         retry_not_before=wrong.resets_at if waits else None,
-        login_url=(hint.login_url or "") if hint else "",
+        login_url=known.login_url if known else "",
         http_status=status if status is not None and 100 <= status <= 599 else None,
     )
 

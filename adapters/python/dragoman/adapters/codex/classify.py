@@ -1,12 +1,13 @@
-"""Failures, by Codex's error codes first and its messages second. Pure but for the current time, for waits."""
+"""Failures, by Codex's error codes first and its messages second. Pure but for the present, for waits."""
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, unknown_session
+from dragoman.sdk.failures import classify_http, classify_text, unknown_session
 from dragoman.sdk.fields import Fields, count, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -82,8 +83,8 @@ def failure_of_text(output: str, *, resumed: bool) -> FailureInfo | None:
     if _CONFIG.search(output):
         message = f"Codex refuses its configuration: {_first_line(output)}"
         return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="codex_config", errors=(output,))
-    hint = classify_text(output, datetime.now(UTC))
-    return failure_from_hint(hint, code="codex_stderr") if hint is not None else None
+    failure = classify_text(output)
+    return replace(failure, code="codex_stderr") if failure is not None else None
 
 
 def lost_session(output: str) -> FailureInfo:
@@ -106,15 +107,14 @@ def _code(error: Fields) -> tuple[str, int | None]:
 
 def _kind(name: str, status: int | None, words: str) -> tuple[pb.FailureKind.ValueType, datetime | None, int | None]:
     """Return the kind, when to try again, and the HTTP status in the message."""
-    now = datetime.now(UTC)
-    hint = classify_text(words, now) if words.strip() else None
-    waits = hint.retry_not_before if hint is not None else None
-    in_words = hint.http_status if hint is not None else None
+    known = classify_text(words)
+    waits = known.retry_not_before if known is not None else None
+    in_words = known.http_status if known is not None else None
     if name in _KINDS:
         return _KINDS[name], waits, in_words
-    hint = (classify_http(status, words, {}, now) if status is not None else None) or hint
-    if hint is not None:
-        return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}"), hint.retry_not_before or waits, in_words
+    known = (classify_http(status, words, {}) if status is not None else None) or known
+    if known is not None:
+        return known.kind, known.retry_not_before or waits, in_words
     if name in _CONNECTION:
         return pb.FAILURE_KIND_NETWORK, None, in_words
     return pb.FAILURE_KIND_PROCESS_CRASHED, None, in_words

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from dragoman.sdk import FailureInfo, Terminal
-from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, sentence, unknown_session
+from dragoman.sdk.failures import classify_http, classify_text, sentence, unknown_session
 from dragoman.sdk.fields import Fields, count, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -50,9 +49,9 @@ def failure_of_error(data: Fields, cause: Fields) -> FailureInfo:
     message, original = text(data, "message"), text(cause, "errorMessage")
     status = count(data, "statusCode") or (count(cause, "statusCode") if original else None)
     kind = _kind(text(data, "errorType"), message, original, status) or _unknown(status)
-    hint = classify_text(f"{message}\n{original}", datetime.now(UTC))
-    same = hint is not None and pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") == kind
-    failure = failure_from_hint(hint) if hint is not None and same else FailureInfo(kind, message)
+    failure = classify_text(f"{message}\n{original}")
+    if failure is None or failure.kind != kind:
+        failure = FailureInfo(kind, message)
     url = text(data, "url")
     return replace(
         failure,
@@ -114,21 +113,20 @@ def _kind(error_type: str, message: str, original: str, status: int | None) -> K
     own = next((kind for pattern, kind in _BY_WORDS if pattern.search(message)), None)
     if own is not None:
         return own
-    now = datetime.now(UTC)
     words = original or message
-    hint = classify_http(status, words, {}, now) if status is not None else classify_text(words, now)
-    if status == 404 and (hint is None or hint.kind == "INVALID_CONFIG"):
+    known = classify_http(status, words, {}) if status is not None else classify_text(words)
+    if status == 404 and (known is None or known.kind == pb.FAILURE_KIND_INVALID_CONFIG):
         return pb.FAILURE_KIND_MODEL_NOT_FOUND
-    if hint is not None and hint.kind != "SESSION_LOST":  # only a run that resumes a session can lose it
-        return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}")
+    if known is not None and known.kind != pb.FAILURE_KIND_SESSION_LOST:  # only a run that resumes one can lose it
+        return known.kind
     return (
         pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE if status is not None and status >= 500 else pb.FAILURE_KIND_UNSPECIFIED
     )
 
 
 def _by_text(message: str) -> Kind:
-    hint = classify_text(message, datetime.now(UTC))
-    return pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}") if hint else pb.FAILURE_KIND_UNSPECIFIED
+    known = classify_text(message)
+    return known.kind if known else pb.FAILURE_KIND_UNSPECIFIED
 
 
 def _unknown(status: int | None) -> Kind:

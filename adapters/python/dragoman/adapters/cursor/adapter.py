@@ -5,13 +5,13 @@ had from a package registry: nothing of this was tried on the real one.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.cursor.parse import CursorParser
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
 from dragoman.sdk.detection import AuthFinding, Billing, probe
-from dragoman.sdk.failures import classify_text, failure_from_hint, unknown_session
+from dragoman.sdk.failures import classify_text, unknown_session
 from dragoman.sdk.fields import as_string
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -51,20 +51,12 @@ class CursorAdapter(CommandLineAdapter):
             return FailureInfo(
                 pb.FAILURE_KIND_SESSION_LOST, "Cursor knows no such chat.", "cursor_session", (message,)
             )
-        hint = classify_text(message, datetime.now(UTC))
-        if hint is None or hint.kind == "SESSION_LOST":
+        found = classify_text(message)
+        if found is None or found.kind == pb.FAILURE_KIND_SESSION_LOST:
             return None
-        found = failure_from_hint(hint)
         advice = f" {self.spec.login_hint}" if found.kind == pb.FAILURE_KIND_AUTH_REQUIRED else ""
-        return FailureInfo(
-            found.kind,
-            f"Cursor: {found.message}{advice}",
-            f"cursor_{hint.kind.lower()}",
-            (message,),
-            found.retry_not_before,
-            found.login_url,
-            found.http_status,
-        )
+        code = f"cursor_{pb.FailureKind.Name(found.kind).removeprefix('FAILURE_KIND_').lower()}"
+        return replace(found, message=f"Cursor: {found.message}{advice}", code=code, errors=(message,))
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Say whether Cursor is logged in."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from dragoman.sdk import FailureInfo, fields
-from dragoman.sdk.failures import classify_text, failure_from_hint, sentence, unknown_session
+from dragoman.sdk.failures import failure_of_text, sentence, unknown_session
 from dragoman.sdk.fields import parse_json_object
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -75,9 +75,9 @@ def failure_of_error(message: str, *, status: int | None = None, code: str = "")
     http = status if http is None and kind in _OF_SERVICE else http
     if http is None and _GOOGLES_404.search(words):
         http = 404
-    hint = classify_text(words, datetime.now(UTC)) if kind == pb.FAILURE_KIND_UNSPECIFIED else None
-    if hint is not None:
-        return replace(failure_from_hint(hint, code=code or "gemini_error"), errors=(message[:2000],))
+    known = failure_of_text(words, code or "gemini_error") if kind == pb.FAILURE_KIND_UNSPECIFIED else None
+    if known is not None:
+        return replace(known, errors=(message[:2000],))
     if kind == pb.FAILURE_KIND_UNSPECIFIED:
         kind = pb.FAILURE_KIND_PROCESS_CRASHED
     return FailureInfo(

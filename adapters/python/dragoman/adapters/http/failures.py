@@ -1,12 +1,11 @@
 """Failures of requests and answers. Pure."""
 
-from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.adapters.http.exchange import Answer, ExchangeError
 from dragoman.sdk import FailureInfo, Job
 from dragoman.sdk import fields as read
-from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint, unknown_session
+from dragoman.sdk.failures import classify_http, classify_text, unknown_session
 from dragoman.sdk.fields import parse_json_object
 from dragoman.v1 import event_pb2 as pb
 
@@ -40,9 +39,9 @@ def failure_of_answer(answer: Answer, job: Job) -> FailureInfo:
         return FailureInfo(
             pb.FAILURE_KIND_SESSION_LOST, message, code="session_unknown", errors=errors, http_status=answer.status
         )
-    hint = classify_http(answer.status, body, answer.headers, datetime.now(UTC))
-    kind = failure_from_hint(hint).kind if hint is not None else pb.FAILURE_KIND_INVALID_CONFIG
-    retry = hint.retry_not_before if hint is not None else None
+    known = classify_http(answer.status, body, answer.headers)
+    kind = known.kind if known is not None else pb.FAILURE_KIND_INVALID_CONFIG
+    retry = known.retry_not_before if known is not None else None
     message = f"The service answered with status {answer.status}: {message}"
     return FailureInfo(kind, message, code=code, errors=errors, retry_not_before=retry, http_status=answer.status)
 
@@ -52,9 +51,9 @@ def reported_failure(error: str, job: Job) -> FailureInfo:
     errors = (error[:_LONGEST],)
     if job.session.resumes and unknown_session(error):
         return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, errors[0], code="session_unknown", errors=errors)
-    hint = classify_text(error, datetime.now(UTC))
-    kind = failure_from_hint(hint).kind if hint is not None else pb.FAILURE_KIND_PROCESS_CRASHED
-    retry = hint.retry_not_before if hint is not None else None
+    known = classify_text(error)
+    kind = known.kind if known is not None else pb.FAILURE_KIND_PROCESS_CRASHED
+    retry = known.retry_not_before if known is not None else None
     message = f"The service reports a failure: {errors[0]}"
     return FailureInfo(kind, message, code="reported", errors=errors, retry_not_before=retry)
 

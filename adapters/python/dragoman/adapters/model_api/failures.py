@@ -8,9 +8,10 @@ from typing import Final, Literal
 
 from dragoman.adapters.model_api.reply import Reply
 from dragoman.protocol.backoff import backoff_s
+from dragoman.protocol.failures import is_passing
 from dragoman.sdk import FailureInfo
 from dragoman.sdk import fields as read
-from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint
+from dragoman.sdk.failures import classify_http, classify_text
 from dragoman.sdk.fields import parse_json_object
 from dragoman.v1 import event_pb2 as pb
 
@@ -18,9 +19,6 @@ MOST_DELAY_S: Final = 60.0
 """The longest wait before a retry, in seconds; if the service requires a longer one, the run fails."""
 
 _FIRST_DELAY_S: Final = 0.5
-_TRANSIENT: Final = frozenset(
-    {pb.FAILURE_KIND_RATE_LIMITED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, pb.FAILURE_KIND_NETWORK}
-)
 _WINDOW: Final = "anthropic-ratelimit-unified-status"
 """The header by which Anthropic reports a used-up subscription; its message is that of a rate limit."""
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]{2,60}")
@@ -69,7 +67,6 @@ def cut() -> ServiceError:
 
 def failure_of(error: ServiceError, now: datetime | None = None) -> FailureInfo:
     """Return the failure of an error of the service."""
-    present = now or datetime.now(UTC)
     code, words = _words(error)
     if error.trouble == "garbage":
         kind = pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
@@ -82,20 +79,19 @@ def failure_of(error: ServiceError, now: datetime | None = None) -> FailureInfo:
             errors=(error.message,),
         )
     if error.status is not None:
-        hint = classify_http(error.status, error.body or words, error.headers, present)
+        info = classify_http(error.status, error.body or words, error.headers, now)
     else:
-        hint = classify_text(error.body or words, present)
+        info = classify_text(error.body or words, now)
     errors = (words or error.message,)
-    if hint is None:
+    if info is None:
         kind = pb.FAILURE_KIND_INVALID_CONFIG
         message = f"The model's service refused the request: {words or error.message}"
         return FailureInfo(
             kind, message, code=code or f"http_{error.status}", errors=errors, http_status=error.status
         )
-    info = failure_from_hint(hint)
     if info.kind == pb.FAILURE_KIND_RATE_LIMITED and error.headers.get(_WINDOW) == "rejected":
         info = replace(info, kind=pb.FAILURE_KIND_QUOTA_EXCEEDED)
-    message = f"The model's service says: {words or hint.message} {_HELP.get(info.kind, '')}".strip()
+    message = f"The model's service says: {words or info.message} {_HELP.get(info.kind, '')}".strip()
     return FailureInfo(
         info.kind,
         message,
@@ -137,7 +133,7 @@ def retry_delay(error: ServiceError, info: FailureInfo, tries: int, jitter: floa
         tries: the number of tries, from 1.
         jitter: from 0 to 1, so that many runs do not retry at once.
     """
-    if info.kind not in _TRANSIENT or error.headers.get("x-should-retry", "") == "false":
+    if not is_passing(info.kind) or error.headers.get("x-should-retry", "") == "false":
         return None
     if info.retry_not_before is not None:
         delay_s = (info.retry_not_before - datetime.now(UTC)).total_seconds()

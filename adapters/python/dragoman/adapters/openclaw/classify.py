@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.sdk import FailureInfo
 from dragoman.sdk import fields as read
-from dragoman.sdk.failures import classify_text, failure_from_hint
+from dragoman.sdk.failures import classify_text
 from dragoman.sdk.fields import Fields
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -62,12 +61,11 @@ def failure_of(message: str, observed: Fields) -> FailureInfo:
         message: OpenClaw's message to its user.
         observed: the last ``errorObservation`` of the run; empty if there was none.
     """
-    hint = classify_text(message, datetime.now(UTC))
     reason = read.text(observed, "failoverReason")
     kind = _KINDS.get(reason)
     if _COOLDOWN.search(message):  # after a refusal OpenClaw does not call the provider for a minute
         kind = pb.FAILURE_KIND_AUTH_REQUIRED
-    found = failure_from_hint(hint) if hint is not None else None
+    found = classify_text(message)
     if kind is None:
         kind = found.kind if found is not None else pb.FAILURE_KIND_PROCESS_CRASHED
     if found is None and _NO_PROVIDER.search(message):

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.adapters.opencode import content, run_format
@@ -19,7 +18,7 @@ from dragoman.protocol.identity import near_names
 from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, Terminal, rules
 from dragoman.sdk.acp import AcpAdapter, AcpOptions, Conversation, RpcError, conversation
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe
-from dragoman.sdk.failures import classify_text, failure_from_hint
+from dragoman.sdk.failures import classify_text
 from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -102,8 +101,8 @@ class OpencodeAdapter(AcpAdapter):
             return FailureInfo(
                 pb.FAILURE_KIND_SESSION_LOST, message, "opencode_session_lost", (evidence.stderr_tail,)
             )
-        hint = classify_text(evidence.stderr_tail, datetime.now(UTC))
-        return failure_from_hint(hint, code="opencode_failed") if hint is not None else None
+        failure = classify_text(evidence.stderr_tail)
+        return replace(failure, code="opencode_failed") if failure is not None else None
 
     async def prepare(self, job: Job, env: Mapping[str, str]) -> Mapping[str, str]:
         """Have opencode create its database alone.

@@ -5,14 +5,13 @@ opencode prints parts when they are finished, so nothing streams, and refuses it
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.adapters.opencode import content
 from dragoman.adapters.opencode.tools import KINDS, file_change
 from dragoman.adapters.opencode.usage import cost_of, tokens_of
 from dragoman.sdk import FailureInfo, Job, Output, Plan, Terminal
-from dragoman.sdk.failures import classify_http, classify_text, failure_from_hint
+from dragoman.sdk.failures import classify_http, classify_text
 from dragoman.sdk.fields import Fields, as_int, as_object, as_string, compact, inner, text
 from dragoman.sdk.parsing import Handler, JsonLinesParser, call_usage, mcp_server_of, text_event
 from dragoman.v1 import event_pb2 as pb
@@ -164,14 +163,11 @@ def failure_of_error(error: Fields) -> FailureInfo:
     message = message or "opencode failed without a reason."
     code = f"opencode_{as_string(error.get('name'), 'error')}"
     status, body = as_int(data.get("statusCode"), None), as_string(data.get("responseBody"), "")
-    now = datetime.now(UTC)
-    hint = None
+    failure = None
     if status is not None:
         headers = as_object(data.get("responseHeaders"), {}).items()
-        hint = classify_http(
-            status, f"{message}\n{body}", {name: value for name, value in headers if isinstance(value, str)}, now
+        failure = classify_http(
+            status, f"{message}\n{body}", {name: value for name, value in headers if isinstance(value, str)}
         )
-    hint = hint or classify_text(message, now)
-    if hint is None:
-        return FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code=code, errors=(message,), http_status=status)
-    return replace(failure_from_hint(hint, code=code), errors=(message,), http_status=status)
+    failure = failure or classify_text(message) or FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message)
+    return replace(failure, code=code, errors=(message,), http_status=status)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Final
 
+from dragoman.v1 import event_pb2 as pb
+
 
 class LazyPattern:
     """A regular expression, compiled when first used: the patterns take long, and most runs do not fail."""
@@ -50,9 +52,9 @@ NO_UNKNOWN_SESSION: Final = LazyPattern(
 )
 """Near misses of the above, whatever else the text says."""
 
-RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
+RULES: Final[tuple[tuple[pb.FailureKind.ValueType, LazyPattern], ...]] = (
     (
-        "MAX_TURNS",
+        pb.FAILURE_KIND_MAX_TURNS,
         LazyPattern(
             r"\berror_max_turns\b|\bFatalTurnLimitedError\b",
             r"\b(?:reached|exceeded|hit)\b[^\n]{0,30}\bmax(?:imum)?[ _](?:number of |session )?turns\b",
@@ -60,7 +62,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "OUTPUT_LIMIT",
+        pb.FAILURE_KIND_OUTPUT_LIMIT,
         LazyPattern(
             r"\bincomplete\b[^\n]{0,60}\bmax_(?:output_)?tokens\b",
             r"\b(?:stop|finish)_?reason\\?\"?\s?[:=]\s?\\?\"?(?:length|max_(?:output_)?tokens)\b",
@@ -69,7 +71,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "CONTEXT_OVERFLOW",
+        pb.FAILURE_KIND_CONTEXT_OVERFLOW,
         LazyPattern(
             r"\b(?:prompt|input|request|conversation|message)s? (?:is |are )?too (?:long|large)\b",
             r"\bcontext[ _](?:length|window|limit)\b[^\n]{0,40}\b(?:exceed|full|too )",
@@ -78,7 +80,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "MODEL_NOT_FOUND",
+        pb.FAILURE_KIND_MODEL_NOT_FOUND,
         LazyPattern(
             r"\bmodel_not_found\b|\bProviderModelNotFoundError\b",
             r"\b(?:unknown|invalid|unrecognized|unsupported) model\b(?! (?:provider|output|response))",
@@ -89,7 +91,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "AUTH_REQUIRED",
+        pb.FAILURE_KIND_AUTH_REQUIRED,
         LazyPattern(
             r"\bnot (?:logged|signed) in\b|\bplease (?:run /login|(?:log|sign) ?in)\b|\blog ?in (?:is )?required\b",
             r"\bauthentication[ _](?:error|failed|required|is required)\b|\bnot able to authenticate\b",
@@ -104,7 +106,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "QUOTA_EXCEEDED",
+        pb.FAILURE_KIND_QUOTA_EXCEEDED,
         LazyPattern(
             r"\binsufficient_quota\b|\bbilling_hard_limit_reached\b|\busage_limit_reached\b|\bbilling_error\b",
             r"\b(?:hit|reached|exceeded)\b[^\n]{0,20} (?:usage|session|weekly|monthly|daily|spending|plan) limits?\b",
@@ -116,7 +118,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "MODEL_REFUSED",
+        pb.FAILURE_KIND_MODEL_REFUSED,
         LazyPattern(
             r"\bviolates? (?:our|the) (?:usage|content) polic|\bcontent_filter\b|\bcontent[ _]policy[ _]violation\b",
             r"\bstop_reason\"?\s*[:=]\s*\"?refusal\b|\bfinish_?reason\"?\s*[:=]\s*\"?(?:safety|prohibited_content)\b",
@@ -124,11 +126,11 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "INVALID_CONFIG",
+        pb.FAILURE_KIND_INVALID_CONFIG,
         LazyPattern(r"\binvalid_request_error\b|\bINVALID_ARGUMENT\b|\bbad_request_error\b|\bBadRequestError\b"),
     ),
     (
-        "RATE_LIMITED",
+        pb.FAILURE_KIND_RATE_LIMITED,
         LazyPattern(
             r"\brate[ _-]?limit(?:s|ed|ing)?(?:[ _]?(?:error|exceeded|reached))?\b|\btoo many requests\b",
             r"\brequests per (?:minute|second|day)\b|\bresource_exhausted\b|\bresource has been exhausted\b",
@@ -136,7 +138,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "UPSTREAM_UNAVAILABLE",
+        pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE,
         LazyPattern(
             r"\boverloaded(?:_error)?\b|\b(?:temporarily|currently) (?:unavailable|overloaded)\b|\bhigh demand\b",
             r"\b(?:internal server |server |server_)error\b|\bbad gateway\b|\bservice[ _]unavailable\b",
@@ -145,7 +147,7 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
         ),
     ),
     (
-        "NETWORK",
+        pb.FAILURE_KIND_NETWORK,
         LazyPattern(
             r"\bE(?:CONNREFUSED|CONNRESET|CONNABORTED|TIMEDOUT|NOTFOUND|HOSTUNREACH|NETUNREACH|AI_AGAIN|PIPE)\b",
             r"\bfetch failed\b|\bsocket hang up\b|\bnetwork (?:error|is unreachable)\b|\bgetaddrinfo\b",
@@ -161,12 +163,14 @@ RULES: Final[tuple[tuple[str, LazyPattern], ...]] = (
 )
 """Failure kinds and their patterns. The first that matches decides: lasting kinds come before passing ones."""
 
-TRANSIENT: Final = frozenset({"RATE_LIMITED", "UPSTREAM_UNAVAILABLE", "NETWORK"})
-"""Kinds whose texts say less than an HTTP status does: "error sending request: 401 Unauthorized"."""
-
-VAGUE: Final = TRANSIENT | {"INVALID_CONFIG"}
-"""Kinds that a status in `KIND_BY_STATUS` outranks. OpenAI calls any 4xx an "invalid_request_error"."""
-
+VAGUE: Final = frozenset(
+    {
+        *(pb.FAILURE_KIND_RATE_LIMITED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, pb.FAILURE_KIND_NETWORK),
+        pb.FAILURE_KIND_INVALID_CONFIG,
+    }
+)
+"""Kinds whose texts say less than a status in `KIND_BY_STATUS`: "error sending request: 401 Unauthorized", or the
+"invalid_request_error" that OpenAI calls any 4xx."""
 _REASONS: Final = (
     r"bad request|unauthori[sz]ed|payment required|forbidden|not found|request timeout|conflict|gone"
     r"|payload too large|content too large|request entity too large|unprocessable|too many requests"
@@ -183,14 +187,14 @@ STATUS: Final = LazyPattern(
 )
 """An HTTP status, with the text that makes a number one. Exactly one named group holds it."""
 
-KIND_BY_STATUS: Final[Mapping[int, str]] = {
-    401: "AUTH_REQUIRED",
-    402: "QUOTA_EXCEEDED",
-    403: "AUTH_REQUIRED",
-    407: "NETWORK",  # a proxy wants to be logged in to
-    408: "UPSTREAM_UNAVAILABLE",
-    413: "CONTEXT_OVERFLOW",
-    429: "RATE_LIMITED",
+KIND_BY_STATUS: Final[Mapping[int, pb.FailureKind.ValueType]] = {
+    401: pb.FAILURE_KIND_AUTH_REQUIRED,
+    402: pb.FAILURE_KIND_QUOTA_EXCEEDED,
+    403: pb.FAILURE_KIND_AUTH_REQUIRED,
+    407: pb.FAILURE_KIND_NETWORK,  # a proxy wants to be logged in to
+    408: pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE,
+    413: pb.FAILURE_KIND_CONTEXT_OVERFLOW,
+    429: pb.FAILURE_KIND_RATE_LIMITED,
 }
 """What a status below 500 says by itself."""
 

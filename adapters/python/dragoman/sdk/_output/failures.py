@@ -13,11 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from dragoman.protocol.texts import cut_text
 from dragoman.sdk._encoding.lines import without_terminal_orders
-from dragoman.sdk._output.failure_hint import FailureHint
 from dragoman.sdk._output.failure_rules import (
     KIND_BY_STATUS,
     LEADING_STATUS,
@@ -28,7 +27,7 @@ from dragoman.sdk._output.failure_rules import (
     UNKNOWN_SESSION,
     VAGUE,
 )
-from dragoman.sdk._output.outcome import Evidence, failure_from_hint
+from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import FailureInfo
 from dragoman.sdk._output.reset_times import parse_reset_time, parse_retry_headers
 from dragoman.v1 import event_pb2 as pb
@@ -36,7 +35,10 @@ from dragoman.v1 import event_pb2 as pb
 _MOST_CHARACTERS: Final = 16 * 1024  # of a text that are looked at, at either end
 _LONGEST_MESSAGE: Final = 500  # bytes of UTF-8
 _LONGEST_URL: Final = 2048
-_WAITABLE: Final = frozenset({"QUOTA_EXCEEDED", "RATE_LIMITED", "UPSTREAM_UNAVAILABLE"})
+_WAITABLE: Final = frozenset(
+    {pb.FAILURE_KIND_QUOTA_EXCEEDED, pb.FAILURE_KIND_RATE_LIMITED, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE}
+)
+Kind: TypeAlias = pb.FailureKind.ValueType
 
 _URL: Final = re.compile(r"https://[^\s\"'<>`\\\x00-\x1f\x7f|^{}]+")
 _LOGIN_PART: Final = re.compile(
@@ -55,12 +57,14 @@ def unknown_session(text: str) -> bool:
     return _session_lost(_clean(text)) is not None
 
 
-def classify_text(text: str, now: datetime, *, status_leads: bool = False) -> FailureHint | None:
+def classify_text(text: str, now: datetime | None = None, *, status_leads: bool = False) -> FailureInfo | None:
     """Return what an error text says; None if it says nothing known.
+
+    The message of the failure is the line that says so. It may hold whatever the agent wrote: redact it.
 
     Args:
         text: See the module: the text of an error, not prose. Of a very long one, both ends are read.
-        now: The present, with a zone, for timestamps without one and for waits.
+        now: The time, with a zone, that waits and timestamps without a zone are relative to; None: the present.
         status_leads: Whether a number at the begin of a line is an HTTP status, as in "400 Bad field x". Only for the
             errors of a client library that writes them so, never for what a program printed.
     """
@@ -68,38 +72,41 @@ def classify_text(text: str, now: datetime, *, status_leads: bool = False) -> Fa
     status = _status(text, leads=status_leads)
     lost = _session_lost(text)
     if lost:
-        return _hint("SESSION_LOST", text, lost, status, now)
+        return _failure(pb.FAILURE_KIND_SESSION_LOST, text, lost, status, now)
     for kind, pattern in RULES:
         found = pattern.search(text)
         if found:
-            return _hint(_outranked(kind, status), text, found, status, now)
+            return _failure(_outranked(kind, status), text, found, status, now)
     by_status = _kind_of(status.code) if status else None
-    return _hint(by_status, text, status.found, status, now) if status and by_status else None
+    return _failure(by_status, text, status.found, status, now) if status and by_status else None
 
 
-def classify_http(status: int, body_text: str, headers: Mapping[str, str], now: datetime) -> FailureHint | None:
+def classify_http(
+    status: int, body_text: str, headers: Mapping[str, str], now: datetime | None = None
+) -> FailureInfo | None:
     """Return what a response says; None if it is no error, or one of no known kind.
 
     Args:
         status: The HTTP status. It outranks the body, except where the body is more precise.
         body_text: The body; empty if there was none.
         headers: For ``Retry-After`` and its relatives, their names in any case.
-        now: The present, with a zone.
+        now: See ``classify_text``.
     """
     if status < 400:
         return None
+    now = now or datetime.now(UTC)
     body = classify_text(body_text, now)
     kind = _kind_of(status)
-    if body and body.kind != "NETWORK" and (status in REJECTED or body.kind not in VAGUE):
+    if body and body.kind != pb.FAILURE_KIND_NETWORK and (status in REJECTED or body.kind not in VAGUE):
         kind = body.kind
     if kind is None:
         return None
     retry = parse_retry_headers(headers, now) or (body.retry_not_before if body else None)
-    return FailureHint(
+    return FailureInfo(
         kind=kind,
         message=body.message if body else f"HTTP status {status}",
         retry_not_before=retry if kind in _WAITABLE else None,
-        login_url=_login_url(_clean(body_text)) if kind == "AUTH_REQUIRED" else None,
+        login_url=_login_url(_clean(body_text)) if kind == pb.FAILURE_KIND_AUTH_REQUIRED else "",
         http_status=status,
     )
 
@@ -115,8 +122,8 @@ def sentence(agent: str, message: str, advice: str = "") -> str:
 
 def failure_of_text(text: str, code: str, *, status_leads: bool = False) -> FailureInfo | None:
     """Return what an error text of an agent means; None if it says nothing known. See ``classify_text``."""
-    hint = classify_text(text, datetime.now(UTC), status_leads=status_leads)
-    return replace(failure_from_hint(hint, code=code), errors=(text,)) if hint is not None else None
+    failure = classify_text(text, status_leads=status_leads)
+    return replace(failure, code=code, errors=(text,)) if failure is not None else None
 
 
 def failure_of_evidence(evidence: Evidence, agent: str, *, status_leads: bool = False) -> FailureInfo | None:
@@ -145,17 +152,17 @@ def _status(text: str, *, leads: bool) -> _Status | None:
     return _Status(int(match[match.lastgroup or 0]), match) if match else None
 
 
-def _kind_of(status: int) -> str | None:
+def _kind_of(status: int) -> Kind | None:
     if status in REJECTED:
-        return "INVALID_CONFIG"
-    return KIND_BY_STATUS.get(status, "UPSTREAM_UNAVAILABLE" if status >= 500 else None)
+        return pb.FAILURE_KIND_INVALID_CONFIG
+    return KIND_BY_STATUS.get(status, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE if status >= 500 else None)
 
 
-def _outranked(kind: str, status: _Status | None) -> str:
+def _outranked(kind: Kind, status: _Status | None) -> Kind:
     """Return the kind that text and status together mean: a status outranks a vague text."""
     if status is None or kind not in VAGUE:
         return kind
-    is_vaguest = kind in {"NETWORK", "INVALID_CONFIG"}
+    is_vaguest = kind in {pb.FAILURE_KIND_NETWORK, pb.FAILURE_KIND_INVALID_CONFIG}
     return (_kind_of(status.code) if is_vaguest else KIND_BY_STATUS.get(status.code)) or kind
 
 
@@ -163,20 +170,22 @@ def _session_lost(text: str) -> re.Match[str] | None:
     return None if NO_UNKNOWN_SESSION.search(text) else UNKNOWN_SESSION.search(text)
 
 
-def _hint(kind: str, text: str, found: re.Match[str], status: _Status | None, now: datetime) -> FailureHint:
+def _failure(
+    kind: Kind, text: str, found: re.Match[str], status: _Status | None, now: datetime | None
+) -> FailureInfo:
     start = text.rfind("\n", 0, found.start()) + 1
     end = text.find("\n", found.end())
     line = text[start : end if end >= 0 else len(text)].strip()
-    return FailureHint(
+    return FailureInfo(
         kind=kind,
         message=cut_text(line, _LONGEST_MESSAGE)[0],
-        retry_not_before=parse_reset_time(text, now) if kind in _WAITABLE else None,
-        login_url=_login_url(text) if kind == "AUTH_REQUIRED" else None,
+        retry_not_before=parse_reset_time(text, now or datetime.now(UTC)) if kind in _WAITABLE else None,
+        login_url=_login_url(text) if kind == pb.FAILURE_KIND_AUTH_REQUIRED else "",
         http_status=status.code if status else None,
     )
 
 
-def _login_url(text: str) -> str | None:
+def _login_url(text: str) -> str:
     for match in _URL.finditer(text):
         url = _without_punctuation(match[0])
         authority = re.split("[/?#]", url[len("https://") :], maxsplit=1)[0]
@@ -185,7 +194,7 @@ def _login_url(text: str) -> str | None:
         cue_start = max(0, match.start() - 100)
         if _LOGIN_PART.search(url) or _LOGIN_CUE.search(text[cue_start : match.start()]):
             return url
-    return None
+    return ""
 
 
 def _without_punctuation(url: str) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.protocol.failures import is_retryable
-from dragoman.sdk._output.failure_hint import FailureHint
 from dragoman.sdk._output.parser import FailureInfo, Report
 from dragoman.v1 import event_pb2 as pb
 
@@ -190,15 +189,3 @@ def failure_message(info: FailureInfo) -> pb.Failure:
     if info.retry_not_before is not None:
         failure.retry_not_before.FromDatetime(info.retry_not_before)
     return failure
-
-
-def failure_from_hint(hint: FailureHint, *, code: str = "") -> FailureInfo:
-    """Return what the shared classifier found as a failure."""
-    return FailureInfo(
-        kind=pb.FailureKind.Value(f"FAILURE_KIND_{hint.kind}"),
-        message=hint.message,
-        code=code,
-        retry_not_before=hint.retry_not_before,
-        login_url=hint.login_url or "",
-        http_status=hint.http_status,
-    )

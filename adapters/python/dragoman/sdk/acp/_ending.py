@@ -4,7 +4,7 @@ Pure but for the present, which durations in a text are counted from.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Final
 
 from dragoman.protocol.texts import cut_text
@@ -12,7 +12,6 @@ from dragoman.sdk._encoding.fields import Fields, inner, text
 from dragoman.sdk._encoding.json_text import JsonValue, compact
 from dragoman.sdk._encoding.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from dragoman.sdk._output.failures import classify_http, classify_text, unknown_session
-from dragoman.sdk._output.outcome import failure_from_hint
 from dragoman.sdk._output.parser import FailureInfo, Terminal
 from dragoman.sdk.acp._session import AcpOptions, TurnEnd
 from dragoman.sdk.acp._updates import SessionCost, Updates, read_tokens
@@ -133,25 +132,15 @@ def failure_of(error: RpcError, method: str, auth_methods: Sequence[Fields]) -> 
         return FailureInfo(
             pb.FAILURE_KIND_AUTH_REQUIRED, _log_in(message_text, auth_methods), code=code, errors=(message_text,)
         )
-    now = datetime.now(UTC)
     # Some put the status with which the model's service refused in place of the protocol's code.
     is_status = error.code is not None and 400 <= error.code < 600
-    hint = (
-        classify_http(error.code or 0, message_text, {}, now)
+    failure = (
+        classify_http(error.code or 0, message_text, {})
         if is_status
-        else classify_text(message_text, now, status_leads=True)
+        else classify_text(message_text, status_leads=True)
     )
-    if hint is not None:
-        failure = failure_from_hint(hint, code=code)
-        return FailureInfo(
-            failure.kind,
-            failure.message,
-            code=code,
-            errors=(message_text,),
-            retry_not_before=failure.retry_not_before,
-            login_url=failure.login_url,
-            http_status=failure.http_status,
-        )
+    if failure is not None:
+        return replace(failure, code=code, errors=(message_text,))
     kind = pb.FAILURE_KIND_VERSION_UNSUPPORTED if error.code == METHOD_NOT_FOUND else pb.FAILURE_KIND_PROCESS_CRASHED
     message = f"The agent answered {method} with an error: {message_text or f'code {error.code}'}"
     return FailureInfo(kind, message, code=code, errors=(message_text,) if message_text else ())
