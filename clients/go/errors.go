@@ -46,6 +46,7 @@ const (
 	AddressUntrusted   Reason = "ADDRESS_UNTRUSTED"
 	TokenRequired      Reason = "TOKEN_REQUIRED"
 	CallerRefused      Reason = "CALLER_REFUSED"
+	PolicyDenied       Reason = "POLICY_DENIED"
 	SequenceAhead      Reason = "SEQUENCE_AHEAD"
 	SlowConsumer       Reason = "SLOW_CONSUMER"
 	TooManyRuns        Reason = "TOO_MANY_RUNS"
@@ -72,7 +73,7 @@ func (r Reason) Code() codes.Code {
 		return codes.FailedPrecondition
 	case TokenRequired:
 		return codes.Unauthenticated
-	case CallerRefused:
+	case CallerRefused, PolicyDenied:
 		return codes.PermissionDenied
 	case SequenceAhead:
 		return codes.OutOfRange

@@ -15,6 +15,7 @@ import contextlib
 import importlib.metadata
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Self
 
 import structlog
@@ -38,6 +39,7 @@ from dragoman.router.cluster.failover import COMMAND, Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.config import POSTGRES, RouterConfig
 from dragoman.router.launching import Launching, open_launching
+from dragoman.router.model.ports import RequestPolicy, Unrestricted
 from dragoman.router.model.run_record import Retention
 from dragoman.router.model.tasks import Changes, Tasks
 from dragoman.router.runs.admission import AdmissionController, AdmissionPolicy
@@ -70,6 +72,7 @@ class Router:
     Raises:
         AddressError: on entering: it cannot listen on a configured address, or its directories are not safe.
         OSError: on entering: its directories cannot be created.
+        PolicyError: on entering: the policy is missing or invalid.
         StoreError: on entering: the run log is unusable.
     """
 
@@ -192,7 +195,8 @@ class _Running:
         self.run_log = RunLog(store, clock, owner, kept=kept, lease_s=config.log_lease_s)
         policy = AdmissionPolicy(config.max_runs, config.upstream_retries, config.breaker_crashes)
         self._adapters = adapters = AdapterPool(context)
-        admission = AdmissionController(clock, changes, self.run_log, policy, adapters.get)
+        requests = _request_policy(config.policy)
+        admission = AdmissionController(clock, changes, self.run_log, policy, adapters.get, requests)
         retention = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
         runs = RunRegistry(clock, self.tasks, config.reattach_s, retention, self.run_log, admission)
         self.failover = Failover(runs, self.run_log, adapters, processes, self.tasks, config.reattach_s)
@@ -201,7 +205,7 @@ class _Running:
         detections = DetectionFile(places.detections)
         self.detector = AgentDetector(adapters, admission, context, detections, version)
         locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
-        acceptance = Acceptance(adapters, runs, self.drain)
+        acceptance = Acceptance(adapters, runs, self.drain, requests)
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
         run_list = RunList(runs, self.run_log, processes, forwarder)
@@ -268,6 +272,14 @@ def _database(run_log: str, places: RuntimeDirs) -> Database:
     return SqliteDatabase(places.runtime / "runs.db" if run_log == "memory" else places.runs)
 
 
+def _request_policy(file: Path | None) -> RequestPolicy:
+    if file is None:
+        return Unrestricted()
+    from dragoman.router.api.policy_file import OperatorPolicyFile  # noqa: PLC0415 - most routers have none
+
+    return OperatorPolicyFile(file)
+
+
 def _timing(config: RouterConfig) -> Timing:
     return Timing(
         start_s=config.start_timeout_s,
@@ -302,6 +314,7 @@ def run_router(
     Raises:
         AddressError: it cannot listen on a configured address.
         OSError: its directories cannot be created.
+        PolicyError: the policy is missing or invalid.
     """
     configure_logs(config.log_format, level=config.log_level)
     asyncio.run(_run(config, on_ready, on_detected or _log_detections))

@@ -53,6 +53,7 @@ class RouterConfig:
         max_retained_runs: maximum number of finished runs in memory.
         max_retained_bytes: maximum bytes of their events in memory.
         max_runs: concurrency limit of an adapter, by its type or an alias; other adapters have none.
+        policy: the file with the operator's policy, which requests can only narrow; ``None`` for no restriction.
         upstream_retries: how often to retry an attempt that failed because the model API was unavailable, before the
             agent did any work.
         breaker_crashes: number of consecutive crashes that open the circuit breaker of an adapter and login; 0 for
@@ -89,6 +90,7 @@ class RouterConfig:
     max_retained_runs: int = MAX_RETAINED_RUNS
     max_retained_bytes: int = 256 * MIB
     max_runs: Mapping[str, int] = field(default_factory=dict)
+    policy: Path | None = None
     upstream_retries: int = 2
     breaker_crashes: int = 5
     drain_grace_s: float = 30.0

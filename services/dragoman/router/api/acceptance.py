@@ -1,14 +1,19 @@
 """The acceptance of a run: its adapter, its session, and what must be right before it starts."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from dragoman.protocol.errors import FieldViolation, invalid_fields
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.drain import Drain
+from dragoman.router.model.ports import RequestPolicy
 from dragoman.router.policy.fallback import settings_problem
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.v1 import adapter_pb2 as pb
+
+Checked: TypeAlias = pb.TestEnvironmentRequest | pb.ListModelsRequest | pb.ListSkillsRequest | pb.SyncSkillsRequest
+"""Requests, other than Execute, by which an adapter starts an agent's program or reads and writes its files."""
 
 
 class Acceptance:
@@ -18,12 +23,35 @@ class Acceptance:
         adapters: the adapters.
         runs: the runs of this router.
         drain: the end of the router.
+        policy: what the router's operator allows.
     """
 
-    def __init__(self, adapters: AdapterPool, runs: RunRegistry, drain: Drain) -> None:
+    def __init__(self, adapters: AdapterPool, runs: RunRegistry, drain: Drain, policy: RequestPolicy) -> None:
         self._adapters = adapters
         self._runs = runs
         self._drain = drain
+        self._policy = policy
+
+    def check(self, request: Checked, adapter: str) -> None:
+        """Refuse a call, other than Execute, that the operator's policy does not allow.
+
+        Args:
+            request: the caller's.
+            adapter: the type of the adapter that it is for.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+        run = pb.ExecuteRequest(env=request.env)
+        if isinstance(request, pb.SyncSkillsRequest):
+            run.skills.extend(request.skills)
+        elif isinstance(request, pb.ListSkillsRequest | pb.TestEnvironmentRequest):
+            run.workspace.CopyFrom(request.workspace)
+        if isinstance(request, pb.ListModelsRequest | pb.TestEnvironmentRequest):
+            run.config.CopyFrom(request.config)
+        if isinstance(request, pb.TestEnvironmentRequest):
+            run.model = request.model
+        self._policy.check(run, adapter)
 
     async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
         """Return the run that a request starts, and whether it is new to its readers.
@@ -34,6 +62,7 @@ class Acceptance:
         backend = await self._adapters.get(request.adapter)
         if backend.record.is_rejected:
             raise backend.refusal()
+        self._policy.check(request, backend.record.type)
         session = await self._runs.sessions.find(request, backend)
         self._drain.refuse_new()
         # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.

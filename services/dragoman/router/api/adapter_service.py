@@ -221,6 +221,8 @@ class AdapterServicer:
         self._drain.refuse_new()
         request = read(kind, data)
         backend = await self._adapters.get(request.adapter)
+        if not isinstance(request, pb.DescribeRequest):
+            self._acceptance.check(request, backend.record.type)
         return await _call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
 
 

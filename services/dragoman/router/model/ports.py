@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from dragoman.v1 import adapter_pb2
+
 
 class Processes(Protocol):
     """The visible processes of this machine."""
@@ -27,3 +29,38 @@ class Clock(Protocol):
 
     def chance(self) -> float:
         """Return a random number in [0, 1)."""
+
+
+class RequestPolicy(Protocol):
+    """What the operator of a router allows requests."""
+
+    def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+        """Refuse a request, as the caller sent it, that asks for more than is allowed of an adapter's type.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+
+    def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+        """Complete what an adapter gets by what the policy adds, in place.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+
+    def allows_adapter(self, adapter: str) -> bool:
+        """Return whether runs may use an adapter, by its type."""
+
+
+class Unrestricted:
+    """The policy of a router whose operator has set none."""
+
+    def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+        """Allow everything."""
+
+    def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+        """Add nothing."""
+
+    def allows_adapter(self, adapter: str) -> bool:  # noqa: ARG002 - any adapter
+        """Return True."""
+        return True

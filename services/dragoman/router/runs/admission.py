@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.model.ports import Clock
+from dragoman.router.model.ports import Clock, RequestPolicy
 from dragoman.router.model.tasks import Changes, first_of
 from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection
 from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, longest_wait_s
@@ -47,6 +47,7 @@ class AdmissionController:
         run_log: has the key of digests.
         policy: how much is admitted.
         find: returns an adapter by its name, or raises ADAPTER_NOT_FOUND.
+        requests: what the router's operator allows.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class AdmissionController:
         run_log: RunLog,
         policy: AdmissionPolicy,
         find: Callable[[str], Awaitable[AdapterBackend]],
+        requests: RequestPolicy,
     ) -> None:
         self._clock = clock
         self._changes = changes
@@ -64,6 +66,7 @@ class AdmissionController:
         self._limiter = ConcurrencyLimiter(policy.max_runs)
         self._breakers = CircuitBreakers(policy.breaker_crashes)
         self.find = find
+        self.requests = requests
         self.detections: Callable[[], list[adapter_pb2.Detection]] = list
         """Returns what was found of agents so far."""
 
@@ -209,6 +212,8 @@ class AdmissionController:
     def remarks(self, adapter: str) -> list[str]:
         """Return what keeps runs from an adapter now."""
         remarks = []
+        if not self.requests.allows_adapter(adapter):
+            remarks.append("the router's policy does not allow runs of this adapter")
         for key, opened in self._breakers.opened(adapter, self._clock.time()):
             whose = "a login from their request" if key.login else "this machine's login"
             which = f"{whose} with model {key.model!r}" if key.model else whose

@@ -85,6 +85,7 @@ class AttemptScheduler:
     async def _attempts(self, request: adapter_pb2.ExecuteRequest) -> Outcome | None:
         """Have one adapter try, and retry as often as allowed, in one slot; ``None`` if the run is over then."""
         try:
+            self._admission.requests.permit(request, self._run.backend.record.type)
             async with self._admission.slot(self._run, request, self._options):
                 if progress_of(self._run.state).was_queued and not self._run.is_ending:
                     await self._refuse_move(

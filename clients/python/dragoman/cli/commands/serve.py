@@ -114,6 +114,18 @@ class RouterOptions:
             show_envvar=True,
         ),
     ]
+    policy: Annotated[
+        Path | None,
+        option(
+            "--policy",
+            "File with what runs may ask for at most: adapters, models, directories, limits, ... It is read again "
+            "when it changes. Default: no restriction.",
+            "FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            envvar="DRAGOMAN_POLICY",
+            show_envvar=True,
+        ),
+    ]
     max_runs_pairs: Annotated[
         tuple[str, ...], option("--max-runs", "Concurrency limit of an adapter. Default: none.", "ADAPTER=N")
     ]
@@ -150,6 +162,7 @@ def serve_command(options: RouterOptions) -> None:
             run_log=_run_log(options.run_log),
             advertise=options.advertise,
             insecure_tcp_without_token=options.process.insecure_tcp_without_token,
+            policy=options.policy,
             max_runs=_max_runs(options.max_runs_pairs),
             detects_at_start=options.detect,
             log_format=options.process.log_format,

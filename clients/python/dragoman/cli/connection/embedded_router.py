@@ -1,4 +1,4 @@
-"""The routers of this program: the embedded one of ``dragoman run``, and that of ``dragoman serve``.
+"""The routers of this program: the embedded one of ``dragoman run``, and that of ``dragoman serve`` with its policy.
 
 No other module of the command line imports `dragoman.router`.
 """
@@ -21,13 +21,14 @@ from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
 from dragoman.cli.errors import ErrorReport
 from dragoman.protocol.addresses import AddressError, parse_address
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.logs import configure_logs
 from dragoman.router.config import RouterConfig
 from dragoman.router.launching import open_launching
 from dragoman.router.storage.database import StoreError
 from dragoman.v1 import adapter_pb2
 
-__all__ = ["RouterConfig", "embedded_router", "serve"]
+__all__ = ["RouterConfig", "embedded_router", "policy_objections", "serve"]
 
 _PREFIX: Final = "dragoman-"
 _SOCKET: Final = "router.sock"
@@ -122,11 +123,13 @@ def serve(config: RouterConfig) -> None:
 
     Raises:
         AddressError: an address is in use, or would need TLS.
-        CommandError: its directories cannot be created, or the run log cannot be used.
+        CommandError: its directories cannot be created, or its policy or the run log cannot be used.
         OSError: standard output cannot be written.
     """
     from dragoman.router.app import run_router  # noqa: PLC0415 - the larger part of the router; see above
 
+    if config.policy is not None:
+        policy_objections(config.policy, None)
     is_ready = False
 
     def announce(addresses: Sequence[str]) -> None:
@@ -157,3 +160,26 @@ def _report(found: Sequence[adapter_pb2.Detection]) -> None:
 def _announce(addresses: Sequence[str]) -> None:
     sys.stdout.write("".join(f"listening on {address}\n" for address in addresses))
     sys.stdout.flush()
+
+
+def policy_objections(file: Path, request: adapter_pb2.ExecuteRequest | None) -> DragomanError | None:
+    """Return why a router with this policy would deny a request; ``None`` if it would not, or there is no request.
+
+    Raises:
+        CommandError: the policy cannot be read, or is invalid.
+    """
+    from dragoman.router.api.policy_file import OperatorPolicyFile  # noqa: PLC0415 - only where there is a policy
+    from dragoman.router.policy.operator_policy import PolicyError  # noqa: PLC0415 - as above
+
+    try:
+        policy = OperatorPolicyFile(file)
+    except PolicyError as error:
+        hint = "the guide on policies documents the file"
+        raise CommandError(ErrorReport(f"policy {file}: {error}", hint=hint, exit_code=EXIT_USAGE)) from error
+    if request is None:
+        return None
+    try:
+        policy.check(request, request.adapter)
+    except DragomanError as error:
+        return error
+    return None

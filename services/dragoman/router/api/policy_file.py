@@ -1,0 +1,103 @@
+"""The file with the operator's policy: read at the start, and again when it has changed."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+from dragoman.router.policy.operator_policy import (
+    OperatorPolicy,
+    PolicyError,
+    caller_objections,
+    denied,
+    objections,
+    parse_policy,
+    permitted,
+)
+from dragoman.v1 import adapter_pb2
+
+_log = structlog.get_logger("dragoman.router")
+
+
+class _Stamp(NamedTuple):
+    inode: int
+    modified_ns: int
+    size: int
+
+
+class OperatorPolicyFile:
+    """The policy in a file, a ``RequestPolicy``. If a change is invalid, the policy before it stays in force.
+
+    Args:
+        path: the file.
+
+    Raises:
+        PolicyError: it cannot be read, or is invalid.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: _Stamp | None = _stamp(path)
+        self._policy = read_policy(path)
+
+    def current(self) -> OperatorPolicy:
+        """Return the policy in force: read again if the file is another one, as a changed ConfigMap's is."""
+        try:
+            stamp = _stamp(self._path)
+        except PolicyError as error:
+            if self._stamp is not None:
+                self._stamp = None
+                _log.error("policy kept as it was", file=str(self._path), why=str(error))
+            return self._policy
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._policy = read_policy(self._path)
+                _log.info("policy changed", file=str(self._path))
+            except PolicyError as error:
+                _log.error("policy kept as it was", file=str(self._path), why=str(error))
+        return self._policy
+
+    def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+        """Refuse a request, as the caller sent it, that asks for more than is allowed of an adapter's type.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+        policy = self.current()
+        wrong = [*objections(policy, request, adapter, os.path.realpath), *caller_objections(policy, request)]
+        if wrong:
+            _log.info("request denied by policy", adapter=adapter, fields=[one.path for one in wrong])
+            raise denied(wrong)
+
+    def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+        """Complete what an adapter gets by what the policy adds, in place.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+        request.CopyFrom(permitted(self.current(), request, adapter, os.path.realpath))
+
+    def allows_adapter(self, adapter: str) -> bool:
+        """Return whether runs may use an adapter, by its type."""
+        return self.current().allows_adapter(adapter)
+
+
+def read_policy(path: Path) -> OperatorPolicy:
+    """Read a policy.
+
+    Raises:
+        PolicyError: the file cannot be read, or is invalid.
+    """
+    try:
+        return parse_policy(path.read_bytes())
+    except OSError as error:
+        raise PolicyError(f"cannot be read: {error.strerror}") from error
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise PolicyError(f"cannot be read: {error.strerror}") from error
+    return _Stamp(status.st_ino, status.st_mtime_ns, status.st_size)
