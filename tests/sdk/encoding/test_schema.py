@@ -4,9 +4,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from dragoman.sdk._encoding.config import Problem, common_properties, validate
+from dragoman.sdk._encoding.config import common_properties
 from dragoman.sdk._encoding.json_text import JsonObject
-from dragoman.sdk._encoding.schema import ConfigSchema, show_path
+from dragoman.sdk._encoding.schema import ConfigSchema, Problem, show_path
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,7 +107,7 @@ def test_each_problem_is_reported(config: JsonObject, path: str, message: str, h
 
 
 def test_the_message_on_an_unknown_key_lists_the_known_ones() -> None:
-    (problem,) = validate({"zzz": 1}, config_schema({"b": {}, "a": {}}))
+    (problem,) = ConfigSchema(config_schema({"b": {}, "a": {}})).validate({"zzz": 1})
     assert problem == Problem("config.zzz", "is not known", "known are: a, b")
 
 
@@ -119,7 +119,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_paths() -> None:
 
 def test_the_config_itself_must_be_an_object() -> None:
     wrong: Any = ["a"]
-    assert validate(wrong, SCHEMA) == [Problem("config", "must be an object, not a list")]
+    assert SCHEMA.validate(wrong) == [Problem("config", "must be an object, not a list")]
 
 
 SECRET = "hunter2-hunter2"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import AdapterInfo, Settings, capabilities
-from dragoman.sdk._encoding.config import ConfigSchema
+from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk._request.environment import run_variables
 from dragoman.sdk._request.job import environment_inputs, masked_argv, render_prompt
 from dragoman.sdk._request.settings import read_settings

@@ -9,7 +9,7 @@ import pytest
 from dragoman.protocol.clocks import ClockLimits
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import AdapterInfo, Settings, capabilities
-from dragoman.sdk._encoding.config import ConfigSchema
+from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk._request.settings import limits_in_force, read_config, read_settings
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api

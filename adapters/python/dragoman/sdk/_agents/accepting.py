@@ -9,7 +9,7 @@ from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.protocol.redaction.sources import request_secrets
 from dragoman.protocol.templates import TemplateSizeError
 from dragoman.sdk._agents.hooks import AgentHooks
-from dragoman.sdk._encoding.config import ConfigSchema
+from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk._request.job import render_prompt
 from dragoman.sdk._request.sessions import SessionPlan, plan_session
 from dragoman.sdk._request.settings import Settings, read_settings

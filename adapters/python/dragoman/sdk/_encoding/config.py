@@ -1,6 +1,6 @@
 """An adapter's ``config``: numbers as they were meant, checked against its schema, read with fall-backs.
 
-Checking is in ``_schema``; here is what a config is made of.
+Checking is in ``schema``; here is what a config is made of.
 """
 
 import copy
@@ -12,62 +12,9 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from dragoman.sdk._encoding.json_text import JsonObject, JsonValue, whole_number
-from dragoman.sdk._encoding.schema import ConfigSchema, Problem, show_path, validate
 
-__all__ = [
-    "ConfigSchema",
-    "ConfigValueError",
-    "Problem",
-    "as_bool",
-    "as_int",
-    "as_number",
-    "as_object",
-    "as_string",
-    "as_string_list",
-    "bundled_schema",
-    "common_properties",
-    "extra_args",
-    "normalise",
-    "packaged_file",
-    "validate",
-]
-
-_DEEPEST: Final = 100  # levels; what protobuf takes
 _COMMON: Final = "dragoman:common#/$defs/"
 T = TypeVar("T")
-
-
-class ConfigValueError(ValueError):
-    """A value that is no JSON value."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(f"{problem.path} {problem.message}")
-        self.problem = problem
-
-
-def normalise(value: object) -> JsonValue:
-    """Return JSON-like data (from protobuf's Struct, say) as JSON data, with whole numbers as integers.
-
-    Raises:
-        ConfigValueError: A number is not finite, or something in it is no JSON at all.
-    """
-    return _normalise(value, ())
-
-
-def _normalise(value: object, path: tuple[str | int, ...]) -> JsonValue:
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ConfigValueError(Problem(show_path(path), "must be a finite number"))
-        return whole_number(value)
-    if len(path) >= _DEEPEST:
-        raise ConfigValueError(Problem(show_path(path[:1]), f"is nested more than {_DEEPEST} levels deep"))
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _normalise(item, (*path, key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_normalise(item, (*path, index)) for index, item in enumerate(value)]
-    raise ConfigValueError(Problem(show_path(path), "must be a JSON value"))
 
 
 @cache

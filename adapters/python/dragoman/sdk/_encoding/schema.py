@@ -104,11 +104,6 @@ class ConfigSchema:
         return self._validator
 
 
-def validate(config: Mapping[str, JsonValue], schema: ConfigSchema | Mapping[str, Any]) -> list[Problem]:
-    """Return everything that is wrong with ``config``. Keep a ``ConfigSchema`` to check more than once."""
-    return (schema if isinstance(schema, ConfigSchema) else ConfigSchema(schema)).validate(config)
-
-
 @dataclass(frozen=True, slots=True)
 class _Breach:
     """A rule of a schema, and where it is broken."""

@@ -13,10 +13,10 @@ from dragoman.protocol.clocks import ClockLimits
 from dragoman.protocol.errors import FieldViolation, invalid_fields
 from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.texts import utf8_bytes
-from dragoman.sdk._encoding.config import ConfigSchema, as_int, as_number, as_object, as_string, extra_args
+from dragoman.sdk._encoding.config import as_int, as_number, as_object, as_string, extra_args
 from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._encoding.protobuf import duration, seconds, struct_to_dict
-from dragoman.sdk._encoding.schema import show_path
+from dragoman.sdk._encoding.schema import ConfigSchema, show_path
 from dragoman.sdk._request.environment import DEFAULT_PREFIX
 from dragoman.sdk._request.refusals import refuse_missing_features, wrong_fields
 from dragoman.sdk._request.sessions import NEW, SessionPlan
