@@ -11,11 +11,11 @@ from typing import Any, Self
 from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.sdk._agents.accepting import accepted
 from dragoman.sdk._agents.agent_run import AgentRun
+from dragoman.sdk._agents.environment import check_environment
 from dragoman.sdk._agents.hooks import AgentHooks
 from dragoman.sdk._detection.auth import LoginMemory
-from dragoman.sdk._detection.checks import check_environment
-from dragoman.sdk._encoding.config import ConfigSchema
 from dragoman.sdk._encoding.protobuf import struct_to_dict
+from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.sdk._request.settings import Settings
 from dragoman.sdk._run.run import Run
@@ -73,9 +73,21 @@ class AgentAdapter(AgentHooks, Adapter):
         self, request: adapter_pb2.TestEnvironmentRequest
     ) -> Sequence[adapter_pb2.EnvironmentCheck]:
         """Check a set-up."""
-        return await check_environment(self, request)
+        return await check_environment(self, self.schema, self._run_once, request)
 
     async def execute(self, run: Run) -> pb.Result:
         """Do one run."""
         with run.guards.marker() as marker:
             return await AgentRun(self, run, self._logins, marker).go()
+
+    async def _run_once(self, request: adapter_pb2.ExecuteRequest) -> tuple[pb.Result, str]:
+        """Do a run for a check; return its result and all that it said."""
+        run = Run(request, self.accept(request), adapter=self.spec.type, instance_id="")
+        result = await self.execute(run)
+        run.finish(result)
+        parts = [result.summary]
+        reader = run.event_buffer.reader()  # only now: the turn is read once it is over
+        while chunk := await reader.read():
+            events = [pb.AgentEvent.FromString(data) for data in chunk]
+            parts += [event.text.delta + event.text.whole + event.log.text for event in events]
+        return result, "".join(parts)

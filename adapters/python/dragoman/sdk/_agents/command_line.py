@@ -115,7 +115,7 @@ class CommandLineAdapter(AgentAdapter):
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
         """Look for the agent."""
-        return await detect_agent(self, env, as_string(config.get("command"), ""))
+        return await detect_agent(self.spec, self.versions, self.auth, env, as_string(config.get("command"), ""))
 
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the program can be used."""
@@ -123,7 +123,7 @@ class CommandLineAdapter(AgentAdapter):
 
     async def locate(self, settings: Settings, env: Mapping[str, str]) -> tuple[str, str]:
         """Return the agent's executable and version."""
-        found = await locate(self, {**os.environ, **settings.config_env, **env}, settings.command)
+        found = await locate(self.spec, self.versions, {**os.environ, **settings.config_env, **env}, settings.command)
         command = settings.command or (self.spec.executables[0] if self.spec.executables else "")
         return found.executable or command, found.version
 

@@ -3,11 +3,10 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from dragoman.sdk._detection.auth import AUTH_LIMIT_S, AuthFinding, inherited_keys, keys_to_withhold, withheld_message
 from dragoman.sdk._detection.programs import find_executable, parse_version, probe
@@ -78,34 +77,16 @@ class VersionCache:
         return version, None
 
 
-class DetectableProgram(Protocol):
-    """What detection needs of an adapter; ``CommandLineAdapter`` says what each member means."""
-
-    @property
-    def spec(self) -> AgentSpec:
-        """What the adapter declares."""
-        ...
-
-    @property
-    def versions(self) -> VersionCache:
-        """The versions known so far."""
-        ...
-
-    async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
-        """Say whether the agent is logged in."""
-        ...
+FindAuth = Callable[[str, Mapping[str, str]], Awaitable[AuthFinding]]
+"""An adapter's ``auth``: says whether the agent is logged in, by its executable and environment."""
 
 
-async def locate(adapter: DetectableProgram, env: Mapping[str, str], command: str) -> Located:
+async def locate(spec: AgentSpec, versions: VersionCache, env: Mapping[str, str], command: str) -> Located:
     """Look for the executable and ask for its version."""
-    found = find_executable(adapter.spec.executables, env.get("PATH", ""), command)
+    found = find_executable(spec.executables, env.get("PATH", ""), command)
     if found is None:
         return Located("", "")
-    version, problem = (
-        await adapter.versions.ask(found, env, adapter.spec.tidy_variables)
-        if adapter.spec.asks_version
-        else ("", None)
-    )
+    version, problem = await versions.ask(found, env, spec.tidy_variables) if spec.asks_version else ("", None)
     return Located(str(found), version, (problem,) if problem is not None else ())
 
 
@@ -136,9 +117,10 @@ def skills_dir(spec: AgentSpec, env: Mapping[str, str]) -> Path | None:
     return directory / spec.skills_dir_name if directory is not None else None
 
 
-async def detect_agent(adapter: DetectableProgram, env: Mapping[str, str], command: str) -> pb.Detection:
+async def detect_agent(
+    spec: AgentSpec, versions: VersionCache, find_auth: FindAuth, env: Mapping[str, str], command: str
+) -> pb.Detection:
     """Look for the agent and report what was found, what is wrong, and how to fix it."""
-    spec = adapter.spec
     if not spec.executables and not command:
         return pb.Detection(
             available=True,
@@ -147,7 +129,7 @@ async def detect_agent(adapter: DetectableProgram, env: Mapping[str, str], comma
             capabilities=spec.capabilities,
             message=f"{spec.label} runs the command that config.command names.",
         )
-    located = await locate(adapter, env, command)
+    located = await locate(spec, versions, env, command)
     directory = config_dir(spec, env)
     has_directory = directory is not None and directory.is_dir()
     found = pb.Detection(
@@ -164,7 +146,7 @@ async def detect_agent(adapter: DetectableProgram, env: Mapping[str, str], comma
         skills = skills_dir(spec, env)
         found.skills_dir = str(skills) if skills is not None and skills.is_dir() else ""
     found.confidence = _confidence(bool(located.executable), has_directory, uses_directory=directory is not None)
-    await _add_auth(adapter, found, env)
+    await _add_auth(spec, find_auth, found, env)
     _explain(spec, found, command)
     return found
 
@@ -198,25 +180,25 @@ def _confidence(
     return pb.DETECTION_CONFIDENCE_CONFIG_ONLY if has_directory else pb.DETECTION_CONFIDENCE_ABSENT
 
 
-async def _add_auth(adapter: DetectableProgram, found: pb.Detection, env: Mapping[str, str]) -> None:
+async def _add_auth(spec: AgentSpec, find_auth: FindAuth, found: pb.Detection, env: Mapping[str, str]) -> None:
     if not found.available:
         # As in Open Design: a configuration without the program means that the login is missing.
         if found.confidence == pb.DETECTION_CONFIDENCE_CONFIG_ONLY:
             found.auth = pb.AUTH_STATE_MISSING
         return
-    keys = inherited_keys(adapter.spec.api_key_variables, env, os.environ, ())
-    withheld, auth = await keys_to_withhold(keys, env, partial(adapter.auth, found.executable))
+    keys = inherited_keys(spec.api_key_variables, env, os.environ, ())
+    withheld, auth = await keys_to_withhold(keys, env, partial(find_auth, found.executable))
     if withheld:
         found.problems.add(code="api_key_withheld", message=withheld_message(withheld))
     if auth is None:
         try:
-            auth = await asyncio.wait_for(adapter.auth(found.executable, env), AUTH_LIMIT_S)
+            auth = await asyncio.wait_for(find_auth(found.executable, env), AUTH_LIMIT_S)
         except TimeoutError:
             auth = AuthFinding(pb.AUTH_STATE_UNKNOWN)
             found.problems.add(code="auth_timeout", message="Asking for the login took too long.")
     found.auth, found.auth_method = auth.state, auth.method
     if auth.message:
-        found.problems.add(code="auth", message=auth.message, hint=adapter.spec.login_hint)
+        found.problems.add(code="auth", message=auth.message, hint=spec.login_hint)
 
 
 def _explain(spec: AgentSpec, found: pb.Detection, command: str) -> None:
