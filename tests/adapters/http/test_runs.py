@@ -460,10 +460,3 @@ async def test_detect_calls_a_service_only_where_its_url_is_set(services: Servic
     tested = await services.client.test_environment("http", config={**config, "healthUrl": health})
     assert "service_unhealthy" in [check.code for check in tested.checks]
     assert {request.method for request in services.service.requests} == {"GET"}
-
-
-async def test_without_its_packages(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    events = await services.run()
-    assert outcome(events)[1] == pb.FAILURE_KIND_NOT_INSTALLED
-    assert "pip install" in events[-1].result.failure.message

@@ -1,7 +1,6 @@
 """The HTTP adapter: an agent that is a service."""
 
 import asyncio
-import importlib.util
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -33,7 +32,6 @@ CANCEL_LIMIT_S: Final = 5.0
 """Seconds that a request to stop may take."""
 
 _HEALTH_LIMIT_S: Final = 5.0
-_PACKAGES: Final = ("httpx2", "jsonpath", "h11")
 
 
 class HttpAdapter(InProcessAdapter):
@@ -47,11 +45,10 @@ class HttpAdapter(InProcessAdapter):
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the fields that the request to the service could not have."""
         yield from wrong_config(request, settings.config, settings.model)
-        if _is_installed():
-            try:
-                Paths.compiled(as_object(settings.config.get("paths"), {}))
-            except PathError as error:
-                yield FieldViolation("config.paths", str(error))
+        try:
+            Paths.compiled(as_object(settings.config.get("paths"), {}))
+        except PathError as error:
+            yield FieldViolation("config.paths", str(error))
 
     def plan(self, job: Job) -> Plan:
         """Return a plan that names the address of the request and its secrets."""
@@ -66,9 +63,6 @@ class HttpAdapter(InProcessAdapter):
         Raises:
             FailureError: the run failed.
         """
-        if not _is_installed():
-            message = f"Python packages that this adapter needs are not installed. {self.spec.install_hint}"
-            raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="package_missing"))
         try:
             async with self._callback(turn) as (url, reports), _exchange(turn.job.config) as exchange:
                 await _converse(turn, exchange, url, reports)
@@ -102,27 +96,20 @@ class HttpAdapter(InProcessAdapter):
             raise FailureError(info) from error
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
-        """Detect the libraries, and the service if the config has its ``healthUrl``."""
+        """Detect the service if the config has its ``healthUrl``."""
         del env
         found = adapter_pb2.Detection(
-            available=_is_installed(),
+            available=True,
             auth=adapter_pb2.AUTH_STATE_NOT_NEEDED,
             confidence=adapter_pb2.DETECTION_CONFIDENCE_NOT_APPLICABLE,
             capabilities=self.describe().capabilities,
             message="HTTP uses the service that config.url names.",
         )
-        if not found.available:
-            found.message = "Python packages that this adapter needs are not installed."
-            found.hint = self.spec.install_hint
-        elif config.get("healthUrl"):
+        if config.get("healthUrl"):
             problem = await _health(config)
             if problem:
                 found.problems.add(code="service_unhealthy", message=problem, hint="See config.healthUrl.")
         return found
-
-
-def _is_installed() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in _PACKAGES)
 
 
 def _exchange(config: Mapping[str, JsonValue]) -> Exchange:

@@ -52,7 +52,6 @@ class Paths:
 
     Raises:
         PathError: by ``compiled``.
-        ImportError: by ``compiled``: jsonpath is not installed.
     """
 
     _compiled: Mapping[str, Any]
