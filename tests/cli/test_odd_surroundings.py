@@ -1,14 +1,12 @@
 """The program where something that is always there is not: directories, standard streams, room on a disk."""
 
 import asyncio
-import fcntl
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from dragoman.cli.connection.embedded_router import _tidy
 from dragoman.cli.display.screen import Screen
 from dragoman.testkit.fakes.adapter import EventFactory, FakeAdapter
 from dragoman.v1 import adapter_pb2 as api
@@ -152,18 +150,3 @@ async def test_nothing_that_waits_at_exit_keeps_the_program() -> None:
     async with asyncio.timeout(20):
         done = await finish(process)
     assert (done.code, done.out.split(",")[0]) == (0, "dragoman")
-
-
-def test_what_a_killed_program_left_of_its_router_is_removed_by_the_next(tmp_path: Path) -> None:
-    for name in ("dragoman-dead", "dragoman-lives", "dragoman-new", "other-dead"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "router.sock.lock").touch()
-        if name != "dragoman-new":
-            os.utime(tmp_path / name, (0, 0))
-    (tmp_path / "dragoman-link").symlink_to("other-dead")
-    with (tmp_path / "dragoman-lives" / "router.sock.lock").open("r+") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        _tidy(tmp_path)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"dragoman-lives", "dragoman-new", "dragoman-link", "other-dead"}
-    assert (tmp_path / "other-dead" / "router.sock.lock").exists()

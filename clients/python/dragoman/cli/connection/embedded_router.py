@@ -4,16 +4,10 @@ No other module of the command line imports `dragoman.router`.
 """
 
 import contextlib
-import fcntl
-import os
-import shutil
-import stat
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.display import detections
@@ -29,11 +23,6 @@ from dragoman.router.storage.database import StoreError
 from dragoman.v1 import adapter_pb2
 
 __all__ = ["RouterConfig", "embedded_router", "policy_objections", "serve"]
-
-_PREFIX: Final = "dragoman-"
-_SOCKET: Final = "router.sock"
-_NEW_S: Final = 60.0
-"""In a folder that is not older, a router may be starting."""
 
 
 @contextlib.asynccontextmanager
@@ -52,10 +41,8 @@ async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIte
     configure_logs("console", level="info" if debug else "critical")
     async with contextlib.AsyncExitStack() as stack:
         try:
-            parent = Path(_short_directory() or tempfile.gettempdir())
-            _tidy(parent)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent))
-            config = RouterConfig(listen=(f"unix:{Path(folder) / _SOCKET}",), embedded=True)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()))
+            config = RouterConfig(listen=(f"unix:{folder}/router.sock",), embedded=True)
             launching = await stack.enter_async_context(open_launching(config))
             await launching.prepare(adapter)
             from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
@@ -68,28 +55,6 @@ async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIte
         except StoreError as error:
             raise CommandError(_no_log(error)) from error
         yield router.addresses[0]
-
-
-def _tidy(parent: Path) -> None:
-    """Remove the folders of embedded routers that were killed: no process holds the lock of the socket."""
-    for lock in parent.glob(f"{_PREFIX}*/{_SOCKET}.lock"):
-        with contextlib.suppress(OSError):
-            folder = lock.parent.lstat()
-            if (
-                stat.S_ISDIR(folder.st_mode)
-                and folder.st_uid == os.getuid()
-                and time.time() - folder.st_mtime > _NEW_S
-            ):
-                _remove_unless_locked(lock)
-
-
-def _remove_unless_locked(lock: Path) -> None:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(lock.parent)
-    finally:
-        os.close(descriptor)
 
 
 def _no_directory(error: OSError) -> ErrorReport:
