@@ -46,7 +46,12 @@ def _usage(
 def cost_in_dollars(amount: Decimal | float, basis: pb.CostBasis.ValueType = pb.COST_BASIS_REPORTED) -> pb.Cost:
     """Return a cost as a plain decimal number. Beyond ten digits binary floating point has only noise."""
     exact = amount if isinstance(amount, Decimal) else Decimal(repr(amount))
-    return pb.Cost(amount=f"{exact:.10f}".rstrip("0").rstrip("."), currency="USD", basis=basis)
+    return pb.Cost(amount=amount_text(exact), currency="USD", basis=basis)
+
+
+def amount_text(amount: Decimal) -> str:
+    """Return an amount of money as a plain decimal number of at most ten digits behind the point."""
+    return f"{amount:.10f}".rstrip("0").rstrip(".")
 
 
 class UsageTotals:

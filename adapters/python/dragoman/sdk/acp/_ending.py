@@ -11,6 +11,7 @@ from dragoman.protocol.texts import cut_text
 from dragoman.sdk._encoding.fields import Fields, inner, text
 from dragoman.sdk._encoding.json_text import JsonValue, compact
 from dragoman.sdk._encoding.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from dragoman.sdk._output import usage
 from dragoman.sdk._output.failures import classify_http, classify_text, unknown_session
 from dragoman.sdk._output.parser import FailureInfo, Terminal
 from dragoman.sdk.acp._session import AcpOptions, TurnEnd
@@ -65,7 +66,7 @@ def other_usage(result: Fields, options: AcpOptions) -> pb.Usage | None:
     if tokens is None:
         return None
     if options.usage == "last_call":
-        return pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, tokens=tokens)
+        return usage.call_usage(tokens)
     return pb.Usage(scope=pb.USAGE_SCOPE_SESSION, semantics=pb.USAGE_SEMANTICS_CUMULATIVE, tokens=tokens)
 
 
@@ -82,18 +83,15 @@ def run_usage(result: Fields, options: AcpOptions, updates: Updates, cost: Sessi
         updates: what came before.
         cost: the session's cost.
     """
-    usage = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
-    tokens = options.tokens(result) or (_tokens(result) if options.usage == "turn" else None) or updates.tokens
-    if tokens is not None:
-        usage.tokens.CopyFrom(tokens)
-        if updates.model:
-            usage.models.add(model=updates.model).tokens.CopyFrom(tokens)
+    tokens = options.tokens(result) or (_tokens(result) if options.usage == "turn" else None)
+    counted = updates.calls_usage.total
+    used = usage.run_usage(tokens or (counted.tokens if counted is not None else None), updates.model)
     spent = cost.of_run()
     if spent is not None:
-        usage.cost.CopyFrom(spent)
-    updates.add_context(usage)
-    known = usage.HasField("tokens") or usage.HasField("cost") or usage.HasField("context_used")
-    return usage if known else None
+        used.cost.CopyFrom(spent)
+    updates.add_context(used)
+    known = used.HasField("tokens") or used.HasField("cost") or used.HasField("context_used")
+    return used if known else None
 
 
 AUTH_REQUIRED: Final = -32000

@@ -24,8 +24,10 @@ from dragoman.sdk._output.parser import (
     Terminal,
     Write,
     log_event,
+    notice_event,
     outputs_of,
 )
+from dragoman.sdk._output.usage import amount_text
 from dragoman.sdk.acp._ending import ending, failure_of, is_lost_session, other_usage, run_usage
 from dragoman.sdk.acp._requests import Requests
 from dragoman.sdk.acp._session import (
@@ -41,7 +43,7 @@ from dragoman.sdk.acp._session import (
     session_params,
     unsupported,
 )
-from dragoman.sdk.acp._updates import SessionCost, Updates, amount_text, read_amount
+from dragoman.sdk.acp._updates import SessionCost, Updates, read_amount
 from dragoman.v1 import event_pb2 as pb
 
 INITIALIZE: Final = "initialize"
@@ -309,8 +311,9 @@ class AcpParser:
 
 
 def _notice(severity: pb.Severity.ValueType, code: str, message: str) -> pb.AgentEvent:
-    notice = pb.Notice(severity=severity, code=code, message=message)
-    return pb.AgentEvent(notice=notice, origin=pb.EVENT_ORIGIN_ADAPTER)
+    event = notice_event(code, message, severity)
+    event.origin = pb.EVENT_ORIGIN_ADAPTER
+    return event
 
 
 def _cannot_go_on(conversation: Conversation) -> FailureInfo:

@@ -42,30 +42,6 @@ class TurnEnd:
     """The prompt's whole result."""
 
 
-def _declared_name(update: Fields) -> str:
-    return text(update, "name")
-
-
-def _nothing_lost(error: RpcError) -> bool:
-    del error
-    return False
-
-
-def _no_failure(end: TurnEnd) -> FailureInfo | None:
-    del end
-    return None
-
-
-def _no_changes(call: ToolState) -> list[pb.FileChange] | None:
-    del call
-    return None
-
-
-def _standard_usage(result: Fields) -> pb.TokenCounts | None:
-    del result
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class AcpOptions:
     """An agent's ways, and what is offered to it. The defaults fit an agent that keeps to the protocol."""
@@ -101,20 +77,20 @@ class AcpOptions:
 
     # Reading.
     usage: UsageMeaning = "turn"
-    tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
+    tokens: Callable[[Fields], pb.TokenCounts | None] = lambda _: None
     """Reads tokens from a prompt's result where they are not in ``usage``."""
-    call_tokens: Callable[[Fields], pb.TokenCounts | None] = _standard_usage
+    call_tokens: Callable[[Fields], pb.TokenCounts | None] = lambda _: None
     """Reads the tokens of one call of the model from an update, for an agent that reports them there. Where the
     prompt's result says nothing, their sum is the run's."""
-    tool_name: Callable[[Fields], str] = _declared_name
+    tool_name: Callable[[Fields], str] = lambda update: text(update, "name")
     """Reads the tool's own name from a tool call or its update."""
     tool_kinds: Mapping[str, pb.ToolKind.ValueType] = field(default_factory=dict)
     """What sort of tool it is, by its own name, where the protocol has no word for that or the agent uses none."""
-    file_changes: Callable[[ToolState], list[pb.FileChange] | None] = _no_changes
+    file_changes: Callable[[ToolState], list[pb.FileChange] | None] = lambda _: None
     """What a completed call did to files. None: as diffs and locations show."""
-    lost_session: Callable[[RpcError], bool] = _nothing_lost
+    lost_session: Callable[[RpcError], bool] = lambda _: False
     """Whether an error of load, resume or fork means that the session is not there. Beside the usual signs."""
-    turn_failure: Callable[[TurnEnd], FailureInfo | None] = _no_failure
+    turn_failure: Callable[[TurnEnd], FailureInfo | None] = lambda _: None
     """What a turn that ends well means for an agent that reports errors as text."""
     model_name: Callable[[str], str] = str
     """Returns a model's name as its service knows it, from the agent's id of it."""

@@ -5,13 +5,12 @@ from decimal import Decimal, InvalidOperation
 from typing import Final, Literal
 
 from dragoman.sdk._encoding.fields import Fields, count, inner, number, objects, text
-from dragoman.sdk._output.parser import plan_entry
+from dragoman.sdk._output.parser import plan_entry, text_event
+from dragoman.sdk._output.usage import UsageTotals, amount_text, call_usage
 from dragoman.sdk.acp._session import AcpOptions, Choices, Offer
 from dragoman.sdk.acp._tools import ToolCalls, block_text
 from dragoman.v1 import event_pb2 as pb
 
-_COST_DIGITS: Final = Decimal("0.0000000001")
-"""Costs come as binary floating point; beyond ten digits there is only noise."""
 _MOST_COST: Final = Decimal(10) ** 12
 
 
@@ -80,13 +79,6 @@ class SessionCost:
         return pb.Cost(amount=amount_text(amount), currency=self.currency, basis=pb.COST_BASIS_REPORTED)
 
 
-def amount_text(value: Decimal) -> str:
-    """Return an amount as a plain decimal number."""
-    rounded = value.quantize(_COST_DIGITS) if value < _MOST_COST else value
-    plain = f"{rounded:f}"
-    return plain.rstrip("0").rstrip(".") if "." in plain else plain
-
-
 def read_amount(kept: str | None) -> Decimal | None:
     """Return an amount that was kept as text; None if it is none."""
     if not kept:
@@ -143,18 +135,15 @@ class Speech:
             self.has_spoken = True
             self._last.append(words[: self._room])
             self._room -= len(self._last[-1])
-            yield pb.AgentEvent(text=pb.Text(item_id=self._item, delta=words))
-        else:
-            yield pb.AgentEvent(thinking=pb.Thinking(item_id=self._item, delta=words))
+        yield text_event(kind, self._item, delta=words)
 
     def pause(self) -> Iterator[pb.AgentEvent]:
         """End the item, so that what is held back of it comes before what follows."""
         if self._kind == "text":
             self.repeats = self.repeats + 1 if self._before and self._before == self.last_words else 0
             self._before = self.last_words
-            yield pb.AgentEvent(text=pb.Text(item_id=self._item))
-        elif self._kind == "thinking":
-            yield pb.AgentEvent(thinking=pb.Thinking(item_id=self._item))
+        if self._kind is not None:
+            yield text_event(self._kind, self._item)
         self._kind = None
 
     def note_progress(self) -> None:
@@ -193,8 +182,8 @@ class Updates:
         self.context_size: int | None = None
         self.has_acted = False
         """Whether a tool was called or a plan was made."""
-        self.tokens: pb.TokenCounts | None = None
-        """What the calls of the model used, as far as updates report it. None: they do not."""
+        self.calls_usage = UsageTotals()
+        """What the calls of the model used, as far as updates report it."""
         self._call_tokens = options.call_tokens
         self._model_name = options.model_name
         self._cost = cost
@@ -235,14 +224,10 @@ class Updates:
 
     def _call_usage(self, update: Fields) -> Iterator[pb.AgentEvent]:
         tokens = self._call_tokens(update)
-        if tokens is None:
-            return
-        if self.tokens is None:
-            self.tokens = pb.TokenCounts()
-        for counted, value in tokens.ListFields():
-            setattr(self.tokens, counted.name, getattr(self.tokens, counted.name) + value)
-        usage = pb.Usage(scope=pb.USAGE_SCOPE_CALL, semantics=pb.USAGE_SEMANTICS_DELTA, tokens=tokens)
-        yield pb.AgentEvent(usage=usage)
+        if tokens is not None:
+            usage = call_usage(tokens)
+            self.calls_usage.add(usage)
+            yield pb.AgentEvent(usage=usage)
 
     def set_up(self, session_id: str, offer: Offer, result: Fields) -> Iterator[pb.AgentEvent]:
         """Take what the answer to session/new and its like contains."""
