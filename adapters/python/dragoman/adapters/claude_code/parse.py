@@ -94,14 +94,14 @@ class ClaudeParser(JsonLinesParser):
 
     def _stream_event(self, frame: Fields) -> Iterable[Output]:
         events = list(self._stream.take(frame))
-        return [*self._system.resume(), *events]
+        return [*self._system.retries.end(), *events]
 
     def _assistant(self, frame: Fields) -> Iterator[Output]:
         if text(frame, "error") or frame.get("is_api_error_message") is True:
             yield self._api_error(frame)
             return
         self._wrong = Wrong(resets_at=self._wrong.resets_at)
-        yield from self._system.resume()
+        yield from self._system.retries.end()
         is_main = not text(frame, "parent_tool_use_id")
         for block in self._stream.whole(frame):
             yield from block.events

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from dragoman.adapters.claude_code.classify import retry_cause
-from dragoman.adapters.claude_code.fields import duration
-from dragoman.sdk.fields import Fields, JsonValue, as_string_list, count, inner, objects, text
-from dragoman.sdk.parsing import compaction_event
+from dragoman.sdk.fields import Fields, JsonValue, as_string_list, count, inner, number, objects, text
+from dragoman.sdk.parsing import Retries, compaction_event, notice_event
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -42,7 +41,7 @@ class SystemFrames:
         self.session = pb.Session()
         self.cwd = ""
         self.api_key_source = ""
-        self.is_retrying = False
+        self.retries = Retries()
         self.denied: set[str] = set()
         """Tool calls that were denied without an input request."""
         self.background: set[str] = set()
@@ -77,12 +76,6 @@ class SystemFrames:
         if handler is not None:
             return handler(frame)
         return _notice(subtype, frame) if text(frame, "content") or text(frame, "message") else None
-
-    def resume(self) -> Events:
-        """Return the event that ends a retry, if there was one: the model answers."""
-        if self.is_retrying:
-            self.is_retrying = False
-            yield pb.AgentEvent(state=pb.State(phase=pb.RUN_PHASE_RUNNING))
 
     def lineage(self, frame: Fields) -> pb.Lineage | None:
         """Return the nested agent that a frame is from; None for the main one."""
@@ -138,30 +131,27 @@ class SystemFrames:
         if text(frame, "compact_result") == "failed":
             message = text(frame, "compact_error") or "The agent could not shorten its context."
             yield compaction_event(finished=True)
-            yield _notice_event(pb.SEVERITY_WARNING, "claude_compaction_failed", message)
+            yield notice_event("claude_compaction_failed", message)
 
     def _titled(self, frame: Fields) -> Events:
         return self._changed(title=text(frame, "title") or text(frame, "content"))
 
     def _retry(self, frame: Fields) -> Events:
-        self.is_retrying = True
-        error, status = text(frame, "error"), count(frame, "error_status")
-        state = pb.State(
-            phase=pb.RUN_PHASE_RETRYING,
-            retry_attempt=_small(frame, "attempt"),
-            max_retries=_small(frame, "max_retries"),
-            retry_delay=duration(frame, "retry_delay_ms"),
-            reason=f"{error or 'error'} (HTTP status {status})" if status is not None else error,
-            retry_cause=retry_cause(error, status),
+        error, status, delay_ms = text(frame, "error"), count(frame, "error_status"), number(frame, "retry_delay_ms")
+        return self.retries.begin(
+            f"{error or 'error'} (HTTP status {status})" if status is not None else error,
+            attempt=count(frame, "attempt"),
+            most=count(frame, "max_retries"),
+            delay_ms=int(delay_ms) if delay_ms is not None else None,
+            cause=retry_cause(error, status),
         )
-        yield pb.AgentEvent(state=state)
 
     def _denied(self, frame: Fields) -> Events:
         self.denied.add(text(frame, "tool_use_id"))
         name = text(frame, "tool_name") or "A tool"
         why = text(frame, "decision_reason") or text(frame, "decision_reason_type") or "its own rules"
         message = f"{name} was denied by Claude Code ({why})."
-        yield _notice_event(pb.SEVERITY_WARNING, "permission_denied", message)
+        yield notice_event("permission_denied", message)
 
     def _task_started(self, frame: Fields) -> Events:
         if text(frame, "task_type") not in {_NESTED, ""}:
@@ -196,7 +186,7 @@ def _version_notice(version: str) -> Events:
             f" ({TESTED_VERSION})."
         )
         hint = "What it prints that is not understood is shown as log lines; the run goes on."
-        yield _notice_event(pb.SEVERITY_WARNING, "version_untested", message, hint)
+        yield notice_event("version_untested", message, hint=hint)
 
 
 def _compacted(frame: Fields) -> Events:
@@ -212,24 +202,15 @@ def _compacted(frame: Fields) -> Events:
 
 def _notice(subtype: str, frame: Fields) -> Events:
     severity = _LEVELS.get(text(frame, "level"), pb.SEVERITY_INFO)
-    yield _notice_event(severity, f"claude_{subtype}", text(frame, "content") or text(frame, "message"))
+    yield notice_event(f"claude_{subtype}", text(frame, "content") or text(frame, "message"), severity)
 
 
 def _refused(frame: Fields) -> Events:
     why = text(frame, "api_refusal_explanation") or text(frame, "api_refusal_category") or text(frame, "content")
     message = f"{text(frame, 'original_model') or 'The model'} refused{f': {why}' if why else '.'}"
-    yield _notice_event(pb.SEVERITY_WARNING, f"claude_{text(frame, 'subtype')}", message)
-
-
-def _notice_event(severity: pb.Severity.ValueType, code: str, message: str, hint: str = "") -> pb.AgentEvent:
-    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=code, message=message, hint=hint))
+    yield notice_event(f"claude_{text(frame, 'subtype')}", message)
 
 
 def _strings(frame: Fields, key: str) -> list[str]:
     value: JsonValue = frame.get(key)
     return as_string_list(value, [])
-
-
-def _small(frame: Fields, key: str) -> int | None:
-    number = count(frame, key)
-    return number if number is not None and number < 2**32 else None

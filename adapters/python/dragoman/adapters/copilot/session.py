@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dragoman.sdk.fields import Fields, objects, text
+from dragoman.sdk.parsing import notice_event
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -28,8 +29,7 @@ class SessionFrames:
         known = f"Copilot CLI {version or 'of an unknown version'}"
         message = f"{known} is not the version this adapter is tested with ({TESTED_VERSION})."
         hint = "Messages that are not recognized are shown as log lines; the run continues."
-        notice = pb.Notice(severity=pb.SEVERITY_WARNING, code="version_untested", message=message, hint=hint)
-        yield pb.AgentEvent(notice=notice)
+        yield notice_event("version_untested", message, hint=hint)
 
     def opened(self, data: Fields, agent: str) -> Events:
         """Take ``session.start`` or ``session.resume``."""

@@ -196,9 +196,11 @@ def text_event(kind: str, item_id: str, *, delta: str | None = None, whole: str 
     return event
 
 
-def notice_event(code: str, message: str, severity: pb.Severity.ValueType = pb.SEVERITY_WARNING) -> pb.AgentEvent:
-    """Return the event for a remark that people should see."""
-    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=code, message=message))
+def notice_event(
+    code: str, message: str, severity: pb.Severity.ValueType = pb.SEVERITY_WARNING, *, hint: str = ""
+) -> pb.AgentEvent:
+    """Return the event for a remark that people should see; ``hint`` says what they can do."""
+    return pb.AgentEvent(notice=pb.Notice(severity=severity, code=code, message=message, hint=hint))
 
 
 def compaction_event(
