@@ -20,16 +20,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 EVERYTHING = EnvironmentInputs(
-    run_id="run-1",
-    agent_id="agent-1",
-    company_id="company-1",
-    api_url="http://127.0.0.1:3100/api",
-    task_id="task-1",
-    wake_reason="issue_assigned",
-    wake_comment_id="comment-1",
-    approval_id="approval-1",
-    approval_status="approved",
-    linked_issue_ids=("issue-1", "issue-2"),
+    variables={
+        "RUN_ID": "run-1",
+        "AGENT_ID": "agent-1",
+        "COMPANY_ID": "company-1",
+        "API_URL": "http://127.0.0.1:3100/api",
+        "TASK_ID": "task-1",
+        "WAKE_REASON": "issue_assigned",
+        "WAKE_COMMENT_ID": "comment-1",
+        "APPROVAL_ID": "approval-1",
+        "APPROVAL_STATUS": "approved",
+        "LINKED_ISSUE_IDS": "issue-1,issue-2",
+    },
     auth_token="run-token-1",
     marker="marker-1",
 )
@@ -64,13 +66,13 @@ def test_every_variable_is_injected_under_the_callers_prefix(brand: str) -> None
 @pytest.mark.parametrize("brand", BRANDS)
 def test_what_is_absent_is_not_set(brand: str) -> None:
     assert build_environment(EnvironmentInputs(env_prefix=brand), {"PATH": "/bin"}) == {"PATH": "/bin"}
-    empty = EnvironmentInputs(run_id="r", task_id="", auth_token="", env_prefix=brand)
+    empty = EnvironmentInputs({"RUN_ID": "r", "TASK_ID": ""}, auth_token="", env_prefix=brand)
     assert run_variables(empty) == {f"{brand}_RUN_ID": "r"}
 
 
 @pytest.mark.parametrize("prefix", [None, "", "DRAGOMAN", "DRAGOMAN_"])
 def test_without_a_brand_the_prefix_is_our_own(prefix: str | None) -> None:
-    assert run_variables(EnvironmentInputs(run_id="r", env_prefix=prefix)) == {"DRAGOMAN_RUN_ID": "r"}
+    assert run_variables(EnvironmentInputs({"RUN_ID": "r"}, env_prefix=prefix)) == {"DRAGOMAN_RUN_ID": "r"}
 
 
 def test_later_layers_win() -> None:
@@ -78,7 +80,7 @@ def test_later_layers_win() -> None:
 
     def build(top: int) -> str:
         inputs = EnvironmentInputs(
-            wake_reason="run" if top >= 1 else None,
+            variables={"WAKE_REASON": "run"} if top >= 1 else {},
             env_prefix="XDG_A",  # a prefix under which something could be inherited, were it not ours
             config_env={"XDG_A_WAKE_REASON": "config"} if top >= 3 else {},
             env={"XDG_A_WAKE_REASON": "request"} if top >= 4 else {},
@@ -238,7 +240,7 @@ variables = st.dictionaries(names, st.text("xy1", min_size=1, max_size=3))
 def test_whatever_is_set_the_layers_hold(
     inherited: dict[str, str], plan: dict[str, str], config: dict[str, str], env: dict[str, str]
 ) -> None:
-    inputs = EnvironmentInputs(run_id="r", env_prefix="A", config_env=config, env=env, marker="m")
+    inputs = EnvironmentInputs({"RUN_ID": "r"}, env_prefix="A", config_env=config, env=env, marker="m")
     built = build_environment(inputs, inherited, strip=["CLAUDE*"], allow=["*"], plan_env=plan)
     assert built.pop(MARKER) == "m"
     for name, value in built.items():

@@ -70,19 +70,11 @@ _PLAIN_NAME: Final = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentInputs:
-    """What a run says about its environment. None, empty text and an empty tuple all mean absent."""
+    """What a run says about its environment. None and empty text both mean absent."""
 
-    run_id: str | None = None
-    agent_id: str | None = None
-    company_id: str | None = None
-    api_url: str | None = None
-    """Where the agent's tools reach the caller."""
-    task_id: str | None = None
-    wake_reason: str | None = None
-    wake_comment_id: str | None = None
-    approval_id: str | None = None
-    approval_status: str | None = None
-    linked_issue_ids: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What every run has, by the names that come after the caller's prefix. What is empty is not set."""
+
     auth_token: str | None = None
     """Becomes ``PREFIX_API_KEY``."""
     env_prefix: str | None = None
@@ -125,20 +117,8 @@ def validate_variables(environment: Mapping[str, str]) -> tuple[str, str] | None
 
 def run_variables(inputs: EnvironmentInputs) -> dict[str, str]:
     """Return the variables that every run has, under the caller's prefix. What is absent is not set."""
-    values = {
-        "AGENT_ID": inputs.agent_id,
-        "COMPANY_ID": inputs.company_id,
-        "API_URL": inputs.api_url,
-        "RUN_ID": inputs.run_id,
-        "TASK_ID": inputs.task_id,
-        "WAKE_REASON": inputs.wake_reason,
-        "WAKE_COMMENT_ID": inputs.wake_comment_id,
-        "APPROVAL_ID": inputs.approval_id,
-        "APPROVAL_STATUS": inputs.approval_status,
-        "LINKED_ISSUE_IDS": ",".join(inputs.linked_issue_ids),
-        "API_KEY": inputs.auth_token,
-    }
     prefix = normalise_prefix(inputs.env_prefix)
+    values = {**inputs.variables, "API_KEY": inputs.auth_token}
     return {f"{prefix}_{name}": value for name, value in values.items() if value}
 
 

@@ -177,16 +177,18 @@ def environment_inputs(
     """Return what the agent's variables are made of; ``secrets`` are those of the request."""
     context = request.context
     return EnvironmentInputs(
-        agent_id=request.agent.id or None,
-        company_id=request.agent.company_id or None,
-        api_url=request.api_url or None,
-        run_id=request.run_id,
-        task_id=context.task_id or context.issue_id or None,
-        wake_reason=context.wake_reason or None,
-        wake_comment_id=context.wake_comment_id or context.comment_id or None,
-        approval_id=context.approval_id or None,
-        approval_status=context.approval_status or None,
-        linked_issue_ids=tuple(context.linked_issue_ids),
+        variables={
+            "AGENT_ID": request.agent.id,
+            "COMPANY_ID": request.agent.company_id,
+            "API_URL": request.api_url,
+            "RUN_ID": request.run_id,
+            "TASK_ID": context.task_id or context.issue_id,
+            "WAKE_REASON": context.wake_reason,
+            "WAKE_COMMENT_ID": context.wake_comment_id or context.comment_id,
+            "APPROVAL_ID": context.approval_id,
+            "APPROVAL_STATUS": context.approval_status,
+            "LINKED_ISSUE_IDS": ",".join(context.linked_issue_ids),
+        },
         auth_token=request.auth_token or None,
         env_prefix=settings.env_prefix,
         config_env=settings.config_env,
