@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from dragoman.adapters.claude_code.fields import moment
 from dragoman.sdk import FailureInfo, Terminal
 from dragoman.sdk.failures import classify_text, sentence, unknown_session
-from dragoman.sdk.fields import Fields, count, inner, text
+from dragoman.sdk.fields import Fields, as_string_list, count, inner, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -185,7 +185,7 @@ def failure_of_result(result: Fields, wrong: Wrong, *, resumed: bool) -> Failure
         wrong: what came before it.
         resumed: whether the run resumes a session; only then can it be lost.
     """
-    errors = tuple(item for item in _texts(result) if not item.startswith(_NOISE))
+    errors = tuple(item for item in as_string_list(result.get("errors")) if not item.startswith(_NOISE))
     message = text(result, "result") or "\n".join(errors) or wrong.text
     status = count(result, "api_error_status") or wrong.status
     rule = _rule(result, wrong, status, message, resumed=resumed)
@@ -261,8 +261,3 @@ def _failure(rule: _Rule, message: str, errors: tuple[str, ...], status: int | N
         login_url=known.login_url if known else "",
         http_status=status if status is not None and 100 <= status <= 599 else None,
     )
-
-
-def _texts(result: Fields) -> list[str]:
-    errors = result.get("errors")
-    return [item for item in errors if isinstance(item, str)] if isinstance(errors, list) else []

@@ -11,7 +11,7 @@ from typing import Final
 
 from dragoman.adapters.claude_code.tools import subject, tool_title
 from dragoman.sdk import Answer, Ask
-from dragoman.sdk.fields import Fields, JsonValue, as_object, compact, inner, objects, text
+from dragoman.sdk.fields import Fields, JsonValue, as_object, as_string_list, compact, inner, objects, text
 from dragoman.v1 import event_pb2 as pb
 
 ALLOW_ONCE: Final = "allow_once"
@@ -178,9 +178,7 @@ def _label(suggestion: Fields) -> str:
         ]
         return f"Allow {', '.join(rules)} for this session"
     if kind == "addDirectories":
-        listed = suggestion.get("directories")
-        names = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
-        return f"Allow work in {', '.join(names)} for this session"
+        return f"Allow work in {', '.join(as_string_list(suggestion.get('directories')))} for this session"
     if kind == "setMode":
         return f"Switch to mode {text(suggestion, 'mode')} for this session"
     return f"Apply {kind or 'the suggestion'} for this session"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from dragoman.adapters.claude_code.classify import retry_cause
-from dragoman.sdk.fields import Fields, JsonValue, as_string_list, count, inner, number, objects, text
+from dragoman.sdk.fields import Fields, as_string_list, count, inner, number, objects, text
 from dragoman.sdk.parsing import Retries, compaction_event, notice_event
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -92,15 +92,15 @@ class SystemFrames:
         session = pb.Session(
             native_id=text(frame, "session_id"),
             model=text(frame, "model"),
-            tools=_strings(frame, "tools"),
+            tools=as_string_list(frame.get("tools")),
             mcp_servers=[
                 pb.McpServerStatus(name=text(server, "name"), status=text(server, "status"))
                 for server in objects(frame, "mcp_servers")
             ],
             mode=text(frame, "permissionMode"),
-            commands=_strings(frame, "slash_commands"),
+            commands=as_string_list(frame.get("slash_commands")),
             title=self.session.title,
-            skills=_strings(frame, "skills"),
+            skills=as_string_list(frame.get("skills")),
             agent_version=text(frame, "claude_code_version"),
         )
         is_first = not self.session.native_id
@@ -191,13 +191,8 @@ def _version_notice(version: str) -> Events:
 
 def _compacted(frame: Fields) -> Events:
     facts = inner(frame, "compact_metadata")
-    compaction = pb.Compaction(
-        trigger=text(facts, "trigger"),
-        tokens_before=count(facts, "pre_tokens"),
-        tokens_after=count(facts, "post_tokens"),
-        finished=True,
-    )
-    yield pb.AgentEvent(compaction=compaction)
+    before, after = count(facts, "pre_tokens"), count(facts, "post_tokens")
+    yield compaction_event(text(facts, "trigger"), finished=True, tokens_before=before, tokens_after=after)
 
 
 def _notice(subtype: str, frame: Fields) -> Events:
@@ -209,8 +204,3 @@ def _refused(frame: Fields) -> Events:
     why = text(frame, "api_refusal_explanation") or text(frame, "api_refusal_category") or text(frame, "content")
     message = f"{text(frame, 'original_model') or 'The model'} refused{f': {why}' if why else '.'}"
     yield notice_event(f"claude_{text(frame, 'subtype')}", message)
-
-
-def _strings(frame: Fields, key: str) -> list[str]:
-    value: JsonValue = frame.get(key)
-    return as_string_list(value, [])

@@ -1,10 +1,10 @@
 """Claude Code's tools: kinds, subjects and results. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from dragoman.sdk.fields import Fields, compact, count, inner, objects, text
+from dragoman.sdk.fields import Fields, as_string_list, compact, count, inner, objects, text
 from dragoman.sdk.parsing import host_of, one_line
 from dragoman.v1 import event_pb2 as pb
 
@@ -165,7 +165,7 @@ def _diff(path: str, structured: Fields, *, created: bool) -> str:
         old = f"{count(hunk, 'oldStart') or 0},{count(hunk, 'oldLines') or 0}"
         new = f"{count(hunk, 'newStart') or 0},{count(hunk, 'newLines') or 0}"
         lines.append(f"@@ -{old} +{new} @@")
-        lines += [item for item in _list(hunk, "lines") if isinstance(item, str)]
+        lines += as_string_list(hunk.get("lines"))
     return "\n".join(lines) + "\n"
 
 
@@ -176,11 +176,6 @@ def _creation(path: str, content: str) -> str:
     body = "".join(f"+{line}\n" for line in lines)
     end = "" if content.endswith("\n") else "\\ No newline at end of file\n"
     return f"--- /dev/null\n+++ {path}\n@@ -0,0 +1,{len(lines)} @@\n{body}{end}"
-
-
-def _list(fields: Fields, key: str) -> Iterable[object]:
-    value = fields.get(key)
-    return value if isinstance(value, list) else ()
 
 
 def _below(path: str, cwd: str) -> str:

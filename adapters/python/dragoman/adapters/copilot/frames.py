@@ -67,14 +67,13 @@ def compacting(data: Fields, agent: str) -> Events:
 def compacted(data: Fields, agent: str) -> Events:
     """Take ``session.compaction_complete``."""
     del agent
-    compaction = pb.Compaction(
-        trigger=text(data, "trigger"),
+    yield compaction_event(
+        text(data, "trigger"),
+        text(data, "summaryContent"),
+        finished=True,
         tokens_before=count(data, "preCompactionTokens"),
         tokens_after=count(data, "postCompactionTokens"),
-        summary=text(data, "summaryContent"),
-        finished=True,
     )
-    yield pb.AgentEvent(compaction=compaction)
 
 
 def subagent(status: pb.SubagentStatus.ValueType, data: Fields, agent: str) -> Events:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.adapters.copilot.tools import decision, permission, subject
 from dragoman.sdk import Answer, Ask, Job, Write, jsonrpc
-from dragoman.sdk.fields import Fields, JsonValue, compact, inner, text
+from dragoman.sdk.fields import Fields, JsonValue, as_string_list, compact, inner, text
 from dragoman.sdk.run import decide
 from dragoman.v1 import event_pb2 as pb
 
@@ -77,8 +77,7 @@ class Questions:
 
     def user_input(self, request: jsonrpc.Request, peer: jsonrpc.Peer[Any]) -> Ask:
         """Take ``userInput.request``: a question of the model."""
-        listed = request.params.get("choices")
-        choices = [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
+        choices = as_string_list(request.params.get("choices"))
         asked = pb.InputRequest(
             id=f"user-input-{request.id}",
             kind=pb.INPUT_KIND_CHOICE if choices else pb.INPUT_KIND_TEXT,

@@ -215,7 +215,5 @@ def _session_approval(request: Fields) -> dict[str, JsonValue]:
         return {}
     if text(request, "kind") == "write":
         return {"kind": "write"}
-    commands = request.get("commands")
-    listed = commands if isinstance(commands, list) else []
-    names: list[JsonValue] = [text(item, "identifier") for item in listed if isinstance(item, dict)]
+    names: list[JsonValue] = [text(item, "identifier") for item in objects(request, "commands")]
     return {"kind": "commands", "commandIdentifiers": names} if names else {}

@@ -204,10 +204,17 @@ def notice_event(
 
 
 def compaction_event(
-    trigger: str = "", summary: str = "", *, finished: bool = False, tokens_before: int | None = None
+    trigger: str = "",
+    summary: str = "",
+    *,
+    finished: bool = False,
+    tokens_before: int | None = None,
+    tokens_after: int | None = None,
 ) -> pb.AgentEvent:
     """Return the event that the agent shortens its conversation, or has done so."""
-    compaction = pb.Compaction(trigger=trigger, summary=summary, finished=finished, tokens_before=tokens_before)
+    compaction = pb.Compaction(
+        trigger=trigger, summary=summary, finished=finished, tokens_before=tokens_before, tokens_after=tokens_after
+    )
     return pb.AgentEvent(compaction=compaction)
 
 
