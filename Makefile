@@ -56,7 +56,7 @@ test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted
 	"$$go" build -o ../../build/streamtext ./examples/streamtext
 	DRAGOMAN_PROCESS_ADAPTER=$(CURDIR)/build/dragoman-exec $(VENV)/bin/python -m pytest -n $(JOBS) -m 'not own_adapter' \
 	  tests/adapters/process/test_{backpressure,faults,fuzz,journal,output,sidecar}.py
-	$(VENV)/bin/python -m pytest -n $(JOBS) tests/go
+	$(VENV)/bin/python -m pytest -n $(JOBS) -m go tests/go tests/cli/test_new_adapter.py
 
 dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
 	@go=$$(scripts/install-go); cd adapters/go; \

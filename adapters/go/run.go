@@ -300,6 +300,11 @@ func (r *Run) Text(itemID, delta string) error {
 	return r.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Text{Text: text}})
 }
 
+// EndText says that the item of that name is complete, so that nothing of it is held back any longer.
+func (r *Run) EndText(itemID string) error {
+	return r.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Text{Text: &pb.Text{ItemId: itemID}}})
+}
+
 // Notice writes a message for people, with a stable code.
 func (r *Run) Notice(severity pb.Severity, code, message string) {
 	r.mu.Lock()

@@ -1,4 +1,4 @@
-"""``dragoman serve`` and ``dragoman adapter serve``."""
+"""``dragoman serve`` and ``dragoman adapter``."""
 
 import importlib
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import option, with_options
+from dragoman.cli.commands.new_adapter import adapter_new_command
 from dragoman.cli.display.summary import EXIT_USAGE
 from dragoman.cli.errors import ErrorReport
 from dragoman.protocol.addresses import AddressError
@@ -205,7 +206,10 @@ def token_command() -> None:
 
 @click.group("adapter")
 def adapter_command() -> None:
-    """Serve one adapter."""
+    """Serve one adapter, or write a new one."""
+
+
+adapter_command.add_command(adapter_new_command)
 
 
 @adapter_command.command("serve", epilog=_EXAMPLES)

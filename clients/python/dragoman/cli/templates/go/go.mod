@@ -1,0 +1,23 @@
+module newagent_adapter
+
+go 1.25.0
+
+require (
+	dragoman/adapters/go v0.0.0
+	dragoman/clients/go v0.0.0
+)
+
+require (
+	golang.org/x/net v0.57.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+	golang.org/x/text v0.40.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
+	google.golang.org/grpc v1.84.0 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
+)
+
+// The modules are in the checkout; no proxy has them.
+replace (
+	dragoman/adapters/go => "/path/of/dragoman/adapters/go"
+	dragoman/clients/go => "/path/of/dragoman/clients/go"
+)
