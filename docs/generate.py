@@ -3,7 +3,6 @@
 They replace the pages of these names in docs/, which lead a reader of the checkout to the sources.
 """
 
-import dataclasses
 import re
 import subprocess
 import sys
@@ -288,8 +287,8 @@ def configuration_lines() -> Iterator[str]:
         yield f"| `{variable}` | `{option}` | {of} |"
     yield _MANIFESTS
     texts, plain = described_attributes(RouterConfig), RouterConfig()
-    for field in dataclasses.fields(RouterConfig):
-        yield f"| `{field.name}` | `{getattr(plain, field.name)!r}` | {texts[field.name]} |"
+    for name in RouterConfig.__struct_fields__:
+        yield f"| `{name}` | `{getattr(plain, name)!r}` | {texts[name]} |"
 
 
 page("reference/contract.md", "\n".join(contract_lines()) + "\n")

@@ -121,6 +121,16 @@ def test_the_guard_needs_nothing_but_python() -> None:
     assert foreign <= {("_psutil_table.py", "psutil")}
 
 
+def test_values_are_structs() -> None:
+    """Making a data class executes generated source: half a millisecond at every start, where a struct takes 0.02."""
+    users = {str(name) for name, path in MODULES.items() if "\n@dataclass" in path.read_text(encoding="utf-8")}
+    assert users == {
+        "dragoman/adapters/openclaw/environment.py",  # a field that is not shown
+        "dragoman/protocol/errors.py",  # an exception
+        "dragoman/router/model/run_record.py",  # a field that is made of others
+    }
+
+
 HEAVY = ["grpc", "google", "jsonschema", "structlog", "psutil"]
 
 

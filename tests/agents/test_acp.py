@@ -1,6 +1,5 @@
 """The adapter for any ACP agent, with real agents that speak the protocol."""
 
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import pytest
@@ -11,6 +10,7 @@ from dragoman.testkit.profiles.gemini import GEMINI
 from dragoman.testkit.profiles.opencode import OPENCODE
 from dragoman.testkit.profiles.qwen import QWEN
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from tests.agents.harness import Harness, Recipe, answering
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite

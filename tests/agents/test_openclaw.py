@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -18,6 +17,7 @@ from dragoman.adapters.openclaw import adapter
 from dragoman.testkit.profiles.openclaw import MODEL, OPENCLAW
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from tests.agents.harness import PATIENCE_S, Failing, Harness, Recipe, ServedAdapter, answering, when
 from tests.agents.several import QuietSuite

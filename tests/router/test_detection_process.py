@@ -1,7 +1,6 @@
 """Detecting with adapters that come with Dragoman: one process answers for all that have none of their own."""
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from dragoman.router.app import Router
 from dragoman.router.launching import open_launching
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
+from msgspec.structs import replace
 
 from tests.router.harness import PATIENCE_S, Caller, config
 
@@ -24,8 +24,8 @@ async def router_of(folder: Path, *types: str, **fields: str) -> AsyncIterator[C
     configured = config(folder, entry_points=True)
     async with open_launching(configured) as launching:
         specs = [spec for spec in launching.specs if spec.name in types]
-        specs[-1] = dataclasses.replace(specs[-1], **fields)  # type: ignore[arg-type]
-        async with Router(configured, dataclasses.replace(launching, specs=specs)) as router:
+        specs[-1] = replace(specs[-1], **fields)
+        async with Router(configured, replace(launching, specs=specs)) as router:
             caller = Caller(router.addresses[0])
             try:
                 yield caller

@@ -1,6 +1,5 @@
 """The rules of stored sessions: what a request means, when a new one is begun, what is kept afterwards."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from dragoman.router.policy.sessions import (
 )
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
+from msgspec.structs import replace
 
 KEY = SessionId("c", "a", "fake", "t")
 HOUR_S = 3600.0

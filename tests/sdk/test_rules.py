@@ -1,7 +1,6 @@
 """What adapters refuse in one set of words."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pytest
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
@@ -10,6 +9,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.sdk.agents.test_in_process import Asked
 from tests.sdk.schemas import config_schema

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.guard.options import (
     ARGUMENTS_FD,
@@ -44,8 +43,7 @@ def run_guard(
     return [*options, *([f"--remove={remove}"] if remove else []), "--", *argv]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterOptions:
+class AdapterOptions(NamedTuple):
     """The options of a guard that runs an adapter. The folders of all paths must exist.
 
     Attributes:
@@ -81,7 +79,7 @@ def adapter_guard(argv: Sequence[str], options: AdapterOptions) -> list[str]:
     closes both once the adapter runs. Before, it writes the ``spawned`` or ``spawn_failed`` event
     to stdout as one line of JSON, and errors to stderr. The instance file exists by then.
     """
-    values = {field.name.removesuffix("_s"): getattr(options, field.name) for field in fields(options)}
+    values = {name.removesuffix("_s"): value for name, value in options._asdict().items()}
     return [*(f"--{name.replace('_', '-')}={value}" for name, value in values.items()), "--", *argv]
 
 

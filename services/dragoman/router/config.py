@@ -2,20 +2,19 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from dragoman.protocol.addresses import check_local
 from dragoman.protocol.limits import MAX_RETAINED_RUNS, MIB, REATTACH_S, RETAIN_FINISHED_S, ROUTER_ORPHAN_AFTER_S
 from dragoman.protocol.logs import LogFormat
+from msgspec import Struct, field
 
 POSTGRES: Final = ("postgresql://", "postgres://")
 """The URL schemes of a run log on PostgreSQL."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouterConfig:
+class RouterConfig(Struct, frozen=True):
     """Configuration of one router. Times are seconds.
 
     Attributes:

@@ -5,17 +5,16 @@ It can be opened before the router, so that an adapter starts while the rest of 
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 from dragoman.router.adapters.discovery import address_specs, entry_point_specs, manifest_specs
 from dragoman.router.adapters.launcher import GuardLauncher
 from dragoman.router.adapters.registry import AdapterSpec
 from dragoman.router.config import RouterConfig
 from dragoman.router.runtime_dirs import RuntimeDirs, open_runtime_dirs
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Launching:
+class Launching(Struct, frozen=True):
     """The directories, the adapters, and what starts them."""
 
     dirs: RuntimeDirs

@@ -13,7 +13,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -22,6 +21,7 @@ from dragoman.guard import processes
 from dragoman.guard.instance import Instance, is_guarded, read_instance
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.private import make_private_directory
+from msgspec import Struct
 
 _SOCKET_LIMIT = 103
 """macOS's limit for a socket's path; Linux allows 107."""
@@ -32,8 +32,7 @@ _LOCK = "lock"
 _log = structlog.get_logger("dragoman.router")
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeDirs:
+class RuntimeDirs(Struct, frozen=True):
     """Directories of one router; all exist and are accessible to this user only."""
 
     runtime: Path

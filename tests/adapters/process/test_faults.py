@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from dragoman.sdk import Job, Plan
 from dragoman.testkit.fakes.journal import facts, journalled, received
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from tests.adapters.process.arena import SECRETS, Arena, duration
 from tests.hostile import hostile

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from dragoman.router.storage.run_log import RunLog
 from dragoman.router.storage.store import Store
 from dragoman.router.system import SystemClock
 from dragoman.v1 import router_pb2
+from msgspec.structs import replace
 
 from tests.router.harness import PATIENCE_S
 from tests.router.store.test_store import KEY, a_run, ended

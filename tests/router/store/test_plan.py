@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
@@ -12,6 +11,7 @@ from dragoman.router.storage.plan import insertion, plan
 from dragoman.v1 import router_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 Waiting = Sequence[tuple[int, bytes]]
 BEFORE, NOW = (router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id=name)) for name in ("before", "now"))

@@ -4,7 +4,6 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
+from msgspec.structs import replace
 
 from tests.router.store.databases import new_postgres
 
@@ -29,7 +29,7 @@ def a_run(run_id: str = "r", **fields: object) -> StoredRun:
     summary = router_pb2.RunSummary(run_id=run_id, adapter="process", agent_id="a", company_id="c", task_key="t")
     state = router_pb2.GetRunResponse(run=summary)
     run = StoredRun(run_id, 1.0, "process", state, owner="one", lease_until=50.0)
-    return replace(run, **fields)  # type: ignore[arg-type]  # fields of many types
+    return replace(run, **fields)
 
 
 def ended(run_id: str, at: float, size: int = 0) -> StoredRun:

@@ -1,7 +1,6 @@
 """The writer of the run log: batches, marks, a store that fails, a run that another router took."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from tests.router.store.writer_harness import DEADLINE_S, Failing, WriterHarness

@@ -1,6 +1,6 @@
 """How an attempt ended: the agent's word, then what was wished, then the exit code, then the error output."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -17,6 +17,7 @@ from dragoman.sdk._output.parser import FailureInfo, Report, Terminal
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 SUCCESS = Report(terminal=Terminal(succeeded=True), has_output=True)
 SAYS_WHY = FailureInfo(pb.FAILURE_KIND_MAX_TURNS, "too many turns", code="max_turns")

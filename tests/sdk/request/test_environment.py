@@ -1,7 +1,5 @@
 """What an agent finds in its environment, under three brands, and what it never finds there."""
 
-import dataclasses
-
 import pytest
 from dragoman.guard.tree import MARKER
 from dragoman.protocol.redaction.sources import variable_secrets
@@ -18,6 +16,7 @@ from dragoman.sdk._request.environment import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 EVERYTHING = EnvironmentInputs(
     variables={
@@ -55,7 +54,7 @@ BRANDS = ["PAPERCLIP", "GALYARDER", "COHALO"]
 
 @pytest.mark.parametrize("brand", BRANDS)
 def test_every_variable_is_injected_under_the_callers_prefix(brand: str) -> None:
-    inputs = dataclasses.replace(EVERYTHING, env_prefix=brand)
+    inputs = replace(EVERYTHING, env_prefix=brand)
     assert build_environment(inputs, {}) == {
         **{f"{brand}_{suffix}": value for suffix, value in INJECTED.items()},
         "PATH": DEFAULT_PATH,
@@ -96,7 +95,7 @@ def test_an_explicit_api_key_wins_over_the_token() -> None:
     own = {"PAPERCLIP_API_KEY": "mine"}
     inputs = EnvironmentInputs(auth_token="token", env_prefix="PAPERCLIP")
     assert build_environment(inputs, {})["PAPERCLIP_API_KEY"] == "token"
-    for explicit in (dataclasses.replace(inputs, config_env=own), dataclasses.replace(inputs, env=own)):
+    for explicit in (replace(inputs, config_env=own), replace(inputs, env=own)):
         assert build_environment(explicit, {})["PAPERCLIP_API_KEY"] == "mine"
 
 
@@ -104,7 +103,7 @@ def test_the_marker_cannot_be_overridden() -> None:
     forged = {MARKER: "forged"}
     inputs = EnvironmentInputs(config_env=forged, env=forged, marker="true")
     assert build_environment(inputs, forged, plan_env=forged)[MARKER] == "true"
-    unmarked = dataclasses.replace(inputs, marker=None)
+    unmarked = replace(inputs, marker=None)
     assert MARKER not in build_environment(unmarked, forged, plan_env=forged, allow=[MARKER])
 
 

@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from dragoman.sdk.detection import AuthFinding
 from dragoman.sdk.skills import SkillStrategy
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from tests.adapters.process.arena import Arena, arena_in
 from tests.sdk.agents.test_command_line import WordsParser, codes

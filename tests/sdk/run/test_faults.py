@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from dragoman.sdk import Answer, Ask, Evidence, FailureInfo, Job, Output, Parser
 from dragoman.sdk._run.faults import MOST_REPORTED, place_of
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from tests.adapters.process.arena import Arena, arena_in, duration
 from tests.sdk.agents.test_command_line import WordsAdapter, WordsParser, codes, request

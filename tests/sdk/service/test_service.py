@@ -1,7 +1,6 @@
 """AdapterService in front of an adapter of a few lines, over a real connection."""
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Awaitable, Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from msgspec.structs import replace
 
 from tests.sdk.running import kinds
 from tests.sdk.serving import (
@@ -63,9 +63,7 @@ async def test_describe() -> None:
 
 async def test_describe_says_how_many_runs_may_be_at_once() -> None:
     scripted = Scripted()
-    scripted.info = dataclasses.replace(
-        scripted.info, capabilities=capabilities(pb.FEATURE_PROMPT, max_concurrent_runs=3)
-    )
+    scripted.info = replace(scripted.info, capabilities=capabilities(pb.FEATURE_PROMPT, max_concurrent_runs=3))
     async with serving(scripted) as sidecar:
         described = await sidecar.stub.Describe(api.DescribeRequest())
         assert described.capabilities.max_concurrent_runs == 3

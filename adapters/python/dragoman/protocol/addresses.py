@@ -10,9 +10,10 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 __all__ = [
     "TLS_CA",
@@ -40,8 +41,7 @@ class AddressError(ValueError):
     """The address cannot be used; the text says why and what would do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a server listens. Either a socket path or a host and a port."""
 
     path: str = ""

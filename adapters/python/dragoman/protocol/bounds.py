@@ -7,7 +7,6 @@ left to the parser. The comments of ``proto/`` repeat the numbers; ``tests/proto
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid_fields
@@ -15,6 +14,7 @@ from dragoman.protocol.limits import MAX_REQUEST_BYTES, MIB
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
+from msgspec import Struct, field
 
 __all__ = [
     "BOUNDS",
@@ -33,8 +33,7 @@ __all__ = [
 KIB: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """What one field may hold."""
 
     entries: int = 256
@@ -163,8 +162,7 @@ _SHOWN: Final = 64  # characters of a map's key that a path shows
 _LONGEST_VARINT: Final = 63  # bits before the last of its ten bytes
 
 
-@dataclass(slots=True)
-class _Field:
+class _Field(Struct):
     """What the walk needs to know of one field."""
 
     name: str
@@ -175,8 +173,7 @@ class _Field:
     inner: "_Layout | None"
 
 
-@dataclass(slots=True)
-class _Layout:
+class _Layout(Struct):
     """What the walk needs to know of one message type."""
 
     name: str

@@ -1,9 +1,9 @@
 """The clocks of a run: start-up, silence, one tool call, the whole. Pure: times in, the next deadline out."""
 
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 __all__ = ["FAILURE_BY_CLOCK", "Clock", "ClockLimits", "Clocks"]
 
@@ -21,8 +21,7 @@ _MOST_CALLS: Final = 1024
 """Open tool calls that are tracked; of more, the oldest are forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockLimits:
+class ClockLimits(Struct, frozen=True):
     """Seconds; None is no limit."""
 
     start_up_s: float | None = None
@@ -33,8 +32,7 @@ class ClockLimits:
     """Silence after a line that the parser failed on: the agent may have asked something in it."""
 
 
-@dataclass(slots=True)
-class Clocks:
+class Clocks(Struct):
     """When a run runs out of time.
 
     Times are seconds of any monotonic clock. Any byte of the agent counts as activity; heartbeats and what the

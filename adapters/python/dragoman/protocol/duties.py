@@ -6,13 +6,13 @@ finds what a request sets and an adapter cannot honour; it needs nothing but the
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from dragoman.v1 import adapter_pb2, event_pb2
 from google.protobuf.message import Message
+from msgspec import Struct
 
 __all__ = [
     "ALL_DUTIES",
@@ -33,8 +33,7 @@ ALL_DUTIES: Final = tuple(number for number in adapter_pb2.Duty.values() if numb
 """What an adapter declares that leaves nothing to a router."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One row of the table."""
 
     name: str

@@ -29,6 +29,7 @@ from dragoman.protocol.limits import MAX_TRAILER_BYTES
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
+from msgspec import Struct
 
 __all__ = [
     "DOMAIN",
@@ -141,8 +142,7 @@ STATUS_BY_REASON: dict[Reason, grpc.StatusCode] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FieldViolation:
+class FieldViolation(Struct, frozen=True):
     """One wrong field of a request."""
 
     path: str

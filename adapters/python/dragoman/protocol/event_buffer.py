@@ -15,12 +15,12 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.protocol.limits import READER_LAG_BYTES, RUN_BUFFER_BYTES
 from dragoman.protocol.wire import RESULT, peek
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 __all__ = [
     "EventBuffer",
@@ -36,8 +36,7 @@ _CHUNK_BYTES = 256 * 1024
 in between, and what a stalled stream has taken and not written stays small."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     data: bytes
     sequence: int
     end: int

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -38,6 +37,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
+from msgspec import Struct
 
 __all__ = [
     "Context",
@@ -255,8 +255,7 @@ async def _send_head(context: Context) -> None:
         raise PeerGoneError from error  # as in write_event
 
 
-@dataclass
-class _Written:
+class _Written(Struct):
     """How far a stream got: less far than its reader, which hands out many events at once."""
 
     before: int

@@ -6,11 +6,11 @@ text cannot reach for the agent's settings.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from dragoman.protocol.limits import MAX_REQUEST_BYTES
 from dragoman.protocol.texts import JsonValue, compact
+from msgspec import Struct
 
 __all__ = ["Rendered", "TemplateSizeError", "default_prompt", "render"]
 
@@ -26,8 +26,7 @@ class TemplateSizeError(ValueError):
     """The values of a template make too long a text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(Struct, frozen=True):
     """A template with its values in place."""
 
     text: str

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import structlog
 from dragoman.protocol.addresses import TLS_CA, TLS_CERT, AddressError
+from msgspec import Struct
 
 __all__ = [
     "TlsFiles",
@@ -51,8 +51,7 @@ def client_files() -> "TlsFiles | None":
     return files if files.authorities else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pem:
+class _Pem(Struct, frozen=True):
     """What the files hold; empty where there is none."""
 
     certificate: bytes
@@ -60,8 +59,7 @@ class _Pem:
     authorities: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True):
     """Paths, in the order of ``_Pem``; empty for none."""
 
     certificate: str
@@ -128,7 +126,7 @@ class TlsFiles:
         return grpc.ssl_channel_credentials(pem.authorities, pem.key or None, pem.certificate or None)
 
     def _paths(self) -> list[str]:
-        return [getattr(self, field.name) for field in fields(self)]
+        return [self.certificate, self.key, self.authorities]
 
 
 def _configuration(pem: _Pem) -> grpc.ServerCertificateConfiguration:

@@ -1,11 +1,9 @@
 """What an adapter declares: its name, its settings, its capabilities, and whatever of its agent is data."""
 
-import dataclasses
 import enum
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final, TypedDict
 
@@ -13,6 +11,7 @@ from dragoman.sdk._encoding.config import bundled_schema, common_properties, pac
 from dragoman.sdk._output.tool_calls import FileTool, Kinds
 from dragoman.sdk._skills.strategy import SkillStrategy
 from dragoman.v1 import event_pb2
+from msgspec import Struct, field
 
 __all__ = [
     "AdapterInfo",
@@ -28,8 +27,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """A model that can be asked for."""
 
     id: str
@@ -37,8 +35,7 @@ class Model:
     is_default: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterInfo:
+class AdapterInfo(Struct, frozen=True):
     """What an adapter is. Known without looking at the machine."""
 
     type: str
@@ -71,8 +68,7 @@ class SessionIds(enum.Enum):
     LOWER_CASE_UUID = "lower-case uuid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSpec(AdapterInfo):
+class AgentSpec(AdapterInfo, frozen=True, kw_only=True):
     """What the adapter of an agent declares; ``agent_spec`` reads it from the adapter's folder."""
 
     executables: tuple[str, ...] = ()
@@ -201,17 +197,16 @@ def agent_spec(package: str) -> AgentSpec:
 
 def read_spec(declared: Mapping[str, Any], documents: Documents) -> AgentSpec:
     """Return what an ``adapter.toml`` declares. See ``agent_spec``."""
-    known = {item.name: item for item in dataclasses.fields(AgentSpec)}
+    unset = AgentSpec(type="", label="", version="", **documents)
     values: dict[str, Any] = dict(documents)
     for key, value in {"capabilities": {}, **declared}.items():
-        if key not in known or key in values:
+        if key not in unset.__struct_fields__ or key in values:
             raise SpecError(f"adapter.toml: {key} is not known")
         reader = _READERS.get(key)
         if reader is not None:
             values[key] = reader(value)
         else:
-            kind = str if known[key].default is dataclasses.MISSING else type(known[key].default)
-            values[key] = _checked(key, value, kind)
+            values[key] = _checked(key, value, type(getattr(unset, key)))
     missing = [key for key in ("type", "label", "version") if key not in values]
     if missing:
         raise SpecError(f"adapter.toml: {' and '.join(missing)} must be given")

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
 from dragoman.cli.display.text import one_line, sanitize, seconds
 from dragoman.protocol.errors import DragomanError, Reason
+from msgspec import Struct, field
 
 _USAGE_STATUSES = frozenset(
     {
@@ -41,8 +41,7 @@ _FALLBACK_HINT = """set them with --fallback-config '{"ADAPTER": {"KEY": VALUE}}
 _NEAR_KEY = "did_you_mean"
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorReport:
+class ErrorReport(Struct, frozen=True):
     """An error, for people and for programs. All texts may come from a server, and so are not trusted."""
 
     what: str

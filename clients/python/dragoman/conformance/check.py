@@ -7,9 +7,10 @@ a function that looks at every stream of all other checks, ``@status_check`` one
 import enum
 import tomllib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from dragoman.conformance.kit import Kit
@@ -25,8 +26,7 @@ class Level(enum.StrEnum):
     MAY = "MAY"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule of the contract."""
 
     id: str

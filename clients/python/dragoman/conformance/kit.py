@@ -8,7 +8,6 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
+from msgspec import Struct, field
 
 AgentKind = Literal["script", "model", "none"]
 
@@ -30,8 +30,7 @@ _GRACE_S = 2
 _POLL_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """What the kit was started with.
 
     Attributes:
@@ -51,8 +50,7 @@ class Setup:
     command: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(Struct):
     """What all checks have seen together."""
 
     streams: list[Stream] = field(default_factory=list)

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ from dragoman.testkit.model_server import ModelServer
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2, router_pb2_grpc
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 CHECK_S = 20.0
 """How long one check may take, in seconds, before the target counts as hanging; also a single call at the start."""
@@ -43,8 +44,7 @@ class Verdict(enum.StrEnum):
     """The kit itself failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What became of one rule."""
 
     rule: Rule
@@ -55,8 +55,7 @@ class Outcome:
     """Whether the failure is in the list of expected ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """How to run the kit.
 
     Attributes:
@@ -85,8 +84,7 @@ class Options:
     check_s: float = CHECK_S
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """All outcomes, in the order of the rules."""
 
     target: str

@@ -6,12 +6,12 @@ What an agent needs is data (`dragoman.testkit.profiles`); of the caller's envir
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dragoman.testkit.profiles import PROFILES
 from dragoman.testkit.profiles.agent_profile import AgentProfile
+from msgspec import Struct
 
 #: A key in the vendor's shape that opens nothing.
 FAKE_KEY = "sk-ant-fake-0000-dragoman-testkit"
@@ -20,8 +20,7 @@ FAKE_KEY = "sk-ant-fake-0000-dragoman-testkit"
 FAR_FUTURE_MS = 4_102_444_800_000
 
 
-@dataclass(frozen=True, slots=True)
-class Isolation:
+class Isolation(Struct, frozen=True):
     """Folders and variables of isolated runs; made by `isolate`.
 
     Attributes:

@@ -1,16 +1,14 @@
 """What all adapters of a running router share."""
 
-from dataclasses import dataclass, field
-
 from dragoman.protocol.limits import DEFAULT_GRACE_S, REATTACH_S
 from dragoman.router.adapters.ports import DescriptionStore, Launcher
 from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.model.ports import Clock, Processes
 from dragoman.router.model.tasks import Changes, Tasks
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """How long things may take, in seconds."""
 
     start_s: float = 30.0
@@ -31,8 +29,7 @@ class Timing:
     """The maximum age of a cached detection."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterContext:
+class AdapterContext(Struct, frozen=True):
     """What the backends of all adapters share."""
 
     registry: AdapterRegistry

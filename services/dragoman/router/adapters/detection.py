@@ -8,11 +8,11 @@ valid for one minute only, and only while its environment is the same.
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 _USABLE_AUTH = frozenset({pb.AUTH_STATE_OK, pb.AUTH_STATE_NOT_NEEDED, pb.AUTH_STATE_UNKNOWN})
 
@@ -21,16 +21,14 @@ BAD_TTL_S = 60.0
 """How long a detection is cached that reports something to fix."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileMark:
+class FileMark(Struct, frozen=True):
     """Distinguishes versions of a file."""
 
     mtime_ns: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class CachedDetection:
+class CachedDetection(Struct, frozen=True):
     """One detection, with what its validity depends on."""
 
     stored_at: float

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.private import ROUTER_VARIABLE, TOKEN_VARIABLE, check_socket_path
 from dragoman.router.adapters.ports import LaunchError
 from dragoman.router.adapters.registry import LaunchSpec
+from msgspec import Struct
 
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable with the address for an adapter to listen on."""
@@ -37,8 +37,7 @@ _POLL_S = 0.1
 _log = structlog.get_logger("dragoman.router")
 
 
-@dataclass(frozen=True, slots=True)
-class _Paths:
+class _Paths(Struct, frozen=True):
     socket: Path
     control: Path
     instance: Path

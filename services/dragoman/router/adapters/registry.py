@@ -10,11 +10,11 @@ description is known, from this or an earlier start. An adapter at a configured 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from dragoman.protocol.identity import is_adapter_type, near_names
 from dragoman.v1 import adapter_pb2, router_pb2
 from google.protobuf.message import DecodeError
+from msgspec import Struct, field
 
 MIN_REVISION = 1
 """The oldest revision of the protocol that this router can use."""
@@ -27,8 +27,7 @@ _SOURCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSpec:
+class LaunchSpec(Struct, frozen=True):
     """How an adapter is started."""
 
     command: tuple[str, ...]
@@ -36,8 +35,7 @@ class LaunchSpec:
     """Variables that override those of the router."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterSpec:
+class AdapterSpec(Struct, frozen=True):
     """One adapter, as it was configured."""
 
     name: str
@@ -57,8 +55,7 @@ class AdapterSpec:
     """The key of its cached description, which changes with each upgrade. Empty: its description is not cached."""
 
 
-@dataclass(eq=False, slots=True)
-class AdapterRecord:
+class AdapterRecord(Struct, eq=False):
     """The present state of one adapter."""
 
     spec: AdapterSpec

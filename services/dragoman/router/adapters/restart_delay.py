@@ -1,8 +1,7 @@
 """The backoff between starts of a failing adapter."""
 
-from dataclasses import dataclass
-
 from dragoman.protocol.backoff import backoff_s
+from msgspec import Struct
 
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 60.0
@@ -10,8 +9,7 @@ STEADY_AFTER_S = 30.0
 """An exit after the adapter was ready for this long resets the count of failures."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartDelay:
+class RestartDelay(Struct, frozen=True):
     """The number of consecutive failures and the earliest next start, in seconds of a monotonic clock."""
 
     failures: int = 0

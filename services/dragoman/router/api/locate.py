@@ -1,7 +1,6 @@
 """Where a run is: in this router, in another one, or only in the log."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError
@@ -15,24 +14,22 @@ from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(Struct, frozen=True):
     """A run of this router."""
 
     run: Run
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """A run that is over, and is no longer in memory."""
 
     stored: StoredRun
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
+class Remote(Struct, frozen=True):
     """A run that another router owns."""
 
     stored: StoredRun

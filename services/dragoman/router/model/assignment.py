@@ -1,17 +1,16 @@
 """Where a run is, as the run log keeps it for the router that may have to recover the run."""
 
 import json
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Unassigned:
+
+class Unassigned(Struct, frozen=True):
     """No adapter process has had the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
+class Dispatched(Struct, frozen=True):
     """An adapter process has the run, or was about to get it."""
 
     address: str
@@ -20,8 +19,7 @@ class Dispatched:
     """Whether only the router that sent it there can follow it: that one does what the adapter leaves to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BetweenAttempts:
+class BetweenAttempts(Struct, frozen=True):
     """An attempt has failed, and the next one has not begun."""
 
 

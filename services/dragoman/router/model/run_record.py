@@ -15,6 +15,7 @@ from dragoman.router.model.stored import AHEAD
 from dragoman.router.model.stream_validator import ProtocolViolationError, StreamValidator
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 VIOLATION_CODE = "adapter_protocol_violation"
 NOT_STARTED = "not_started"
@@ -260,8 +261,7 @@ def cancelled_between_attempts(failed: pb.Result, reason: str) -> pb.Result:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Struct, frozen=True):
     """The retention of finished runs in memory: time, number and size."""
 
     seconds: float

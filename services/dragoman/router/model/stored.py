@@ -1,19 +1,18 @@
 """The records of the run log."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from dragoman.router.model.assignment import Assignment, Unassigned
 from dragoman.v1 import router_pb2
+from msgspec import Struct, field
 
 AHEAD: Final = 10_000
 """How many sequences a router may publish ahead of the log: a killed one loses what it had not stored, and the next
 one must not assign those sequences to other events."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+class StoredRun(Struct, frozen=True):
     """A run as it is stored. Times are seconds since the epoch."""
 
     run_id: str
@@ -40,8 +39,7 @@ class StoredRun:
     finished_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredProgress:
+class StoredProgress(Struct, frozen=True):
     """How far a run is stored, of which nothing else has changed."""
 
     run_id: str
@@ -50,8 +48,7 @@ class StoredProgress:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvents:
+class StoredEvents(Struct, frozen=True):
     """A row of consecutive events."""
 
     run_id: str
@@ -61,8 +58,7 @@ class StoredEvents:
     """The events, packed by ``storage.batches``. ``None``: they were not stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunQuery:
+class RunQuery(Struct, frozen=True):
     """Filters of a list of runs; an empty field matches all runs."""
 
     adapter: str = ""
@@ -84,8 +80,7 @@ class RunQuery:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SessionId:
+class SessionId(Struct, frozen=True):
     """The key of a stored session."""
 
     company_id: str

@@ -15,13 +15,13 @@ numbers.
 * A result has an outcome, and a failure if the outcome is one.
 """
 
-from dataclasses import dataclass, field, replace
-
 from dragoman.protocol.items import ItemLengths
 from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, MAX_EVENT_BYTES
 from dragoman.protocol.order import EPHEMERAL_ALLOWED, TABLE, UNKNOWN, Phase
 from dragoman.protocol.wire import FIELD_BY_KIND, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 READ = frozenset({"started", "state", "input_request", "input_resolved", "result"})
 """Durable kinds that the router evaluates."""
@@ -37,8 +37,7 @@ class ProtocolViolationError(Exception):
     """An adapter violated the protocol; the message says how, and quotes none of the event's content."""
 
 
-@dataclass(eq=False, slots=True)
-class StreamValidator:
+class StreamValidator(Struct, eq=False):
     """The state of one run's event stream."""
 
     run_id: str

@@ -11,11 +11,11 @@ concurrent failures count once. The state is in memory only: a restarted router 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dragoman.protocol.backoff import backoff_s
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 FIRST_S: Final = 30.0
 """How long a breaker stays open at first; doubled each time."""
@@ -62,8 +62,7 @@ class BreakerKey(NamedTuple):
     """The model that the request names, behind its provider if it names one; empty for the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """Why a breaker rejects a run."""
 
     cause: pb.FailureKind.ValueType
@@ -83,8 +82,7 @@ class Rejection:
         return f"{cause}; a probe run is in progress" if self.is_probed else cause
 
 
-@dataclass(slots=True)
-class _CircuitBreaker:
+class _CircuitBreaker(Struct):
     openings: int = 0
     """How often in a row the breaker opened."""
     crashes: int = 0

@@ -2,18 +2,17 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from dragoman.protocol.limits import LONGEST_WAIT_S
 from dragoman.v1 import adapter_pb2
+from msgspec import Struct
 
 MAX_QUEUED: Final = 1000
 """How many runs may wait for one adapter."""
 
 
-@dataclass(eq=False, slots=True)
-class Slot:
+class Slot(Struct, eq=False):
     """One run's slot, or its position in the queue."""
 
     adapter: str

@@ -7,13 +7,13 @@ undecided end, before anything else it is shown after all, or masked if it is lo
 
 import copy
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dragoman.protocol.outgoing import fit_event, redact_event, redact_written
 from dragoman.protocol.redaction.redactor import Redactor, StreamRedactor
 from dragoman.protocol.texts import utf8_bytes
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 _MOST_ITEMS: Final = 1024
 """Texts in pieces that are remembered."""
@@ -21,8 +21,7 @@ _MOST_ITEMS: Final = 1024
 _Key = tuple[object, ...]
 
 
-@dataclass(slots=True)
-class _Item:
+class _Item(Struct):
     """One text that arrives in pieces."""
 
     stream: StreamRedactor

@@ -5,7 +5,6 @@ fallback needs the request: it names the adapters and the failures. A fallback d
 have had side effects: it called a tool, changed a file or requested input, or its adapter does not report these.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from dragoman.protocol.backoff import backoff_s
@@ -13,14 +12,15 @@ from dragoman.protocol.errors import DragomanError
 from dragoman.router.policy.fallback import FAILED, failure_kind_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
+from msgspec.structs import replace
 
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 20.0
 _FACTOR: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What the request and the router's configuration allow."""
 
     fallback: adapter_pb2.Fallback
@@ -33,8 +33,7 @@ class Rules:
         return not (self.fallback.adapters and self.fallback.on)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The attempts of a run so far."""
 
     retries: int = 0
@@ -51,8 +50,7 @@ class History:
         return replace(self, retries=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """An attempt ended with this result."""
 
     result: pb.Result
@@ -60,23 +58,20 @@ class Failed:
     had_effects: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """An adapter did not take the run."""
 
     error: DragomanError
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """The same adapter tries again."""
 
     history: History
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(Struct, frozen=True):
     """Another adapter tries. If that one is not available, the next step after the same outcome is due."""
 
     history: History
@@ -84,8 +79,7 @@ class Fallback:
     """Its name in the request's fallback."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """The run ends as it did."""
 
     is_withheld: bool = False

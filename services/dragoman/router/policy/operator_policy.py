@@ -5,7 +5,6 @@ Absent limits, and an absent model, get the policy's. ``operator_policy.schema.j
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -15,6 +14,7 @@ from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, struct_pb2
+from msgspec import Struct, field
 
 _ANY: Final = "*"
 _WILDCARDS: Final = frozenset("*?[")
@@ -34,8 +34,7 @@ class PolicyError(ValueError):
     """A policy is invalid; the message says which key, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorPolicy:
+class OperatorPolicy(Struct, frozen=True):
     """What requests may ask for at most. ``None`` and empty mappings restrict nothing."""
 
     adapters: tuple[str, ...] | None = None

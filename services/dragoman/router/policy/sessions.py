@@ -7,7 +7,6 @@ task's key. A fork never replaces its original. A caller that passes a handle st
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from dragoman.protocol.sessions import read_handle
@@ -15,6 +14,7 @@ from dragoman.router.model.stored import SessionId
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import struct_pb2
+from msgspec import Struct
 
 CONFIG_KEY: Final = "sessionCompaction"
 """The setting that only a router evaluates; Paperclip uses the same name."""
@@ -24,8 +24,7 @@ _SWITCH: Final = "enabled"
 _BOUNDS: Final = {"maxSessionRuns": "runs", "maxRawInputTokens": "input_tokens", "maxSessionAgeHours": "hours"}
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRequest:
+class SessionRequest(Struct, frozen=True):
     """The session that a request selects."""
 
     stored_key: SessionId | None = None
@@ -77,8 +76,7 @@ def cwd_of(request: adapter_pb2.ExecuteRequest) -> str | None:
 # When a session is replaced by a new one.
 
 
-@dataclass(frozen=True, slots=True)
-class Compaction:
+class Compaction(Struct, frozen=True):
     """The bounds beyond which a new session replaces a stored one; 0 is none. The defaults are Paperclip's."""
 
     runs: int = 200
@@ -168,8 +166,7 @@ def _config(request: adapter_pb2.ExecuteRequest) -> struct_pb2.Struct | None:
 # What the router passes to the adapter.
 
 
-@dataclass(frozen=True, slots=True)
-class SessionDecision:
+class SessionDecision(Struct, frozen=True):
     """Whether to resume the session that a request selects, or to start a new one."""
 
     handle: pb.SessionHandle | None = None
@@ -222,8 +219,7 @@ def handover(session: router_pb2.StoredSession, reason: str) -> str:
 # How a run updates the stored session.
 
 
-@dataclass(frozen=True, slots=True)
-class SessionReport:
+class SessionReport(Struct, frozen=True):
     """What a run reports about its session. Times are seconds since the epoch."""
 
     run_id: str

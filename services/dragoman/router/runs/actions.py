@@ -1,69 +1,60 @@
 """What is to be done for a run: the actions that ``dragoman.router.runs.state.decide`` returns."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.router.runs.inputs import Durable
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ReportStatus:
+class ReportStatus(Struct, frozen=True):
     """Publish what the run waits for, and have its row stored."""
 
     status: pb.State
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(Struct, frozen=True):
     """Have the run's row stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreAttemptEnd:
+class StoreAttemptEnd(Struct, frozen=True):
     """Store the event that ends an attempt, and send ``AttemptEndStored``."""
 
     event: Durable
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """Publish an event that is not the last one."""
 
     event: Durable
 
 
-@dataclass(frozen=True, slots=True)
-class EndWith:
+class EndWith(Struct, frozen=True):
     """Number a result of the router's own, store it, and send ``ResultStored``."""
 
     result: pb.Result
 
 
-@dataclass(frozen=True, slots=True)
-class StoreResult:
+class StoreResult(Struct, frozen=True):
     """Store the adapter's result, and send ``ResultStored``."""
 
     event: Durable
 
 
-@dataclass(frozen=True, slots=True)
-class PublishResult:
+class PublishResult(Struct, frozen=True):
     """Publish the result, and end the streams of the run's readers behind it."""
 
     event: Durable
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(Struct, frozen=True):
     """End the streams of the run's readers with an error; the run is forgotten."""
 
     error: DragomanError
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Stop all work for the run: its new owner publishes how it continues."""
 
 

@@ -6,7 +6,6 @@ Other modules read a run, give it inputs by ``send``, or await a state by ``unti
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -47,6 +46,7 @@ from dragoman.router.runs.state import (
 )
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
+from msgspec import Struct
 
 _STORED_S = 2.0
 """How long the result waits to be stored before it is published; only a log that is out of order takes longer."""
@@ -58,8 +58,7 @@ def _nothing(*_of: object) -> None:
     """Do nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunHost:
+class RunHost(Struct, frozen=True):
     """What the runs' registry gives all its runs."""
 
     clock: Clock

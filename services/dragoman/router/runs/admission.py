@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
@@ -23,14 +22,14 @@ from dragoman.router.runs.state import Deciding, is_ending
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 _RETRY_S = 1.0
 
 _log = structlog.get_logger("dragoman.router")
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionPolicy:
+class AdmissionPolicy(Struct, frozen=True):
     """What the router's configuration says of it; see ``RouterConfig``."""
 
     max_runs: Mapping[str, int] = field(default_factory=dict)

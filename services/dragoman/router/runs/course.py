@@ -1,11 +1,11 @@
 """What the present attempt of a run has done, and what may follow it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from dragoman.router.policy.next_step import End, Failed, History, NextStep, Outcome, Rules, next_step
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 _EFFECTS: Final = frozenset(
     {"tool_call", "tool_output", "tool_result", "file_change", "input_request", "input_resolved", "subagent"}
@@ -17,8 +17,7 @@ _WITHHELD: Final = (
 )
 
 
-@dataclass(eq=False, slots=True)
-class Course:
+class Course(Struct, eq=False):
     """The attempts of one run.
 
     Args:

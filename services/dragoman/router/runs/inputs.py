@@ -3,16 +3,15 @@
 The first sentence of each is its label in the diagram of the states.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.router.model.assignment import Dispatched
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
+class Durable(Struct, frozen=True):
     """An event with a sequence, serialized."""
 
     sequence: int
@@ -21,112 +20,94 @@ class Durable:
     """Whether it is an event of the router, not of the adapter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """The run log has the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusReported:
+class StatusReported(Struct, frozen=True):
     """The run waits for a slot or a retry."""
 
     status: pb.State
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
+class Assigned(Struct, frozen=True):
     """An adapter process gets the run."""
 
     at: Dispatched
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The adapter confirms the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Declined:
+class Declined(Struct, frozen=True):
     """The adapter does not take the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(Struct, frozen=True):
     """The stream breaks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnected:
+class Reconnected(Struct, frozen=True):
     """The stream continues."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """The adapter has sent what it had."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFailed:
+class AttemptFailed(Struct, frozen=True):
     """An attempt fails that a retry or fallback may follow."""
 
     result: pb.AgentEvent
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Struct, frozen=True):
     """Another attempt follows."""
 
     event: Durable
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEndStored:
+class AttemptEndStored(Struct, frozen=True):
     """The end of the attempt is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultReceived:
+class ResultReceived(Struct, frozen=True):
     """The result arrives."""
 
     event: Durable
 
 
-@dataclass(frozen=True, slots=True)
-class ResultStored:
+class ResultStored(Struct, frozen=True):
     """The result is stored."""
 
     event: Durable
 
 
-@dataclass(frozen=True, slots=True)
-class Exhausted:
+class Exhausted(Struct, frozen=True):
     """No adapter is left to try."""
 
     result: pb.Result
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The outcome cannot be known."""
 
     result: pb.Result
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(Struct, frozen=True):
     """The run is cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The run is rejected."""
 
     error: DragomanError
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLost:
+class LeaseLost(Struct, frozen=True):
     """Another router takes the lease."""
 
 

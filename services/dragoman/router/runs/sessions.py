@@ -10,7 +10,6 @@ with a notice.
 import asyncio
 import weakref
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -29,6 +28,8 @@ from dragoman.router.storage.run_log import RunLog
 from dragoman.router.storage.session_table import session_name
 from dragoman.router.storage.store import Store
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
+from msgspec import Struct
+from msgspec.structs import replace
 
 _STORE_S: Final = 2.0
 """How long the lookup or the storing of a session may delay its run."""
@@ -39,8 +40,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger("dragoman.router")
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The session that a request means, and what becomes of it."""
 
     selector: SessionRequest

@@ -8,7 +8,6 @@ The states say how far the router is with the run. What the agent does is ``RunP
 which event may follow which in a stream is the table of ``dragoman.protocol.order``.
 """
 
-from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypeVar
 
 from dragoman.protocol.errors import DragomanError
@@ -49,10 +48,11 @@ from dragoman.router.runs.inputs import (
     StatusReported,
 )
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """What is known of a live run in each of its states."""
 
     is_recorded: bool = False
@@ -78,15 +78,13 @@ INHERITED: Final = Progress(is_recorded=True, is_known=True, is_inherited=True, 
 # The states.
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(Struct, frozen=True):
     """No adapter process has the run: its adapter is starting, or it waits for a slot or for the next attempt."""
 
     progress: Progress = field(default_factory=Progress)
 
 
-@dataclass(frozen=True, slots=True)
-class Recovering:
+class Recovering(Struct, frozen=True):
     """The router looks for the adapter process of an inherited run."""
 
     progress: Progress
@@ -94,24 +92,21 @@ class Recovering:
     """Where the run log says that the run is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Starting:
+class Starting(Struct, frozen=True):
     """An adapter process was asked to take the run, and has not confirmed it."""
 
     progress: Progress
     at: Dispatched
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
+class Streaming(Struct, frozen=True):
     """The router reads the adapter's stream."""
 
     progress: Progress
     at: Dispatched
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnecting:
+class Reconnecting(Struct, frozen=True):
     """The stream broke; the router attaches again."""
 
     progress: Progress
@@ -120,8 +115,7 @@ class Reconnecting:
     """Whether the adapter had confirmed the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deciding:
+class Deciding(Struct, frozen=True):
     """The attempt has failed; the router decides whether another one follows."""
 
     progress: Progress
@@ -137,8 +131,7 @@ class Deciding:
 Live: TypeAlias = Queued | Recovering | Starting | Streaming | Reconnecting | Deciding
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The result is known. It is published once it is stored."""
 
     last: Live
@@ -146,8 +139,7 @@ class Finished:
     is_published: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """The run never started: the call was wrong, or no adapter was available."""
 
     last: Live
@@ -155,8 +147,7 @@ class Rejected:
     error: DragomanError
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Struct, frozen=True):
     """Another router owns the run."""
 
     last: Live
@@ -331,7 +322,7 @@ def _cancel(state: Queued | Deciding) -> Decision:
 
 
 def _update(state: _L, **progress: bool) -> _L:
-    return replace(state, progress=replace(state.progress, **progress))  # type: ignore[arg-type] # all are flags
+    return replace(state, progress=replace(state.progress, **progress))
 
 
 # What other modules ask of a state.

@@ -1,11 +1,11 @@
 """Events in a row as one value: each behind its length. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackedEvents:
+class UnpackedEvents(Struct, frozen=True):
     """A row of consecutive events that is to be written; packed by who writes it."""
 
     run_id: str

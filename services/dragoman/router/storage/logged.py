@@ -3,11 +3,11 @@
 import enum
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from dragoman.router.model.stored import AHEAD, StoredEvents, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents
+from msgspec import Struct, field
 
 ROW_BYTES: Final = 256 * 1024
 """A row of events is closed at this size."""
@@ -35,8 +35,7 @@ class RowState(enum.Enum):
 _GONE: Final = frozenset({RowState.CONFLICT, RowState.LOST, RowState.DROPPED})
 
 
-@dataclass(eq=False, slots=True)
-class LoggedRun:
+class LoggedRun(Struct, eq=False):
     """A run as its writer sees it. Made by ``Writer.follow``."""
 
     stored: StoredRun

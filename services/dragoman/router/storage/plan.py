@@ -1,15 +1,15 @@
 """What is written next, without I/O: ``plan`` makes the writes, the store executes them, ``apply`` notes that."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.logged import WRITE_BYTES, LoggedRun, RowState, rows_of
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """One run's part of a transaction."""
 
     run: LoggedRun

@@ -1,13 +1,13 @@
 """Retention: old runs and sessions are deleted from the run log in the background."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from dragoman.router.model.ports import Clock
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.store import Store
+from msgspec import Struct
 
 FORGET_S: Final = 60.0
 """How often old runs are looked for: each look reads an entry per run."""
@@ -16,8 +16,7 @@ _SOONEST_S: Final = 1.0
 _log = structlog.get_logger("dragoman.router")
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
+class RetentionPolicy(Struct, frozen=True):
     """How long finished runs are kept, and how many bytes of their events; and how long unused sessions."""
 
     seconds: float

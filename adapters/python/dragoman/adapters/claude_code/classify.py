@@ -6,7 +6,6 @@ the last message, and the HTTP status. Before there is a session, there is only 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -16,6 +15,8 @@ from dragoman.sdk.failures import classify_text, sentence, unknown_session
 from dragoman.sdk.fields import Fields, as_string_list, count, inner, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
+from msgspec.structs import replace
 
 LOGIN_HINT: Final = agent_spec(__package__).login_hint
 _AGENT: Final = agent_spec(__package__).label
@@ -25,8 +26,7 @@ _NOISE: Final = "[ede_diagnostic]"
 Kind: TypeAlias = pb.FailureKind.ValueType
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     kind: Kind
     code: str
     message: str
@@ -135,8 +135,7 @@ _BY_TEXT: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
+class Wrong(Struct, frozen=True):
     """The errors in the frames before the result."""
 
     error: str = ""

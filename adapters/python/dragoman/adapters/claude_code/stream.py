@@ -9,7 +9,6 @@ that Claude Code discards (``abandoned_blocks``) are retracted: replaced by noth
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from dragoman.adapters.claude_code.tools import mcp_server, tool_kind
@@ -17,6 +16,7 @@ from dragoman.adapters.claude_code.usage import context_used, message_usage
 from dragoman.sdk.fields import Fields, JsonValue, count, inner, objects, text
 from dragoman.sdk.parsing import notice_event, text_event
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 """Blocks that call a tool."""
@@ -27,8 +27,7 @@ _MOST_MESSAGES: Final = 8
 """Messages that are remembered; the whole of an older one is emitted as if it had had no deltas."""
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Struct):
     kind: str
     item_id: str
     parts: list[str] = field(default_factory=list)
@@ -37,8 +36,7 @@ class _Block:
     """Its whole has come."""
 
 
-@dataclass(slots=True)
-class _Message:
+class _Message(Struct):
     prefix: str
     model: str
     usage: dict[str, JsonValue] = field(default_factory=dict)
@@ -47,8 +45,7 @@ class _Message:
     blocks: dict[int, _Block] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class WholeBlock:
+class WholeBlock(Struct, frozen=True):
     """A block of an ``assistant`` frame, with the events for text that the deltas did not have."""
 
     content: Fields

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -11,6 +10,7 @@ from dragoman.sdk.failures import classify_http, classify_text, unknown_session
 from dragoman.sdk.fields import Fields, count, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 LOGIN_HINT: Final = agent_spec(__package__).login_hint
 

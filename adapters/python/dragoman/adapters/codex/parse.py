@@ -5,7 +5,6 @@ The end of the main thread's turn is the run's. An unknown message becomes a ``l
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,6 +19,7 @@ from dragoman.sdk import CloseInput, FailureInfo, Job, Line, Output, Report, Str
 from dragoman.sdk.fields import Fields, compact, inner, text
 from dragoman.sdk.jsonrpc import Notification, Peer, Request, Response, Stray
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 _REPEATED: Final = b"Codex could not find bubblewrap on PATH"
 """A message on standard error that is also a ``configWarning``, which becomes a notice."""

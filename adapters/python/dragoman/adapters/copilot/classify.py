@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from dragoman.sdk import FailureInfo, Terminal
@@ -10,6 +9,7 @@ from dragoman.sdk.failures import classify_http, classify_text, sentence, unknow
 from dragoman.sdk.fields import Fields, count, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 LOGIN_HINT: Final = agent_spec(__package__).login_hint
 

@@ -5,7 +5,6 @@ had from a package registry: nothing of this was tried on the real one.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.cursor.parse import CursorParser
@@ -16,6 +15,7 @@ from dragoman.sdk.fields import as_string
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 BASE: Final = ("--print", "--output-format", "stream-json", "--stream-partial-output", "--trust")
 _STATUS_LIMIT_S: Final = 6.0

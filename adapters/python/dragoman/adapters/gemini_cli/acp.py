@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.gemini_cli.classify import failure_of_stream
@@ -15,6 +14,7 @@ from dragoman.sdk.acp import AcpOptions, AcpParser, Conversation, RpcError, Turn
 from dragoman.sdk.fields import Fields, JsonValue, compact, parse_json_object
 from dragoman.sdk.parsing import token_counts
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 _HEADING: Final = re.compile(r"\A\*\*\*\*\n")
 """Begins a thought without a subject."""

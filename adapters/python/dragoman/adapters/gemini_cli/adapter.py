@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from dragoman.adapters.gemini_cli.acp import ACP_OPTIONS, GeminiAcpParser
 from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_exit, with_status
@@ -28,6 +27,7 @@ from dragoman.sdk.fields import JsonValue, as_string, compact
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 
 class GeminiCliAdapter(AcpAdapter):

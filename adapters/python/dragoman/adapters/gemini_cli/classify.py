@@ -1,7 +1,6 @@
 """Failures, by Google's own status and message first, then by Gemini CLI's exit code and last lines."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -10,6 +9,7 @@ from dragoman.sdk.failures import failure_of_text, sentence, unknown_session
 from dragoman.sdk.fields import parse_json_object
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 LOGIN_HINT: Final = agent_spec(__package__).login_hint
 _AGENT: Final = agent_spec(__package__).label

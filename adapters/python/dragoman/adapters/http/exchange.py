@@ -4,11 +4,12 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin
 
 from dragoman.adapters.http.hosts import Gate, RefusedError, target_of
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:  # imported when first needed
     import httpx2
@@ -38,8 +39,7 @@ class ExchangeError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A request."""
 
     url: str
@@ -48,8 +48,7 @@ class Call:
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A whole answer."""
 
     status: int

@@ -8,10 +8,11 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -24,8 +25,7 @@ class RefusedError(Exception):
     """A URL that requests may not go to; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Where a URL leads."""
 
     scheme: str
@@ -53,8 +53,7 @@ def target_of(url: str) -> Target:
     return Target(parts.scheme, host, port or _PORTS[parts.scheme])
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """The hosts and networks that requests may go to.
 
     Attributes:

@@ -4,12 +4,12 @@ Answers are untrusted: a path that finds nothing, or a value of another type, re
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from dragoman.sdk import Report
 from dragoman.sdk.fields import JsonValue, as_number, as_string, compact
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 Fields = Mapping[str, JsonValue]
 State = Literal["running", "succeeded", "failed"]
@@ -46,8 +46,7 @@ class PathError(ValueError):
     """An invalid JSON path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(Struct, frozen=True):
     """The compiled paths.
 
     Raises:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urljoin
 
@@ -14,6 +13,7 @@ from dragoman.adapters.http.mapping import Fields, Paths
 from dragoman.sdk import FailureError, Line, Terminal, Turn, log_event
 from dragoman.sdk.fields import as_number, as_object, compact, parse_json_object
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 POLL_S: Final = 2.0
 """Seconds between two polls, unless the config or the service has another interval."""

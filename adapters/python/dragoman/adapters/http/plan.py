@@ -3,7 +3,6 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from dragoman.adapters.http.exchange import Call
@@ -13,6 +12,7 @@ from dragoman.sdk import Job
 from dragoman.sdk.fields import JsonValue, as_int, as_number, as_object, as_string, as_string_list, compact
 from dragoman.sdk.run import render
 from dragoman.v1 import adapter_pb2
+from msgspec import Struct
 
 TOKEN_VARIABLE: Final = "HTTP_BEARER_TOKEN"  # noqa: S105 - a name
 """The variable of the run's environment with the token; by its name the SDK redacts the value."""
@@ -38,8 +38,7 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NEEDS: Final = {"system_prompt": "systemPrompt", "instructions": "instructions", "model": "model"}
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The bounds of an answer."""
 
     response_s: float

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -14,6 +13,7 @@ from dragoman.sdk import fields as read
 from dragoman.sdk.failures import classify_http, classify_text
 from dragoman.sdk.fields import parse_json_object
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 MOST_DELAY_S: Final = 60.0
 """The longest wait before a retry, in seconds; if the service requires a longer one, the run fails."""

@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final, Literal, Self
 
@@ -17,6 +16,7 @@ from dragoman.adapters.model_api.failures import ServiceError
 from dragoman.adapters.model_api.reply import Fields, Reader, Reply
 from dragoman.sdk import Model
 from dragoman.sdk.fields import compact
+from msgspec import Struct
 
 Name = Literal["anthropic", "openai"]
 
@@ -25,8 +25,7 @@ SILENCE_LIMIT_S: Final = 600.0
 """Seconds without a byte after which a connection is closed, if the run has no idle limit of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
+class Provider(Struct, frozen=True):
     """A vendor, or another service with its wire format."""
 
     name: Name
@@ -81,8 +80,7 @@ def sdk_version(provider: Provider) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """Where the service is, and with which key."""
 
     key: str

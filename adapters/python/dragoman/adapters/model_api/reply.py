@@ -5,13 +5,13 @@ Messages have one form for all vendors: ``{"role", "content": [block, ...]}`` wi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from dragoman.adapters.model_api.tools import tool_kind
 from dragoman.sdk.fields import JsonValue, parse_json_object
 from dragoman.sdk.parsing import call_usage, text_event, token_counts
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 Fields = Mapping[str, JsonValue]
 Message = dict[str, JsonValue]
@@ -20,8 +20,7 @@ Stop = Literal["", "end", "tools", "length", "refusal", "context"]
 """Why a model stopped; empty until it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A tool call of the model."""
 
     id: str
@@ -30,8 +29,7 @@ class Call:
     """None if it is not a JSON object."""
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct):
     """A part of an answer, as far as it was received."""
 
     kind: str

@@ -5,13 +5,13 @@ What they are offered as, what a call means for permissions and people, and how 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from dragoman.adapters.model_api.workspace import MOST_WRITTEN_BYTES, RefusedError, Workspace
 from dragoman.sdk.fields import JsonValue, as_bool, as_int, compact
 from dragoman.sdk.parsing import unified_diff
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 Fields = Mapping[str, JsonValue]
 
@@ -29,8 +29,7 @@ _PATH: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A tool as it is offered to the model."""
 
     name: str
@@ -86,8 +85,7 @@ def offered(*, whole_files_only: bool) -> tuple[Tool, ...]:
     return tuple(tool for tool in _TOOLS if not (whole_files_only and tool.name == EDIT))
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """How a call ended."""
 
     content: str

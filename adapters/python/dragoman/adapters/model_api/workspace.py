@@ -11,8 +11,9 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 MOST_READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a file that can be read or edited; more is no text for a model."""
@@ -30,8 +31,7 @@ class RefusedError(Exception):
     """A file that cannot be touched, and why, in words for the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """What a write did."""
 
     before: str | None

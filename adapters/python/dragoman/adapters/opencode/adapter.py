@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.opencode import content, run_format
@@ -23,6 +22,7 @@ from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 OURS: Final = ("OPENCODE_CONFIG_CONTENT", "OPENCODE_PERMISSION")
 """Variables with which this adapter configures a run."""

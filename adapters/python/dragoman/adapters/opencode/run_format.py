@@ -4,7 +4,6 @@ opencode prints parts when they are finished, so nothing streams, and refuses it
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from dragoman.adapters.opencode import content
@@ -15,6 +14,7 @@ from dragoman.sdk.failures import classify_http, classify_text
 from dragoman.sdk.fields import Fields, as_int, as_object, as_string, compact, inner, text
 from dragoman.sdk.parsing import Handler, JsonLinesParser, call_usage, mcp_server_of, text_event
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 _REFUSED: Final = ("The user rejected permission", "The user has specified a rule")
 _FINAL: Final = frozenset({"stop", "end_turn"})

@@ -8,13 +8,13 @@ import sqlite3
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dragoman.sdk.fields import Fields, count, inner, number, parse_json_object, text
 from dragoman.sdk.parsing import UsageTotals, call_usage
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 _WAIT_S: Final = 2.0
 _MOST: Final = 2**53
@@ -34,8 +34,7 @@ def database(env: Mapping[str, str]) -> Path:
     return folder / "opencode" / (env.get("OPENCODE_DB") or "opencode.db")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True):
     """A message as opencode stores it."""
 
     session_id: str

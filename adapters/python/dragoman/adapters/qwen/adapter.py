@@ -1,7 +1,6 @@
 """What the Qwen Code adapter is."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from dragoman.adapters.qwen.login import find_billing, find_login, renewing_login
 from dragoman.adapters.qwen.plan import (
@@ -21,6 +20,7 @@ from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
 from dragoman.sdk.fields import compact
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
+from msgspec.structs import replace
 
 
 class QwenAdapter(AcpAdapter):

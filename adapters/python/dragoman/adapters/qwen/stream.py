@@ -5,7 +5,6 @@ before, and a last line of which only the beginning is there still shows how the
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from dragoman.sdk import Evidence, FailureInfo, Line, Output, Stream, Terminal
@@ -13,6 +12,7 @@ from dragoman.sdk.failures import failure_of_text, unknown_session
 from dragoman.sdk.fields import Fields, as_string_list, compact, count, inner, objects, parse_json_object, text
 from dragoman.sdk.parsing import FileTool, Handler, JsonLinesParser, ToolCalls, call_usage, run_usage
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 KINDS: Final = {
     "read_file": pb.TOOL_KIND_READ,

@@ -5,10 +5,10 @@ import bisect
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from dragoman.protocol.secrets import SHORTEST_SECRET
+from msgspec import Struct
 
 __all__ = ["GRAM", "View", "forms_of", "has_escapes", "interruptions"]
 
@@ -35,8 +35,7 @@ _SEQUENCES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """A text without what may interrupt a secret, and where each character of it is in the text."""
 
     text: str

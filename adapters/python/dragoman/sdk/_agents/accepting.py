@@ -1,7 +1,6 @@
 """Checking a request before its run exists. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, invalid_fields
 from dragoman.protocol.outgoing import redacted_error
@@ -18,6 +17,7 @@ from dragoman.sdk._skills.strategy import SkillStrategy, prompt_section, strateg
 from dragoman.sdk.rules import blank_prompt, native_mode, read_as_options, wrong_mcp_servers
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2
+from msgspec.structs import replace
 
 
 def accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.ExecuteRequest) -> Settings:

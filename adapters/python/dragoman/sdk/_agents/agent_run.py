@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from dragoman.sdk._skills.placement import PlacementError, placed
 from dragoman.sdk._skills.strategy import SkillStrategy, may_place, placing_note, skill_note, workspace_skills
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 HOOK_FAILED = "adapter_hook_failed"
 """The notice's code where an adapter's own code raised, and the run continues without its result."""

@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from dragoman.sdk._run.supervision import FailureError, supervise
 from dragoman.sdk._skills.sync import list_directory, sync_directory
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 
 class CommandLineAdapter(AgentAdapter):

@@ -4,7 +4,6 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from dragoman.sdk._encoding.json_text import read_json_object
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+from msgspec import Struct
 
 VERSION_LIMIT_S = 5.0
 _PROBE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(Struct, frozen=True):
     """An agent's executable and version."""
 
     executable: str

@@ -3,20 +3,19 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dragoman.protocol.identity import RequestDigests
 from dragoman.v1 import adapter_pb2 as pb
+from msgspec import Struct
 
 AUTH_LIMIT_S: Final = 8.0
 _REMEMBERED_S: Final = 600.0
 _MOST_REMEMBERED: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class AuthFinding:
+class AuthFinding(Struct, frozen=True):
     """Whether an agent is logged in."""
 
     state: pb.AuthState.ValueType

@@ -7,11 +7,11 @@ import re
 import signal
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dragoman.sdk._encoding.lines import without_terminal_orders
+from msgspec import Struct
 
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]*[0-9A-Za-z])?)(?![\w])")
 _ABOUT_OTHERS: Final = re.compile("warn|deprecat", re.IGNORECASE)
@@ -20,8 +20,7 @@ _PIPE_BOUND_S: Final = 0.5  # that an ended program's pipes may stay open: what 
 _KILL_BOUND_S: Final = 2.0  # that a killed program may take to be gone
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """The answer of a program to a short question."""
 
     exit_code: int | None

@@ -6,12 +6,12 @@ message at all as None; nothing in a line raises.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from dragoman.sdk._encoding.config import as_int, as_object
 from dragoman.sdk._encoding.fields import Fields, text
 from dragoman.sdk._encoding.json_text import JsonValue, parse_json_object
+from msgspec import Struct
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -23,8 +23,7 @@ RequestId: TypeAlias = str | int | float | None
 Tag = TypeVar("Tag")
 
 
-@dataclass(frozen=True, slots=True)
-class RpcError:
+class RpcError(Struct, frozen=True):
     """An error response."""
 
     code: int | None
@@ -33,8 +32,7 @@ class RpcError:
     data: JsonValue = None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """The other side wants an answer."""
 
     id: RequestId
@@ -42,16 +40,14 @@ class Request:
     params: Fields
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(Struct, frozen=True):
     """A notification from the other side."""
 
     method: str
     params: Fields
 
 
-@dataclass(frozen=True, slots=True)
-class Response(Generic[Tag]):
+class Response(Struct, Generic[Tag], frozen=True):
     """The other side answers a request of ours."""
 
     tag: Tag
@@ -65,8 +61,7 @@ class Response(Generic[Tag]):
         return as_object(self.result, {})
 
 
-@dataclass(frozen=True, slots=True)
-class Stray:
+class Stray(Struct, frozen=True):
     """An answer without a pending request: never requested, or answered before."""
 
     error: RpcError | None = None

@@ -8,11 +8,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._encoding.plain_schema import fits, is_plain
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -52,8 +52,7 @@ _DEMANDS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that is wrong with a config."""
 
     path: str
@@ -104,8 +103,7 @@ class ConfigSchema:
         return self._validator
 
 
-@dataclass(frozen=True, slots=True)
-class _Breach:
+class _Breach(Struct, frozen=True):
     """A rule of a schema, and where it is broken."""
 
     path: tuple[str | int, ...]

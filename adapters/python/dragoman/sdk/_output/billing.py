@@ -1,13 +1,12 @@
 """Who pays how for a run, as far as the login in use shows. Pure."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Billing:
+class Billing(Struct, frozen=True):
     """Who pays how, and who sends the bill. What is not known is empty."""
 
     type: pb.BillingType.ValueType = pb.BILLING_TYPE_UNSPECIFIED

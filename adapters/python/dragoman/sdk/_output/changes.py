@@ -7,12 +7,12 @@ already holds the new content shows nothing, and its change has no operation and
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dragoman.sdk._output.diffs import unified_diff
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 MOST_BYTES: Final = 1024 * 1024
 """Bytes of a file that is read; of a larger one there is no diff."""
@@ -20,8 +20,7 @@ _MOST_CALLS: Final = 256
 """Calls that are remembered at once."""
 
 
-@dataclass(slots=True)
-class _Before:
+class _Before(Struct):
     path: str
     is_absent: bool = False
     text: str | None = None

@@ -11,7 +11,6 @@ program that failed. In prose the same words mean nothing.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,6 +30,7 @@ from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import FailureInfo
 from dragoman.sdk._output.reset_times import parse_reset_time, parse_retry_headers
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 _MOST_CHARACTERS: Final = 16 * 1024  # of a text that are looked at, at either end
 _LONGEST_MESSAGE: Final = 500  # bytes of UTF-8

@@ -6,16 +6,15 @@ has succeeded nevertheless. An agent that normally reports its end, and did not,
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.protocol.failures import is_retryable
 from dragoman.sdk._output.parser import FailureInfo, Report
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What was seen of an attempt."""
 
     report: Report
@@ -39,8 +38,7 @@ class Evidence:
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """How an attempt ended."""
 
     outcome: pb.Outcome.ValueType

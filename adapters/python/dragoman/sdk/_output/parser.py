@@ -1,7 +1,6 @@
 """What an adapter's parser gets and gives. Pure: lines in, events and requests out; no clock, no I/O."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -11,12 +10,12 @@ from dragoman.sdk._encoding.lines import Line
 from dragoman.sdk._output.billing import Billing
 from dragoman.sdk._process.host_services import HostServices
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 Stream = Literal["stdout", "stderr"]
 
 
-@dataclass(frozen=True, slots=True)
-class FailureInfo:
+class FailureInfo(Struct, frozen=True):
     """What went wrong, as far as an adapter knows."""
 
     kind: pb.FailureKind.ValueType
@@ -31,8 +30,7 @@ class FailureInfo:
     http_status: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
+class Terminal(Struct, frozen=True):
     """The agent's own word that it is done."""
 
     succeeded: bool
@@ -43,8 +41,7 @@ class Terminal:
     """It says that it was interrupted."""
 
 
-@dataclass(slots=True)
-class Report:
+class Report(Struct):
     """What a parser has learned of an attempt so far. Absent is not zero: None means not said."""
 
     terminal: Terminal | None = None
@@ -76,8 +73,7 @@ class Report:
     """What else must be kept to resume."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The answer to the agent's question."""
 
     allowed: bool
@@ -92,8 +88,7 @@ class Answer:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCall:
+class HostCall(Struct, frozen=True):
     """The agent wants something done for it: a file read, a command run. It is cancelled with the attempt."""
 
     operation: Callable[[HostServices], Awaitable[JsonValue]]
@@ -102,8 +97,7 @@ class HostCall:
     """Makes the bytes for the agent's standard input: of what came of it, or of what went wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """The agent asks. Policy or the caller answers; ``encode`` makes the bytes for its standard input."""
 
     request: pb.InputRequest
@@ -116,22 +110,19 @@ class Ask:
     """It is allowed without a question, unless the run's permissions deny it explicitly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(Struct, frozen=True):
     """The agent no longer wants an answer to its request."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """Bytes for the agent's standard input."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CloseInput:
+class CloseInput(Struct, frozen=True):
     """Close the agent's standard input: it has all it needs."""
 
 

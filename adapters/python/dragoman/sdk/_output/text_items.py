@@ -5,18 +5,17 @@ model call had written before it broke off is retracted, as the next call writes
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from dragoman.sdk._output.parser import text_event
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 _MOST_ENDED: Final = 4096
 """Items that have ended and are remembered."""
 
 
-@dataclass(slots=True)
-class _Item:
+class _Item(Struct):
     id: str
     kind: str
     owner: str = ""

@@ -5,11 +5,11 @@ back what may still become one; offsets are counted in what comes out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from dragoman.protocol.outgoing import redact_written, split_text
 from dragoman.protocol.redaction.redactor import Redactor, StreamRedactor
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 KINDS = frozenset({"text", "thinking", "tool_output"})
 """Bodies that belong here."""
@@ -26,8 +26,7 @@ _HARMLESS = 3
 _Key = tuple[str, str]
 
 
-@dataclass(slots=True)
-class _Item:
+class _Item(Struct):
     """One text."""
 
     redactor: StreamRedactor

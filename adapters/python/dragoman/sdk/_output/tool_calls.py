@@ -1,7 +1,6 @@
 """Tool calls that an agent announces and ends, and the files that they change. Pure, but that files are looked at."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -10,6 +9,7 @@ from dragoman.sdk._encoding.json_text import compact
 from dragoman.sdk._output.changes import Changes
 from dragoman.sdk._output.mcp_names import mcp_server_of
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 Kinds: TypeAlias = Mapping[str, "pb.ToolKind.ValueType"]
 """What an agent's own tools do, by name."""
@@ -17,8 +17,7 @@ _LONGEST_TITLE: Final = 120
 """Characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileTool:
+class FileTool(Struct, frozen=True):
     """How the arguments of a tool that changes one file say what it does; the keys of them."""
 
     path: str = "path"

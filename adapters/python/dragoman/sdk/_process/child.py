@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from dragoman.guard.options import DEFAULT_LINGER_S
@@ -26,6 +25,7 @@ from dragoman.sdk._process.outer_guard import sweep_orphans
 from dragoman.sdk._process.pipes import InputPipe, OutputPipe
 from dragoman.sdk._process.prepared_guard import PreparedGuard, SpareGuards
 from dragoman.sdk._process.processes import kill_remaining
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import signal
@@ -43,8 +43,7 @@ STUCK_AFTER_S = KILL_BOUND_S + 3.0
 """Seconds after a kill order by which a guard has ended, or is killed itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
+class ChildSpec(Struct, frozen=True):
     """What to run.
 
     Attributes:
@@ -88,8 +87,7 @@ class ChildHandler(Protocol):
         """Note how the command ended; both are None if its guard died and it is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildEnd:
+class ChildEnd(Struct, frozen=True):
     """How a child and everything beneath it ended.
 
     Attributes:

@@ -7,13 +7,13 @@ directory becomes one of the run's additional directories, which every adapter o
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from dragoman.sdk._request.settings import Instructions, Settings
 from dragoman.sdk._skills.source import SKILL_FILE, Placement, SkillError, SkillSource, all_files, lay_out
 from dragoman.sdk._skills.strategy import SkillStrategy
+from msgspec.structs import replace
 
 MOST_FILES: Final = 256
 """Entries below the directory of an instructions file; a directory with more is no bundle."""

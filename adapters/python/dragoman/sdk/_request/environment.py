@@ -7,13 +7,13 @@ model-driven program should see, and variables that change how programs work.
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
 from dragoman.guard.tree import MARKER
 from dragoman.protocol.redaction.patterns import is_secret_entry
 from dragoman.protocol.redaction.sources import is_searchable, url_secrets, variable_secrets
+from msgspec import Struct, field
 
 DEFAULT_PREFIX: Final = "DRAGOMAN"
 """The prefix of the run's variables when the caller has no brand."""
@@ -68,8 +68,7 @@ _NAME: Final = re.compile(r"[^=\0]+")
 _PLAIN_NAME: Final = re.compile(r"\w+")
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentInputs:
+class EnvironmentInputs(Struct, frozen=True):
     """What a run says about its environment. None and empty text both mean absent."""
 
     variables: Mapping[str, str] = field(default_factory=dict)

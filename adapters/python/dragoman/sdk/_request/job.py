@@ -1,7 +1,6 @@
 """What a command-line adapter's pure pieces see, and what they plan."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM, Signals
 
@@ -18,10 +17,10 @@ from dragoman.sdk._skills.source import SkillSource
 from dragoman.sdk._skills.strategy import SkillStrategy
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One attempt, as far as an adapter may know it. Everything is checked and rendered."""
 
     run_id: str
@@ -84,8 +83,7 @@ class Job:
         return self.settings.permissions.interactive
 
 
-@dataclass(frozen=True, slots=True)
-class CancelStep:
+class CancelStep(Struct, frozen=True):
     """One way to ask an agent to stop: bytes for its standard input, a signal for its leader, or both."""
 
     signal: Signals | None = SIGTERM
@@ -100,8 +98,7 @@ TERMINATE: tuple[CancelStep, ...] = (CancelStep(SIGTERM),)
 """SIGTERM, then the end of the grace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """How to run the agent. Pure data; the run loop does the rest."""
 
     argv: tuple[str, ...]

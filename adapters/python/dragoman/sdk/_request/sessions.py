@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from dragoman.protocol.sessions import misfit, read_handle
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionPlan:
+class SessionPlan(Struct, frozen=True):
     """What is intended with the session."""
 
     disposition: pb.SessionDisposition.ValueType

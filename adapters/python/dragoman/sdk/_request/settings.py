@@ -5,7 +5,6 @@ Paperclip's ``adapterConfig`` fits unchanged as ``config``; a top-level field of
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.protocol.bounds import BOUNDS
@@ -25,6 +24,7 @@ from dragoman.sdk._skills.source import SkillError, SkillSource, plan_skill_dire
 from dragoman.sdk.spec import AdapterInfo
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 _DEFAULT_BRAND = "Dragoman"
 """What ``{{brand.name}}`` is for a caller without one."""
@@ -32,8 +32,7 @@ _LONGEST_INSTRUCTIONS = 4 * 1024 * 1024
 """Bytes of an instructions file; more is no text for a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instructions:
+class Instructions(Struct, frozen=True):
     """Standing instructions."""
 
     text: str
@@ -47,8 +46,7 @@ class Instructions:
         return f"{self.text}\n\nResolve relative paths in these instructions from {self.directory}."
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What a request comes down to."""
 
     config: Mapping[str, JsonValue]

@@ -2,9 +2,10 @@
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 CWD_MISSING: Final = "cwd_missing"
 CWD_INVALID: Final = "cwd_invalid"
@@ -16,8 +17,7 @@ CWD_FORBIDDEN: Final = "cwd_forbidden"
 _LONGEST_SHOWN: Final = 300  # characters of a path in a message
 
 
-@dataclass(frozen=True, slots=True)
-class CwdProblem:
+class CwdProblem(Struct, frozen=True):
     """Why an agent cannot work in a directory."""
 
     code: str

@@ -8,7 +8,6 @@ of a cancel, the time after the agent's final message) are checked in one place,
 import asyncio
 import os.path
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.texts import well_formed
@@ -26,10 +25,10 @@ from dragoman.sdk._run.run import Run
 from dragoman.sdk._run.stop_sequence import StopSequence
 from dragoman.sdk._run.waiting import wait_first
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnd:
+class AttemptEnd(Struct, frozen=True):
     """What an attempt left behind."""
 
     evidence: Evidence
@@ -43,8 +42,7 @@ def nothing_spawned(evidence: Evidence) -> AttemptEnd:
     return AttemptEnd(evidence, tree_confirmed_dead=True, raw=HeadTail(0, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What an attempt runs."""
 
     job: Job

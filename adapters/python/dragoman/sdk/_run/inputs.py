@@ -7,7 +7,6 @@ import asyncio
 import json
 import re
 import time
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dragoman.protocol.errors import DragomanError, Reason, invalid
@@ -16,13 +15,13 @@ from dragoman.protocol.redaction.patterns import REDACTED
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
+from msgspec import Struct
 
 _REJECTING = (pb.INPUT_OPTION_KIND_REJECT_ONCE, pb.INPUT_OPTION_KIND_REJECT_ALWAYS)
 _LONGEST_WAIT_S = 10 * 365 * 24 * 3600.0  # what timestamps and timers can do without end
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(Struct, frozen=True):
     """How a question ended."""
 
     how: pb.InputResolution.ValueType
@@ -39,8 +38,7 @@ class Resolution:
         return None
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     request: pb.InputRequest
     """As it was shown: redacted."""
     hides_input: bool
@@ -50,8 +48,7 @@ class _Open:
     lineage: pb.Lineage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Resolved:
+class _Resolved(Struct, frozen=True):
     resolution: Resolution
     shown: pb.InputAnswer
     """The answer as it is recorded: redacted."""

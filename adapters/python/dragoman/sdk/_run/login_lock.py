@@ -13,11 +13,11 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dragoman.protocol.private import user_state_path
+from msgspec import Struct
 
 WAIT_LIMIT_S: Final = 120.0
 """Longest wait for other runs. Then a run continues without the lock, with a notice."""
@@ -25,8 +25,7 @@ DUE_BEFORE_S: Final = 600.0
 """Agents renew minutes before a login expires; until this long before it, nothing needs a lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class RenewingLogin:
+class RenewingLogin(Struct, frozen=True):
     """A login in a file that its agent renews by itself."""
 
     path: Path

@@ -8,7 +8,6 @@ have one order. The adapter's ``execute`` returns the ``Result``; the service wr
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.protocol.event_buffer import EventBuffer
@@ -22,6 +21,7 @@ from dragoman.sdk._run.faults import Faults
 from dragoman.sdk._run.inputs import Inputs, Resolution
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 _STATE_ORIGINS = {pb.RUN_PHASE_CANCELLING: pb.EVENT_ORIGIN_OPERATOR}
 _FAILURES = frozenset({pb.OUTCOME_FAILED, pb.OUTCOME_TIMED_OUT, pb.OUTCOME_LOST})
@@ -31,8 +31,7 @@ _NO_REASON = pb.Failure(
 _NOT_EMITTED = frozenset({"started", "attempt_ended", "result"})
 
 
-@dataclass(slots=True)
-class Cancellation:
+class Cancellation(Struct):
     """The request to stop a run, if there is one."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dragoman.protocol.clocks import Clock, Clocks
 from dragoman.sdk._output.parser import FailureInfo
 from dragoman.sdk._run.run import Run
 from dragoman.sdk._run.waiting import wait_first
+from msgspec import Struct
 
 _T = TypeVar("_T")
 
@@ -25,8 +25,7 @@ class FailureError(Exception):
         self.info = info
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """Why work was broken off."""
 
     cancelled: bool = False

@@ -2,20 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RequestDigests
 from dragoman.protocol.limits import MAX_RETAINED_RUNS, RETAIN_FINISHED_S
 from dragoman.sdk._run.run import Run
 from dragoman.v1 import adapter_pb2 as pb
+from msgspec import Struct
 
 _RETAINED_BYTES = 256 * 1024 * 1024
 """What the events of finished runs may take of the memory, all together."""
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     run: Run
     digest: bytes
     forget: asyncio.TimerHandle | None = None

@@ -11,11 +11,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dragoman.protocol.texts import cut_text
+from msgspec import Struct, field
 
 SKILL_FILE: Final = "SKILL.md"
 DEFAULT_PROMPT_BYTES: Final = 64 * 1024
@@ -34,8 +34,7 @@ class SkillError(ValueError):
     """A skill that cannot be used, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkillSource:
+class SkillSource(Struct, frozen=True):
     """A skill, where it is or as its files."""
 
     name: str
@@ -52,8 +51,7 @@ class SkillSource:
     """Relative paths of the files there beside its ``SKILL.md``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """One thing to put into a directory: a link or a file, exactly one of the two."""
 
     relative_path: str
@@ -61,8 +59,7 @@ class Placement:
     content: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FrontMatter:
+class FrontMatter(Struct, frozen=True):
     """What a ``SKILL.md`` says about itself, and the rest of it."""
 
     name: str | None

@@ -14,7 +14,6 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ from dragoman.sdk._skills.source import (
     plan_skill_directory,
 )
 from dragoman.v1 import adapter_pb2 as pb
+from msgspec import Struct, field
 
 MARKS_DIR: Final = ".dragoman"
 """Below the directory of skills; gone when nothing there is ours."""
@@ -40,8 +40,7 @@ _FRONT_MATTER_CHARACTERS: Final = 16 * 1024
 _MOST_MARKS_BYTES: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """How a skill of ours looked when it was put there: exactly one of the two is set."""
 
     link: str = ""
@@ -50,8 +49,7 @@ class Mark:
     """Of the names and contents of its files."""
 
 
-@dataclass(slots=True)
-class Synced:
+class Synced(Struct):
     """What a directory holds now, and what could not be done."""
 
     skills: list[pb.SkillEntry] = field(default_factory=list)

@@ -4,7 +4,6 @@ Pure but for the present, which durations in a text are counted from.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from dragoman.protocol.texts import cut_text
@@ -17,6 +16,7 @@ from dragoman.sdk._output.parser import FailureInfo, Terminal
 from dragoman.sdk.acp._session import AcpOptions, TurnEnd
 from dragoman.sdk.acp._updates import SessionCost, Updates, read_tokens
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 _FAILURES: Final = {
     "max_tokens": (pb.FAILURE_KIND_OUTPUT_LIMIT, "The model's answer was cut at its limit of output tokens."),

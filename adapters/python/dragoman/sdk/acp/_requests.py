@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from dragoman.sdk._encoding.config import as_string_list
@@ -22,13 +21,14 @@ from dragoman.sdk.acp._ending import CANCELLED, NOT_FOUND
 from dragoman.sdk.acp._session import AcpOptions, Conversation
 from dragoman.sdk.acp._tools import ToolCalls, subject
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 Done: TypeAlias = Awaitable[JsonValue]
 """The result of a method, when it is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
+class CommandLine(Struct, frozen=True):
     """A command that the agent wants run."""
 
     command: str

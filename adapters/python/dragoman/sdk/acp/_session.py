@@ -1,7 +1,6 @@
 """What is asked of an agent: its adapter's options, the conversation, the requests that set up a session. Pure."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from dragoman.sdk._encoding.fields import Fields, count, inner, objects, text
@@ -9,13 +8,13 @@ from dragoman.sdk._encoding.jsonrpc import RpcError
 from dragoman.sdk._output.parser import FailureInfo
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 UsageMeaning = Literal["turn", "last_call", "session"]
 """What ``usage`` of a prompt's result counts: this prompt, its last call of the model, or the session so far."""
 
 
-@dataclass(slots=True)
-class ToolState:
+class ToolState(Struct):
     """A tool call as it stands after all its updates."""
 
     id: str
@@ -32,8 +31,7 @@ class ToolState:
     """The MCP server whose tool it is. Empty: of none, or it is not known of which."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnd:
+class TurnEnd(Struct, frozen=True):
     """How a prompt ended, for an adapter that knows better."""
 
     text: str
@@ -42,8 +40,7 @@ class TurnEnd:
     """The prompt's whole result."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcpOptions:
+class AcpOptions(Struct, frozen=True):
     """An agent's ways, and what is offered to it. The defaults fit an agent that keeps to the protocol."""
 
     # What is offered to the agent.
@@ -104,8 +101,7 @@ _UNSEEN: Final = "\u200b"
 """A character that is nothing to people, and no blank to agents: some strip blanks before they look for a slash."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """What one attempt wants of the agent."""
 
     cwd: str
@@ -130,8 +126,7 @@ class Conversation:
         return tuple(server.name for server in self.mcp_servers)
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """What the agent says of itself."""
 
     version: int | None = None
@@ -230,8 +225,7 @@ def unsupported(conversation: Conversation, offer: Offer) -> Iterator[tuple[str,
         )
 
 
-@dataclass(slots=True)
-class Choices:
+class Choices(Struct):
     """What can be chosen in a session, and what is."""
 
     options: dict[str, Fields] = field(default_factory=dict)

@@ -1,7 +1,6 @@
 """Options of ``dragoman run`` about fallback adapters and about admission at the first one."""
 
 import json
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import click
@@ -11,6 +10,7 @@ from dragoman.protocol.limits import LONGEST_WAIT_S
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 from google.protobuf import json_format
+from msgspec import Struct
 
 _PREFIX: Final = "FAILURE_KIND_"
 _DEFAULT_KINDS: Final = (
@@ -19,8 +19,7 @@ _DEFAULT_KINDS: Final = (
 _CONFIG: Final = "--fallback-config"
 
 
-@dataclass(frozen=True, slots=True)
-class FallbackOptions:
+class FallbackOptions(Struct, frozen=True):
     """Which adapters a failed run goes to, and how it is admitted."""
 
     fallback: Annotated[

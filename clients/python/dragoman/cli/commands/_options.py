@@ -1,9 +1,8 @@
-"""Options that several commands share, and options as fields of frozen dataclasses."""
+"""Options that several commands share, and options as fields of frozen structs."""
 
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import click
@@ -11,6 +10,7 @@ from click.core import ParameterSource
 from dragoman.cli import values
 from dragoman.protocol.limits import MOST_SECONDS
 from dragoman.protocol.private import ROUTER_VARIABLE
+from msgspec import Struct
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Group = TypeVar("_Group")
@@ -37,7 +37,7 @@ class Seconds(click.FloatRange):
 
 
 class Option(NamedTuple):
-    """An option of a command, in the annotation of a dataclass field."""
+    """An option of a command, in the annotation of a field."""
 
     name: str
     attributes: dict[str, Any]
@@ -68,11 +68,11 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: Any) -
 
 
 def with_options(name: str, group: type[Any]) -> Callable[[_F], _F]:
-    """Return a decorator that gives a command the options of a dataclass, as one argument.
+    """Return a decorator that gives a command the options of a struct, as one argument.
 
     Args:
         name: the command's argument.
-        group: a frozen dataclass. Its fields are annotated with an `option`, or are such dataclasses themselves.
+        group: a frozen struct. Its fields are annotated with an `option`, or are such structs themselves.
     """
 
     def decorate(command: _F) -> _F:
@@ -88,7 +88,7 @@ def with_options(name: str, group: type[Any]) -> Callable[[_F], _F]:
 
 
 def _options(group: type[Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield each option of a dataclass: the field, the option's name, and the arguments of `click.option`."""
+    """Yield each option of a struct: the field, the option's name, and the arguments of `click.option`."""
     for field, annotation in get_type_hints(group, include_extras=True).items():
         if get_origin(annotation) is not Annotated:
             yield from _options(annotation)
@@ -102,7 +102,7 @@ def _options(group: type[Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _collect(group: type[_Group], kwargs: dict[str, Any]) -> _Group:
-    """Return the dataclass, made from the arguments of the same names, which are removed."""
+    """Return the struct, made from the arguments of the same names, which are removed."""
     hints = get_type_hints(group, include_extras=True).items()
     return group(
         **{
@@ -112,8 +112,7 @@ def _collect(group: type[_Group], kwargs: dict[str, Any]) -> _Group:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SetupOptions:
+class SetupOptions(Struct, frozen=True):
     """What an agent runs with."""
 
     cwd: Annotated[

@@ -1,6 +1,5 @@
 """The options of ``dragoman run``, and the request that is made of them."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import click
@@ -10,12 +9,12 @@ from dragoman.cli.commands._options import Seconds, SetupOptions, option, text
 from dragoman.client import execute_request
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+from msgspec import Struct
 
 _INTERACTIVE = frozenset({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATURE_INPUT_REQUESTS})
 
 
-@dataclass(frozen=True, slots=True)
-class LimitOptions:
+class LimitOptions(Struct, frozen=True):
     """How long a run may take."""
 
     timeout: Annotated[float | None, option("--timeout", "Time limit of the whole run.", "SECONDS", type=Seconds())]
@@ -40,8 +39,7 @@ class LimitOptions:
                 getattr(request.limits, name).FromNanoseconds(round(seconds * 1e9))
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
+class SessionOptions(Struct, frozen=True):
     """Which conversation a run continues."""
 
     task: Annotated[str, text("--task", "KEY", "Task key; the session stored for it is resumed, and stored again.")]
@@ -74,8 +72,7 @@ class SessionOptions:
             request.session.fork = True
 
 
-@dataclass(frozen=True, slots=True)
-class PermissionOptions:
+class PermissionOptions(Struct, frozen=True):
     """What the agent may do."""
 
     allow: Annotated[tuple[str, ...], option("--allow", "Allow this tool.", "TOOL")]
@@ -108,8 +105,7 @@ class PermissionOptions:
             request.permissions.CopyFrom(permissions)
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """The options of ``dragoman run`` that describe the run."""
 
     setup: SetupOptions

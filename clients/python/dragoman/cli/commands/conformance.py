@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self, cast
 
@@ -28,6 +27,7 @@ from dragoman.conformance import (
 from dragoman.conformance.kit import AgentKind
 from dragoman.conformance.reports import as_html, as_json, as_junit
 from dragoman.conformance.runner import CHECK_S
+from msgspec import Struct
 
 _EXIT_KIT = 3
 _LONGEST_MESSAGE = 1000
@@ -46,8 +46,7 @@ Examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TargetOptions:
+class TargetOptions(Struct, frozen=True):
     """What every run of the target is."""
 
     adapter: Annotated[str, text("--adapter", "NAME", "The adapter's type; needed at a router.")]
@@ -112,8 +111,7 @@ class TargetOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
+class ReportOptions(Struct, frozen=True):
     """Where the report goes."""
 
     as_json: Annotated[bool, option("--json", "Print the report as JSON.")]

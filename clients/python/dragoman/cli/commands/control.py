@@ -1,7 +1,6 @@
 """``dragoman cancel`` and ``respond``: control of a run by its ID."""
 
 import json
-from dataclasses import dataclass
 from typing import Annotated
 
 import click
@@ -13,6 +12,7 @@ from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK, is_confirmed_dead
 from dragoman.cli.display.text import enum_label, one_line
 from dragoman.client import Client
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 
 @click.command("cancel")
@@ -47,8 +47,7 @@ def cancel_command(
     return run_connected(router, work)
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
+class AnswerOptions(Struct, frozen=True):
     """An answer to an input request."""
 
     options: Annotated[

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import sys
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import click
@@ -21,6 +20,7 @@ from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.protocol.private import default_address
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+from msgspec import Struct
 
 _FIRST_EVENT_S: Final = 2.0
 """Upper bound for reading the first event of a run that is shown from a later one on."""
@@ -35,8 +35,7 @@ Examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ViewOptions:
+class ViewOptions(Struct, frozen=True):
     """How a run is shown."""
 
     detach: Annotated[
@@ -122,8 +121,7 @@ def _standard_input() -> str:
         raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="PROMPT") from error
 
 
-@dataclass(frozen=True, slots=True)
-class AttachOptions:
+class AttachOptions(Struct, frozen=True):
     """What is shown of an existing run."""
 
     after: Annotated[

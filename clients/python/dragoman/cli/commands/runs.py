@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import click
@@ -21,14 +20,14 @@ from dragoman.client import Client, DragomanError
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import timestamp_pb2
+from msgspec import Struct
 
 _EARLIER_S = 2.0
 """Upper bound for reading how earlier attempts ended."""
 _OUTCOMES = {name.removeprefix("OUTCOME_").lower(): number for name, number in pb.Outcome.items() if number}
 
 
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
+class FilterOptions(Struct, frozen=True):
     """Which runs are listed."""
 
     adapter: Annotated[str, option("--adapter", "Only runs of this adapter.", "NAME", default="")]

@@ -1,7 +1,6 @@
 """``dragoman serve`` and ``dragoman adapter``."""
 
 import importlib
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat
 from dragoman.protocol.private import make_token
+from msgspec import Struct
 
 _GROUP = "dragoman.adapters"
 
@@ -26,8 +26,7 @@ Examples:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
+class ProcessOptions(Struct, frozen=True):
     """What the servers of routers and of adapters have in common."""
 
     insecure_tcp_without_token: Annotated[
@@ -57,8 +56,7 @@ class ProcessOptions:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class RouterOptions:
+class RouterOptions(Struct, frozen=True):
     """What a router serves, and where."""
 
     listen: Annotated[

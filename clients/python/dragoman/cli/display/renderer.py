@@ -7,12 +7,12 @@ that were shown. Control characters of an agent, a tool or an adapter are replac
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass, field
 
 from dragoman.cli.display.phrases import PHRASES, Line, session, tool_result, tool_subject
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.text import count, enum_label, one_line, sanitize
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct, field
 
 _NEWLINE = Segment("\n")
 _SUBJECT = 160
@@ -24,8 +24,7 @@ _OPEN_ITEMS = 64
 """Items follow one another; one that so many others have followed is complete."""
 
 
-@dataclass
-class _Item:
+class _Item(Struct):
     """What was shown of one item: its length in bytes, and a digest, to compare it with the whole text."""
 
     length: int = 0
@@ -46,8 +45,7 @@ class _Item:
         return not self.has_gap and hashlib.blake2b(whole[: self.length]).digest() == self.digest.digest()
 
 
-@dataclass
-class _Tool:
+class _Tool(Struct):
     name: str = ""
     shown: str = ""
     streamed: bool = False

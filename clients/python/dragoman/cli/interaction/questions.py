@@ -9,26 +9,24 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import click
 from dragoman.cli.display.text import one_line
 from dragoman.cli.interaction.terminal import EndOfInputError, LineReader
 from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
 
 _ALLOWING = frozenset({pb.INPUT_OPTION_KIND_ALLOW_ONCE, pb.INPUT_OPTION_KIND_ALLOW_ALWAYS})
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidAnswer:
+class InvalidAnswer(Struct, frozen=True):
     """The line is not an answer."""
 
     expected: str
     """What would be an answer, or why this is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditInput:
+class EditInput(Struct, frozen=True):
     """The user wants to edit the tool's input first."""
 
 

@@ -22,7 +22,6 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,6 +33,7 @@ from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from msgspec import Struct
 
 _SERVICES = (
     adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"],
@@ -42,15 +42,13 @@ _SERVICES = (
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-@dataclass(frozen=True, slots=True)
-class Until:
+class Until(Struct, frozen=True):
     """Wait for a gate: ``cancel``, ``kill``, ``respond``, or one that the test opens."""
 
     gate: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """End the stream with a status. An error without reason is what a proxy or a dead server leaves behind."""
 
     error: DragomanError
@@ -61,8 +59,7 @@ class Fail:
         return cls(DragomanError(None, "the connection broke", status=code))
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Struct, frozen=True):
     """Send no initial metadata; only useful first. The run is then not accepted until an event comes."""
 
 

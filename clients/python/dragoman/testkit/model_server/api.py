@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from dragoman.testkit.model_server.conversation import Conversation
 from dragoman.testkit.model_server.http1 import HttpRequest
 from dragoman.testkit.model_server.script import Failure, Reply
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorAnswer:
+class ErrorAnswer(Struct, frozen=True):
     """An error as it goes over the wire.
 
     Attributes:

@@ -3,9 +3,10 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from dragoman.testkit.model_server.script import Block, Failure, Reply, Tool
+from msgspec import Struct
+from msgspec.structs import replace
 
 _WORD = re.compile(r"\bMOCK_([A-Z0-9_]+)")
 _EXACTLY = re.compile(r"repl(?:y|ies) with exactly:?\s*[\"'`]?([A-Za-z0-9._-]*[A-Za-z0-9])", re.IGNORECASE)
@@ -18,8 +19,7 @@ _HARNESS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One thing that came from the user's side of a conversation: a text, or the result of a tool.
 
     Attributes:
@@ -33,8 +33,7 @@ class Part:
     call: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """A model request, reduced to what scripts use.
 
     Attributes:

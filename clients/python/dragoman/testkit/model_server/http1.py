@@ -7,11 +7,11 @@ import asyncio
 import http
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
+from msgspec import Struct
 
 _HEAD_LIMIT = 256 * 1024
 _BODY_LIMIT = 64 * 1024 * 1024
@@ -22,8 +22,7 @@ class BadRequestError(Exception):
     """The client did not send a valid HTTP request."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(Struct, frozen=True):
     """One request.
 
     Attributes:

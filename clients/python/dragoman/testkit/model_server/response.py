@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dragoman.testkit.model_server.api import ModelApi
 from dragoman.testkit.model_server.conversation import Conversation, fill_failure, fill_reply
@@ -11,14 +10,14 @@ from dragoman.testkit.model_server.http1 import HttpConnection
 from dragoman.testkit.model_server.scheduler import RecordedRequest, Scheduler
 from dragoman.testkit.model_server.script import Answer, Delivery, Failure, Reply
 from dragoman.testkit.model_server.tool_names import with_native_tools
+from msgspec import Struct
 
 
 class CutError(Exception):
     """The script breaks the connection here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """Everything needed to answer one model request.
 
     Attributes:

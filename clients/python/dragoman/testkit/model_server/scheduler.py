@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.testkit.model_server.conversation import Conversation
@@ -12,13 +11,13 @@ from dragoman.testkit.model_server.http1 import HttpRequest
 from dragoman.testkit.model_server.scenarios import DEFAULT, SCENARIOS
 from dragoman.testkit.model_server.script import Answer, Scenario, say
 from dragoman.testkit.profiles.agent_profile import NativeTool
+from msgspec import Struct, field
 
 _KEPT_HEADERS = ("user-agent", "x-api-key", "x-goog-api-key", "authorization", "x-claude-code-session-id")
 _KEPT_PREFIXES = ("anthropic-", "x-stainless-retry")
 
 
-@dataclass(slots=True)
-class RecordedRequest:
+class RecordedRequest(Struct):
     """One request the server saw, in order of arrival.
 
     Attributes:
@@ -60,8 +59,7 @@ def record_of(request: HttpRequest) -> RecordedRequest:
     return RecordedRequest(request.method, request.path, headers, request.json())
 
 
-@dataclass(slots=True)
-class _Gate:
+class _Gate(Struct):
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
 

@@ -5,12 +5,12 @@ a `Reply` or a `Failure`, once ``conversation`` has filled the ``{placeholders}`
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True, slots=True)
-class Text:
+
+class Text(Struct, frozen=True):
     """Visible text of the model.
 
     Attributes:
@@ -22,8 +22,7 @@ class Text:
     chunk: int = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
+class Thinking(Struct, frozen=True):
     """Reasoning of the model, with the signature some apis demand.
 
     Attributes:
@@ -35,8 +34,7 @@ class Thinking:
     chunk: int = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A tool the model wants called.
 
     Attributes:
@@ -55,8 +53,7 @@ class Tool:
 Block = Text | Thinking | Tool
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Token numbers a reply reports.
 
     Attributes:
@@ -72,8 +69,7 @@ class Usage:
     cache_write: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """A pause until its gate is released, the client leaves, or the server closes.
 
     Attributes:
@@ -85,8 +81,7 @@ class Hold:
     after_events: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """How the bytes of a reply travel.
 
     Attributes:
@@ -111,8 +106,7 @@ class Delivery:
 Stop = Literal["refusal", "max_tokens"]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """A successful answer of the model.
 
     Attributes:
@@ -145,8 +139,7 @@ Cause = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """An error answer of the API.
 
     Attributes:
@@ -167,8 +160,7 @@ class Failure:
 Answer = Reply | Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One model turn of a scenario.
 
     Attributes:
@@ -179,8 +171,7 @@ class Step:
     attempts: tuple[Answer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """A script, chosen by the word ``MOCK_<NAME>`` in the last user prompt.
 
     Attributes:

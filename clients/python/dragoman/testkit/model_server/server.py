@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +15,7 @@ from dragoman.testkit.model_server.response import CutError, Response
 from dragoman.testkit.model_server.scheduler import RecordedRequest, Scheduler, record_of
 from dragoman.testkit.model_server.script import Scenario
 from dragoman.testkit.profiles.agent_profile import NativeTool
+from msgspec import to_builtins
 
 APIS: tuple[ModelApi, ...] = (AnthropicMessages(), Gemini(), OpenAIChat(), OpenAIResponses())
 
@@ -180,5 +180,5 @@ class ModelServer:
             error = {"type": "not_found_error", "message": f"nothing at {request.path}"}
             await connection.send_json(404, {"type": "error", "error": error}, {})
             return 404
-        await connection.send_json(200, [asdict(record) for record in self.model_requests], {})
+        await connection.send_json(200, to_builtins(self.model_requests), {})
         return 200

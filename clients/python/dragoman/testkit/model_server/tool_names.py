@@ -1,11 +1,11 @@
 """An agent's own names for the neutral tool actions of scripts."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dragoman.testkit.model_server.script import Reply, Tool
 from dragoman.testkit.profiles import PROFILES
 from dragoman.testkit.profiles.agent_profile import NativeTool
+from msgspec.structs import replace
 
 
 def with_native_tools(reply: Reply, offered: tuple[str, ...], tools: Mapping[str, NativeTool] | None = None) -> Reply:

@@ -1,11 +1,11 @@
 """How one agent program runs against the scripted model, as data: `AgentProfile`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class NativeTool:
+class NativeTool(Struct, frozen=True):
     """A profile's own tool for a neutral action of the scripts, such as ``write`` or ``shell``.
 
     Attributes:
@@ -21,8 +21,7 @@ class NativeTool:
     templates: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentProfile:
+class AgentProfile(Struct, frozen=True):
     """One agent program: how to isolate it, and what it calls the tools that scripts use.
 
     Attributes:

@@ -2,19 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.testkit.model_server.api import ErrorAnswer, cut, flat, sse
 from dragoman.testkit.model_server.conversation import Conversation, Part, read_parts
 from dragoman.testkit.model_server.http1 import HttpRequest
 from dragoman.testkit.model_server.script import Block, Cause, Failure, Reply, Text, Thinking, Tool, Usage
+from msgspec import Struct, field
 
 _WINDOW = "anthropic-ratelimit-unified"
 
 
-@dataclass(frozen=True, slots=True)
-class _Wording:
+class _Wording(Struct, frozen=True):
     status: int
     kind: str
     message: str

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dragoman.testkit.model_server.api import ErrorAnswer, cut
@@ -11,6 +10,7 @@ from dragoman.testkit.model_server.api import sse as raw_sse
 from dragoman.testkit.model_server.conversation import Conversation, Part, read_parts
 from dragoman.testkit.model_server.http1 import HttpRequest
 from dragoman.testkit.model_server.script import Block, Cause, Failure, Reply, Thinking, Tool, Usage
+from msgspec import Struct
 
 _PATH: Final = re.compile(r"/models/([^/:]+):(generateContent|streamGenerateContent|countTokens)$")
 _WORKSPACE: Final = re.compile(r"\*\*Workspace Directories:\*\*\n\s*- (\S[^\n]*)")
@@ -22,8 +22,7 @@ _QUOTA: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wording:
+class _Wording(Struct, frozen=True):
     status: int
     name: str
     message: str
@@ -179,8 +178,7 @@ def read_conversation(body: Mapping[str, Any], model: str, *, stream: bool) -> C
     return read_parts([part for part in parts if part.text or part.call is not None], request)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     model: str
     method: str
     body: Mapping[str, Any]

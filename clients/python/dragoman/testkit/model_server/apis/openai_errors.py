@@ -1,19 +1,18 @@
 """Error answers of OpenAI's APIs, the same for Chat Completions and Responses."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dragoman.testkit.model_server.api import ErrorAnswer
 from dragoman.testkit.model_server.conversation import Conversation
 from dragoman.testkit.model_server.script import Cause, Failure
+from msgspec import Struct
 
 #: When a used-up window ends: the first second of the year 2100, so that tests need no clock.
 RESETS_AT = 4_102_444_800
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(Struct, frozen=True):
     """One kind of error: HTTP status, ``type``, ``code`` and usual text."""
 
     status: int

@@ -6,7 +6,6 @@ input, where all but a few are functions of the JavaScript that its one tool ``e
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.testkit.model_server.api import ErrorAnswer, flat, sse
@@ -16,6 +15,7 @@ from dragoman.testkit.model_server.apis.openai_items import stream_events, whole
 from dragoman.testkit.model_server.conversation import Conversation, Part, read_parts
 from dragoman.testkit.model_server.http1 import HttpRequest
 from dragoman.testkit.model_server.script import Failure, Reply
+from msgspec import Struct, field
 
 _CONTEXT = re.compile(r"\s*<environment_context>")  # where Codex sends the working directory
 _PLAIN_NAMESPACE = "functions"  # tools in it are called without its name
@@ -56,8 +56,7 @@ class OpenAIResponses:
         return error_answer(failure, conversation)
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """What the items of an input add up to, in their order."""
 
     system: list[str] = field(default_factory=list)
