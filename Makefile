@@ -21,7 +21,7 @@ pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-agents test-chaos test-conformance test-go dragoman-exec lint docs proto proto-go proto-baseline constraints bench bench-check clean
+.PHONY: help run test test-agents test-chaos test-conformance test-go test-typescript dragoman-exec lint docs proto proto-go proto-typescript proto-baseline constraints bench bench-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ run: $(VENV)/.runtime ## show a whole run offline; AGENT=claude_code PROMPT='...
 	  $(VENV)/bin/dragoman run "$${AGENT:?is needed beside PROMPT}" "$${PROMPT:?is needed beside AGENT}"; fi
 
 test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, JOBS of them at once, then the contract on the oldest versions
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go'
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go and not typescript'
 	$(FLOOR)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents' tests/protocol $(wildcard tests/contract)
 
 test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
@@ -58,6 +58,15 @@ test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted
 	  tests/adapters/process/test_{backpressure,faults,fuzz,journal,output,sidecar}.py
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m go tests/go tests/cli/test_new_adapter.py
 
+test-typescript: $(VENV)/.dev ## the TypeScript packages: stubs as generated, compiled, tested on Node.js and Bun, examined
+	npm ci --no-audit --no-fund
+	scripts/generate-typescript-stubs build/typescript-stubs
+	diff -r build/typescript-stubs/src/gen clients/typescript/src/gen
+	npm run build --silent
+	npm test --silent --workspaces
+	node_modules/.bin/bun test clients/typescript/dist/test/client.test.js
+	$(VENV)/bin/python -m pytest -n $(JOBS) tests/typescript
+
 dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
 	@go=$$(scripts/install-go); cd adapters/go; \
 	CGO_ENABLED=0 "$$go" build -trimpath -ldflags '-s -w' -o ../../build/dragoman-exec ./cmd/dragoman-exec
@@ -79,6 +88,10 @@ proto: $(FLOOR)/.ready ## generate the Python stubs anew, with the oldest suppor
 proto-go: $(VENV)/.dev ## generate the Go stubs anew
 	PATH="$$(dirname "$$(scripts/install-go)"):$$PATH" $(VENV)/bin/buf generate proto --template clients/go/buf.gen.yaml --output clients/go
 
+proto-typescript: $(VENV)/.dev ## generate the TypeScript stubs anew
+	npm ci --no-audit --no-fund
+	scripts/generate-typescript-stubs clients/typescript
+
 proto-baseline: $(VENV)/.dev ## take the contract as it is as the one that is not broken any more
 	$(VENV)/bin/buf build proto --exclude-source-info --output proto/baseline.binpb
 
@@ -94,7 +107,7 @@ bench-check: $(VENV)/.dev ## the same in two minutes; fails if a ratio is far fr
 	$(VENV)/bin/python -m tests.bench --check
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(FLOOR) $(DOCS) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) $(DOCS) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis node_modules {clients,adapters}/typescript/{dist,node_modules}
 
 # --- environments; a stamp is newer than what it was made from
 
