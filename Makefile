@@ -62,6 +62,7 @@ test-typescript: $(VENV)/.dev ## the TypeScript packages: stubs as generated, co
 	npm ci --no-audit --no-fund
 	scripts/generate-typescript-stubs build/typescript-stubs
 	diff -r build/typescript-stubs/src/gen clients/typescript/src/gen
+	npm run lint --silent
 	npm run build --silent
 	npm test --silent --workspaces
 	node_modules/.bin/bun test clients/typescript/dist/test/client.test.js

@@ -138,7 +138,7 @@ async def test_an_adapter_for_json_lines_is_written_in_a_hundred_lines(client: C
 
 
 async def test_a_router_keeps_its_promises_for_a_bare_adapter(client: Client) -> None:
-    async def said(request: api.ExecuteRequest) -> tuple[str, pb.Result]:
+    async def answer(request: api.ExecuteRequest) -> tuple[str, pb.Result]:
         request.adapter = "bare_ts"
         async with client.execute(request) as run:
             events = [event async for event in run]
@@ -148,16 +148,16 @@ async def test_a_router_keeps_its_promises_for_a_bare_adapter(client: Client) ->
     template = api.ExecuteRequest(
         prompt_template="I am {{agent.name}}{{context.absent}}.", agent=api.Agent(name="Ada")
     )
-    assert (await said(template))[0] == "I am Ada."
-    assert (await said(api.ExecuteRequest(prompt="It is $TOKEN indeed", env={"TOKEN": SECRET})))[
+    assert (await answer(template))[0] == "I am Ada."
+    assert (await answer(api.ExecuteRequest(prompt="It is $TOKEN indeed", env={"TOKEN": SECRET})))[
         0
     ] == "It is [redacted] indeed"
     waits = api.ExecuteRequest(prompt="Wait forever")
     waits.limits.wall.FromMilliseconds(200)
-    assert (await said(waits))[1].failure.kind == pb.FAILURE_KIND_WALL_TIMEOUT
-    assert (await said(api.ExecuteRequest(prompt="Much too long", limits=pb.Limits(output_bytes=4))))[0] == "Much"
+    assert (await answer(waits))[1].failure.kind == pb.FAILURE_KIND_WALL_TIMEOUT
+    assert (await answer(api.ExecuteRequest(prompt="Much too long", limits=pb.Limits(output_bytes=4))))[0] == "Much"
     with pytest.raises(DragomanError, match="model"):
-        await said(api.ExecuteRequest(prompt="Hello", model="large"))
+        await answer(api.ExecuteRequest(prompt="Hello", model="large"))
 
 
 async def test_templates_of_an_adapter_on_the_sdk_are_rendered_by_the_router(client: Client, tmp_path: Path) -> None:
@@ -172,13 +172,13 @@ async def test_a_permission_is_asked_and_answered_through_the_router(client: Cli
     request = api.ExecuteRequest(adapter="scripted", prompt="dragoman-script:\nask=Bash\n---\nHello.")
     request.permissions.interactive = True
     async with client.execute(request) as run:
-        said = []
+        texts = []
         async for event in run:
             if event.HasField("input_request"):
                 await run.respond(event.input_request.id, pb.InputAnswer(option_ids=["allow"]))
             if event.HasField("text"):
-                said.append(event.text.whole)
-    assert said == ["allowed"]
+                texts.append(event.text.whole)
+    assert texts == ["allowed"]
 
 
 @pytest.mark.parametrize("runtime", ["node", "bun"])

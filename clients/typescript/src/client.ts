@@ -69,7 +69,7 @@ export class Client {
     own.runId ||= `run-${randomBytes(12).toString("hex")}`;
     own.orphanAfter ??= durationFromMs(DEFAULT_ORPHAN_AFTER_MS);
     const attach = create(AttachRequestSchema, { runId: own.runId, adapter: own.adapter, hold: true });
-    return new Run(this.#link, this, attach, own, settings.signal);
+    return new Run(this.#link, this, { attach, execute: own, signal: settings.signal });
   }
 
   /**
@@ -78,7 +78,7 @@ export class Client {
    */
   attach(request: MessageInitShape<typeof AttachRequestSchema>, settings: { signal?: AbortSignal } = {}): Run {
     const attach: AttachRequest = clone(AttachRequestSchema, create(AttachRequestSchema, request));
-    return new Run(this.#link, this, attach, undefined, settings.signal);
+    return new Run(this.#link, this, { attach, signal: settings.signal });
   }
 
   /** Cancels a run, and answers once its result is recorded. */

@@ -1,4 +1,5 @@
 import { clone, create, type Message, type MessageInitShape } from "@bufbuild/protobuf";
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { status, type ClientReadableStream, type Metadata, type MethodDefinition } from "@grpc/grpc-js";
 import { setTimeout as delay } from "node:timers/promises";
 
@@ -6,7 +7,7 @@ import type { Client, Link } from "./client.js";
 import { DragomanError, type Reason } from "./errors.js";
 import {
   AdapterService, AttachRequestSchema, BatchingSchema,
-  type AttachRequest, type CancelRequestSchema, type CancelResponse, type ExecuteRequest, type RespondResponse,
+  type AttachRequest, type CancelResponse, type ExecuteRequest, type RespondResponse,
 } from "./gen/dragoman/v1/adapter_pb.js";
 import type { AgentEvent, InputAnswerSchema, Result } from "./gen/dragoman/v1/event_pb.js";
 import { definitionOfMethod, messagesOf, openStream } from "./grpc.js";
@@ -27,32 +28,22 @@ const ATTACH = definitionOfMethod(AdapterService.method.attach);
  */
 export class Run implements AsyncIterable<AgentEvent> {
   readonly #client: Client;
-  readonly #link: Link;
-  readonly #attach: AttachRequest;
-  readonly #execute: ExecuteRequest | undefined;
-  readonly #signal: AbortSignal | undefined;
+  readonly #stream: ReconnectingStream;
   readonly #seen: Seen;
-  readonly #reconnect: Reconnect;
-  #stream: ClientReadableStream<AgentEvent> | undefined;
-  #messages: AsyncIterator<AgentEvent, undefined> | undefined;
+  readonly #adapter: string;
   #ready: AgentEvent[] = [];
-  #isAccepted = false;
 
   /** For `Client.execute` and `Client.attach`, which call it with requests of their own. */
-  constructor(link: Link, client: Client, attach: AttachRequest, execute: ExecuteRequest | undefined, signal: AbortSignal | undefined) {
-    this.#link = link;
+  constructor(link: Link, client: Client, requests: Requests) {
     this.#client = client;
-    this.#attach = attach;
-    this.#execute = execute;
-    this.#signal = signal;
-    this.#seen = new Seen(attach.afterSequence, execute === undefined);
-    this.#reconnect = new Reconnect(link.reattachMs);
-    this.#setBatching(!link.rejectsBatches);
+    this.#adapter = requests.attach.adapter;
+    this.#seen = new Seen(requests.attach.afterSequence, requests.execute === undefined);
+    this.#stream = new ReconnectingStream(link, requests, this.#seen, (runId) => client.router.getRun({ runId }));
   }
 
   /** The ID of the run. */
   get id(): string {
-    return this.#attach.runId;
+    return this.#stream.runId;
   }
 
   /** The last sequence that was received; a later `attach` can continue after it. */
@@ -67,7 +58,7 @@ export class Run implements AsyncIterable<AgentEvent> {
 
   /** Waits until the server has accepted the run, and returns its ID: from then on the run exists. */
   async accepted(): Promise<string> {
-    while (!this.#isAccepted) await this.#step();
+    while (!this.#stream.isAccepted) this.#ready.push(...(await this.#stream.step()));
     return this.id;
   }
 
@@ -88,26 +79,22 @@ export class Run implements AsyncIterable<AgentEvent> {
   /**
    * Cancels the run, and answers once its result is recorded.
    *
-   * @param graceMs milliseconds that the agent gets to stop by itself; absent: the run's own, 0: it is killed at once
+   * @param options `graceMs`: milliseconds that the agent gets to stop by itself; absent: the run's own, 0: it is killed at once
    */
   cancel(options: { graceMs?: number; reason?: string } = {}): Promise<CancelResponse> {
     const { graceMs, reason = "" } = options;
-    const request: MessageInitShape<typeof CancelRequestSchema> = { runId: this.id, adapter: this.#attach.adapter, reason };
-    if (graceMs !== undefined) {
-      request.grace = { seconds: BigInt(Math.trunc(graceMs / 1000)), nanos: Math.trunc((graceMs % 1000) * 1e6) };
-    }
-    return this.#client.cancel(request);
+    const grace = graceMs === undefined ? undefined : durationFromMs(graceMs);
+    return this.#client.cancel({ runId: this.id, adapter: this.#adapter, reason, grace });
   }
 
   /** Answers an input request of the run. */
   respond(requestId: string, answer: MessageInitShape<typeof InputAnswerSchema>, responder = ""): Promise<RespondResponse> {
-    return this.#client.respond({ runId: this.id, requestId, answer, responder, adapter: this.#attach.adapter });
+    return this.#client.respond({ runId: this.id, requestId, answer, responder, adapter: this.#adapter });
   }
 
   /** Detaches from the run. Without another client it is orphaned, and cancelled after `orphanAfter`. */
   close(): void {
-    this.#stream?.cancel();
-    this.#stream = this.#messages = undefined;
+    this.#stream.close();
   }
 
   /** Returns the next event; undefined after the result. */
@@ -117,55 +104,97 @@ export class Run implements AsyncIterable<AgentEvent> {
         this.close();
         return undefined;
       }
-      await this.#step();
+      this.#ready.push(...(await this.#stream.step()));
     }
     return this.#ready.shift();
   }
+}
 
-  /** Opens a stream if none is open, else receives a message; if the stream broke it waits before the next one. */
-  async #step(): Promise<void> {
+/** What a run is followed by. */
+export interface Requests {
+  attach: AttachRequest;
+  /** Absent: the run exists already. */
+  execute?: ExecuteRequest;
+  /** Ends the stream. */
+  signal?: AbortSignal;
+}
+
+/** A stream of events that is opened again when it breaks. */
+class ReconnectingStream {
+  readonly #link: Link;
+  readonly #requests: Requests;
+  readonly #seen: Seen;
+  readonly #reconnect: Reconnect;
+  readonly #getRun: (runId: string) => Promise<unknown>;
+  #stream: ClientReadableStream<AgentEvent> | undefined;
+  #messages: AsyncIterator<AgentEvent, undefined> | undefined;
+  #isAccepted = false;
+
+  constructor(link: Link, requests: Requests, seen: Seen, getRun: (runId: string) => Promise<unknown>) {
+    this.#link = link;
+    this.#requests = requests;
+    this.#seen = seen;
+    this.#getRun = getRun;
+    this.#reconnect = new Reconnect(link.reattachMs);
+    this.#setBatching(!link.rejectsBatches);
+  }
+
+  get runId(): string {
+    return this.#requests.attach.runId;
+  }
+
+  get isAccepted(): boolean {
+    return this.#isAccepted;
+  }
+
+  /** Opens a stream if none is open, else receives a message; if the stream broke it waits before the next one. Returns new events. */
+  async step(): Promise<AgentEvent[]> {
     try {
       if (!this.#messages) {
         await this.#open();
-        return;
+        return [];
       }
       const { value, done } = await this.#messages.next();
       if (done) {
-        throw new DragomanError(undefined, `the server ended the stream of ${this.id} without a result`, {}, status.INTERNAL);
+        throw new DragomanError(undefined, `the server ended the stream of ${this.runId} without a result`, {}, status.INTERNAL);
       }
       this.#accept();
       const { events, isProgress } = this.#seen.take(value);
-      this.#ready.push(...events);
       if (isProgress) this.#reconnect.progressed();
+      return events;
     } catch (error) {
       this.close();
       await this.#failed(this.#link.convert(error));
+      return [];
     }
+  }
+
+  close(): void {
+    this.#stream?.cancel();
+    this.#stream = this.#messages = undefined;
   }
 
   async #open(): Promise<void> {
-    this.#signal?.throwIfAborted();
+    const { execute, signal } = this.#requests;
+    signal?.throwIfAborted();
     await this.#link.connected();
-    const attach = clone(AttachRequestSchema, this.#attach);
+    const attach = clone(AttachRequestSchema, this.#requests.attach);
     attach.afterSequence = this.#seen.lastSequence;
-    const stream = this.#execute && !(await this.#mustAttach())
-      ? this.#call(EXECUTE, this.#execute)
-      : this.#call(ATTACH, attach);
+    const stream = execute && !(await this.#mustAttach()) ? this.#call(EXECUTE, execute) : this.#call(ATTACH, attach);
     this.#stream = stream;
     this.#messages = messagesOf(stream);
-    const header = await headerOf(stream);
-    const id = header?.get(RUN_ID_KEY)[0];
-    if (id !== undefined) {
-      this.#attach.runId = String(id);
-      this.#accept();
-    }
+    const id = (await headerOf(stream))?.get(RUN_ID_KEY)[0];
+    if (id === undefined) return;
+    this.#requests.attach.runId = String(id);
+    this.#accept();
   }
 
   #call<I extends Message>(definition: MethodDefinition<I, AgentEvent>, request: I): ClientReadableStream<AgentEvent> {
+    const { signal } = this.#requests;
     const stream = openStream(this.#link.grpc, definition, request, this.#link.metadata);
     const cancel = () => stream.cancel();
-    this.#signal?.addEventListener("abort", cancel, { once: true });
-    stream.once("close", () => this.#signal?.removeEventListener("abort", cancel));
+    signal?.addEventListener("abort", cancel, { once: true });
+    stream.once("close", () => signal?.removeEventListener("abort", cancel));
     return stream;
   }
 
@@ -176,7 +205,7 @@ export class Run implements AsyncIterable<AgentEvent> {
     // A router that stopped before it dispatched a run leaves one that starts anew by the same request. An adapter forgets
     // its runs when it stops, and would start the run twice; it does not know GetRun.
     try {
-      await this.#client.router.getRun({ runId: this.id });
+      await this.#getRun(this.runId);
       return false;
     } catch (error) {
       if (this.#link.convert(error).code === status.UNIMPLEMENTED) return true;
@@ -191,14 +220,15 @@ export class Run implements AsyncIterable<AgentEvent> {
 
   #setBatching(isRequested: boolean): void {
     const batching = isRequested ? create(BatchingSchema) : undefined;
-    this.#attach.batching = batching;
-    if (this.#execute) this.#execute.batching = batching;
+    this.#requests.attach.batching = batching;
+    if (this.#requests.execute) this.#requests.execute.batching = batching;
   }
 
   /** Decides what follows a failed call: it waits before the next one, or throws the error. */
   async #failed(error: DragomanError): Promise<void> {
-    if (this.#signal?.aborted) throw error;
-    if (this.#attach.batching && error.reason === "NOT_SUPPORTED" && error.violations.some(({ field }) => field === "batching")) {
+    const { signal, attach } = this.#requests;
+    if (signal?.aborted) throw error;
+    if (attach.batching && error.reason === "NOT_SUPPORTED" && error.violations.some(({ field }) => field === "batching")) {
       this.#link.rejectsBatches = true;
       this.#setBatching(false);
       return;
@@ -211,9 +241,10 @@ export class Run implements AsyncIterable<AgentEvent> {
     if (!this.#mayReconnect(error, cause !== undefined)) throw error;
     const pause = this.#reconnect.nextDelay(error.retryAfterMs ?? 0);
     if (pause === undefined) {
-      throw error.with(`the stream of ${this.id} broke, and reconnecting failed for ${this.#link.reattachMs} ms: ${error.message}`, { run_id: this.id });
+      const message = `the stream of ${this.runId} broke, and reconnecting failed for ${this.#link.reattachMs} ms: ${error.message}`;
+      throw error.with(message, { run_id: this.runId });
     }
-    await delay(pause, undefined, { signal: this.#signal });
+    await delay(pause, undefined, { signal });
   }
 
   /** Returns whether an error is about the stream, and not about the run. */
@@ -225,7 +256,8 @@ export class Run implements AsyncIterable<AgentEvent> {
       return this.#link.isReached && statuses.includes(error.code);
     }
     if (this.#isAccepted) return is("SLOW_CONSUMER", "DRAINING", "INTERNAL", "ADAPTER_UNAVAILABLE", "RUN_LOG_UNAVAILABLE");
-    if (is("ADAPTER_UNAVAILABLE")) return error.metadata["run_id"] !== undefined; // the run exists, and its router is unreachable
+    // With the ID of a run, the run exists, and its router is unreachable.
+    if (is("ADAPTER_UNAVAILABLE")) return error.metadata["run_id"] !== undefined;
     return isInDoubt && is("DRAINING", "RUN_LOG_UNAVAILABLE");
   }
 }
