@@ -2,8 +2,8 @@
 
 import pytest
 from dragoman.adapters.acp import adapter
-from dragoman.sdk.acp import CANCEL
 from dragoman.sdk.fields import JsonValue
+from dragoman.sdk.run import INTERRUPT
 from dragoman.v1 import event_pb2 as pb
 
 
@@ -28,4 +28,4 @@ def test_it_declares_what_depends_on_the_agent_as_such() -> None:
     assert not {pb.FEATURE_RESUME_REJECTION, pb.FEATURE_NATIVE_SKILLS, pb.FEATURE_MAX_TURNS} & set(notes)
     assert able.permission_mode == pb.PERMISSION_MODE_NONE
     assert able.cancel_style == pb.CANCEL_STYLE_NATIVE
-    assert CANCEL[0].interrupts
+    assert INTERRUPT[0].interrupts

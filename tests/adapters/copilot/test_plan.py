@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.adapters.copilot.plan import BASE, CANCEL, begin, plan_run, session_options
+from dragoman.adapters.copilot.plan import BASE, begin, plan_run, session_options
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.sdk.run import INTERRUPT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -30,7 +31,7 @@ def test_the_command_line() -> None:
     assert plan.framing == "content-length"
     assert plan.keep_stdin_open
     assert plan.env == {"COPILOT_AUTO_UPDATE": "false"}
-    assert plan.cancel == CANCEL
+    assert plan.cancel == INTERRUPT
     assert message_in(plan.stdin) == {"jsonrpc": "2.0", "id": 1, "method": "connect", "params": {}}
     assert plan.stdin == begin()[1]
 

@@ -33,10 +33,8 @@ class ClaudeCodeAdapter(CommandLineAdapter):
         """Return what a run failed of that ended without a ``result``; else what the parser reports stands."""
         if evidence.report.terminal is not None:
             return None
-        failures = (
-            failure_of_text(words, resumed=evidence.resumed) for words in (evidence.stderr_tail, evidence.stdout_tail)
-        )
-        return next((failure for failure in failures if failure is not None), None)
+        failure = failure_of_text(evidence.stderr_tail, resumed=evidence.resumed)
+        return failure or failure_of_text(evidence.stdout_tail, resumed=evidence.resumed)
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that Claude Code would read as something else."""

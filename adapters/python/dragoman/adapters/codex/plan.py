@@ -12,6 +12,7 @@ from typing import Final
 from dragoman.sdk import CancelStep, Job, Plan
 from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string, compact
 from dragoman.sdk.jsonrpc import Peer
+from dragoman.sdk.run import INTERRUPT
 from dragoman.sdk.skills import skill_prompt
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -26,10 +27,6 @@ DIGEST_KEY: Final = "codexInstructions"
 TOTALS_KEY: Final = "codexTokens"
 """The session's parameter with the tokens that its thread took so far."""
 
-CANCEL: Final = (
-    CancelStep(signal=None, interrupts=True, share=0.4),
-    CancelStep(SIGTERM),
-)
 _EXEC_CANCEL: Final = (CancelStep(SIGINT, share=0.5), CancelStep(SIGTERM))
 
 _READ_ONLY: Final = "read-only"
@@ -57,7 +54,7 @@ def plan_run(job: Job, version: str) -> Plan:
         keep_stdin_open=True,
         notes=tuple(_notes(job)),
         notices=tuple(_notices(job)),
-        cancel=CANCEL,
+        cancel=INTERRUPT,
     )
 
 

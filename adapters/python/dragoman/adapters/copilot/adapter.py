@@ -37,10 +37,8 @@ class CopilotAdapter(CommandLineAdapter):
         """Return what a run failed of that ended before its session did; else what the parser reports stands."""
         if evidence.report.terminal is not None:
             return None
-        failures = (
-            failure_of_text(words, resumed=evidence.resumed) for words in (evidence.stderr_tail, evidence.stdout_tail)
-        )
-        return next((failure for failure in failures if failure is not None), None)
+        failure = failure_of_text(evidence.stderr_tail, resumed=evidence.resumed)
+        return failure or failure_of_text(evidence.stdout_tail, resumed=evidence.resumed)
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Return whether Copilot is logged in, by its files and variables: it has no command for that."""

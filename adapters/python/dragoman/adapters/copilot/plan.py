@@ -8,24 +8,18 @@ questions; with ``--acp`` an error is a text like any other, and a refusal ends 
 Source: github/copilot-sdk (session options), api.schema.json of Copilot CLI 1.0.102 (methods), and runs of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from signal import SIGTERM
 from typing import Final
 
-from dragoman.sdk import CancelStep, Job, Plan, jsonrpc
+from dragoman.sdk import Job, Plan, jsonrpc
 from dragoman.sdk.fields import JsonValue, as_string, as_string_list
+from dragoman.sdk.run import INTERRUPT
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
-from dragoman.v1 import event_pb2 as pb
 
 BASE: Final = ("--headless", "--stdio", "--no-auto-update")
 SKILL_LAYOUT: Final = agent_spec(__package__).skill_layout
-CANCEL: Final = (
-    # Answered in 0.1 s: the call of the model, or the tool with all its processes, is given up.
-    CancelStep(signal=None, interrupts=True, share=0.4),
-    CancelStep(SIGTERM),
-)
 _PROVIDER: Final = {
     "COPILOT_PROVIDER_TYPE": "type",
     "COPILOT_PROVIDER_BASE_URL": "baseUrl",
@@ -63,17 +57,9 @@ def plan_run(job: Job) -> Plan:
         keep_stdin_open=True,
         framing="content-length",
         env={"COPILOT_AUTO_UPDATE": "false"},  # a program must not change while runs use it
-        notes=tuple(_notes(job)),
-        cancel=CANCEL,
+        notes=job.session.notes,
+        cancel=INTERRUPT,
     )
-
-
-def _notes(job: Job) -> Iterator[str]:
-    session = job.session
-    if session.disposition == pb.SESSION_DISPOSITION_FORK:
-        yield f"copies session {session.native_id}"
-    elif session.resumes:
-        yield f"resumes session {session.native_id}"
 
 
 def session_options(job: Job, environment: Mapping[str, str]) -> dict[str, JsonValue]:

@@ -35,7 +35,7 @@ class CursorAdapter(CommandLineAdapter):
         return Plan(
             argv=(job.executable, *BASE, *_arguments(job), *job.settings.extra_args),
             stdin="\n\n".join(filter(None, [job.standing_text, job.prompt])).encode(),
-            notes=(f"resumes session {job.session.native_id}",) if job.session.resumes else (),
+            notes=job.session.notes,
             notices=tuple(notices),
         )
 

@@ -79,7 +79,7 @@ def plan_stream(job: Job) -> Plan:
         stdin=plain_prompt(job, "stream-json").encode(),
         env=ENVIRONMENT,
         files={SETTINGS_FILE: compact(run_settings(job, "stream-json")).encode(), **instruction_files(job)},
-        notes=(f"resumes session {session.native_id}",) if session.resumes else (),
+        notes=session.notes,
         notices=tuple(notices),
     )
 

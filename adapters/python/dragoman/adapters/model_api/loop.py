@@ -18,10 +18,10 @@ from dragoman.adapters.model_api.providers import Provider, Service
 from dragoman.adapters.model_api.reply import Message, Reply
 from dragoman.adapters.model_api.system import system_prompt
 from dragoman.adapters.model_api.tools import Tool
-from dragoman.adapters.model_api.usage import add
 from dragoman.sdk import FailureError, FailureInfo, Terminal, Turn
 from dragoman.sdk import fields as read
 from dragoman.sdk.fields import as_int
+from dragoman.sdk.parsing import add_call
 from dragoman.v1 import event_pb2 as pb
 
 DEFAULT_TURNS = 100
@@ -141,4 +141,7 @@ class Loop:
         usage = reply.usage()
         if usage is not None:
             self._turn.run.emit(pb.AgentEvent(usage=usage))
-            self._turn.report.usage = add(self._turn.report.usage, usage)
+            total = self._turn.report.usage = add_call(self._turn.report.usage, usage)
+            if usage.tokens.HasField("input"):  # what the next request repeats
+                tokens = usage.tokens
+                total.context_used = tokens.input + tokens.cache_read + tokens.cache_write + tokens.output

@@ -82,7 +82,6 @@ class Reply:
         self.model = ""
         self.counts: dict[str, int] = {}
         """Tokens by name of ``TokenCounts``; absent is not zero."""
-        self.tools: tuple[str, ...] = ()
         self._prefix = prefix
         self._taken = frozenset(taken)
 

@@ -97,6 +97,13 @@ class CancelStep(Struct, frozen=True):
 TERMINATE: tuple[CancelStep, ...] = (CancelStep(SIGTERM),)
 """SIGTERM, then the end of the grace."""
 
+INTERRUPT: tuple[CancelStep, ...] = (
+    # Answered with what was done so far, as soon as the agent's calls are called off.
+    CancelStep(signal=None, interrupts=True, share=0.4),
+    CancelStep(SIGTERM),
+)
+"""What the parser says to interrupt the agent, then SIGTERM."""
+
 
 class Plan(Struct, frozen=True):
     """How to run the agent. Pure data; the run loop does the rest."""

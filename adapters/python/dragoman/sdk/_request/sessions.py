@@ -25,6 +25,12 @@ class SessionPlan(Struct, frozen=True):
         """Whether an earlier conversation is resumed or forked."""
         return bool(self.native_id)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of a plan that resumes or copies a session; none for a new one."""
+        verb = "copies" if self.disposition == pb.SESSION_DISPOSITION_FORK else "resumes"
+        return (f"{verb} session {self.native_id}",) if self.native_id else ()
+
 
 NEW = SessionPlan(pb.SESSION_DISPOSITION_NEW)
 """A new session, as none was asked for."""

@@ -15,7 +15,7 @@ Subclass ``AcpAdapter``; an agent's own ways go into ``AcpOptions``::
 from dragoman.sdk._encoding.fields import Fields
 from dragoman.sdk._encoding.jsonrpc import RpcError
 from dragoman.sdk._output.diffs import unified_diff
-from dragoman.sdk.acp._adapter import CANCEL, AcpAdapter, conversation
+from dragoman.sdk.acp._adapter import AcpAdapter, conversation
 from dragoman.sdk.acp._ending import error_text
 from dragoman.sdk.acp._parser import AcpParser, opening
 from dragoman.sdk.acp._session import (
@@ -32,7 +32,6 @@ from dragoman.sdk.acp._tools import file_changes
 from dragoman.sdk.acp._updates import read_tokens
 
 __all__ = [
-    "CANCEL",
     "AcpAdapter",
     "AcpOptions",
     "AcpParser",

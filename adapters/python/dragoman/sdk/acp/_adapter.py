@@ -1,23 +1,15 @@
 """The base of adapters for agents that speak the Agent Client Protocol."""
 
 from collections.abc import Mapping, Sequence
-from signal import SIGTERM
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from dragoman.sdk._agents.command_line import CommandLineAdapter
 from dragoman.sdk._encoding.protobuf import struct_to_dict
 from dragoman.sdk._output.parser import Parser
-from dragoman.sdk._request.job import CancelStep, Job, Plan
+from dragoman.sdk._request.job import INTERRUPT, Job, Plan
 from dragoman.sdk.acp._parser import COST_KEY, AcpParser, opening
 from dragoman.sdk.acp._session import AcpOptions, Conversation, full_prompt
 from dragoman.v1 import event_pb2 as pb
-
-CANCEL: Final = (
-    # Answered with what was done so far, as soon as the agent's calls are called off.
-    CancelStep(signal=None, interrupts=True, share=0.4),
-    CancelStep(signal=SIGTERM),
-)
-"""``session/cancel`` first, then SIGTERM."""
 
 
 class AcpAdapter(CommandLineAdapter):
@@ -47,19 +39,13 @@ class AcpAdapter(CommandLineAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Say how to run the agent."""
-        session = job.session
-        notes: list[str] = []
-        if session.disposition == pb.SESSION_DISPOSITION_FORK:
-            notes.append(f"copies session {session.native_id}")
-        elif session.resumes:
-            notes.append(f"resumes session {session.native_id}")
         return Plan(
             argv=(job.executable, *self.acp_args(job), *job.settings.extra_args),
             stdin=opening(self.acp_options(job), self.spec.version),
             keep_stdin_open=True,
             env=self.acp_env(job),
-            notes=tuple(notes),
-            cancel=CANCEL,
+            notes=job.session.notes,
+            cancel=INTERRUPT,
         )
 
     def parser(self, job: Job) -> Parser:
