@@ -60,6 +60,7 @@ test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted
 
 test-typescript: $(VENV)/.dev ## the TypeScript packages: stubs as generated, compiled, tested on Node.js and Bun, examined
 	npm ci --no-audit --no-fund
+	npm ci --no-audit --no-fund --prefix adapters/typescript/claude-agent
 	scripts/generate-typescript-stubs build/typescript-stubs
 	diff -r build/typescript-stubs/src/gen clients/typescript/src/gen
 	npm run lint --silent
@@ -108,7 +109,7 @@ bench-check: $(VENV)/.dev ## the same in two minutes; fails if a ratio is far fr
 	$(VENV)/bin/python -m tests.bench --check
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(FLOOR) $(DOCS) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis node_modules {clients,adapters}/typescript/{dist,node_modules}
+	rm -rf $(VENV) $(FLOOR) $(DOCS) .agents build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis node_modules {clients,adapters}/typescript/{dist,node_modules} adapters/typescript/claude-agent/{dist,node_modules}
 
 # --- environments; a stamp is newer than what it was made from
 

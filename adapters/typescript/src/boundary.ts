@@ -1,25 +1,25 @@
 /** Between gRPC and the adapter: statuses of what goes wrong, bounds of requests, streams that wait for their readers. */
 import {
-    fromBinary,
-    toBinary,
-    type DescMessage,
-    type DescMethod,
-    type DescService,
-    type Message,
-    type MessageShape,
+  fromBinary,
+  toBinary,
+  type DescMessage,
+  type DescMethod,
+  type DescService,
+  type Message,
+  type MessageShape,
 } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
 import type { DescFile } from "@bufbuild/protobuf";
 import { DragomanError } from "@dragoman/client";
 import { fieldError, toStatus } from "@dragoman/client/grpc";
 import type {
-    handleServerStreamingCall,
-    handleUnaryCall,
-    MethodDefinition,
-    ServerUnaryCall,
-    ServerWritableStream,
-    ServiceDefinition,
-    UntypedServiceImplementation,
+  handleServerStreamingCall,
+  handleUnaryCall,
+  MethodDefinition,
+  ServerUnaryCall,
+  ServerWritableStream,
+  ServiceDefinition,
+  UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 import { loadSync, type PackageDefinition } from "@grpc/proto-loader";
 import { protoPath } from "grpc-health-check";
@@ -31,16 +31,16 @@ import { checkBounds } from "./bounds.js";
 
 /** A request as it was received, or why it could not be read. */
 interface Received {
-    message: Message | undefined;
-    size: number;
+  message: Message | undefined;
+  size: number;
 }
 
 type Call = Pick<ServerUnaryCall<Received, Uint8Array>, "request" | "getPeer">;
 
 /** Answers a unary call. */
 export type Answer<I extends DescMessage, O extends DescMessage> = (
-    request: MessageShape<I>,
-    call: CallInfo,
+  request: MessageShape<I>,
+  call: CallInfo,
 ) => Promise<MessageShape<O>> | MessageShape<O>;
 
 /** Writes a stream of events, as they are sent. */
@@ -48,156 +48,156 @@ export type Stream<I extends DescMessage> = (request: MessageShape<I>, call: Str
 
 /** What is known of a call. */
 export interface CallInfo {
-    /** Ends when the caller is gone. */
-    signal: AbortSignal;
-    /** Who calls, for the record. */
-    caller: string;
+  /** Ends when the caller is gone. */
+  signal: AbortSignal;
+  /** Who calls, for the record. */
+  caller: string;
 }
 
 /** A call that is answered by a stream. */
 export interface StreamInfo extends CallInfo {
-    /** Sends the initial metadata: the call is accepted. */
-    accept: (runId: string) => void;
-    /** Sends a message, and waits while the reader is behind. */
-    send: (bytes: Uint8Array) => Promise<void>;
+  /** Sends the initial metadata: the call is accepted. */
+  accept: (runId: string) => void;
+  /** Sends a message, and waits while the reader is behind. */
+  send: (bytes: Uint8Array) => Promise<void>;
 }
 
 type Handlers<S extends DescService> = {
-    [K in keyof S["method"]]: S["method"][K] extends {
-        methodKind: "unary";
-        input: infer I extends DescMessage;
-        output: infer O extends DescMessage;
-    }
-        ? Answer<I, O>
-        : S["method"][K] extends { input: infer I extends DescMessage }
-          ? Stream<I>
-          : never;
+  [K in keyof S["method"]]: S["method"][K] extends {
+    methodKind: "unary";
+    input: infer I extends DescMessage;
+    output: infer O extends DescMessage;
+  }
+    ? Answer<I, O>
+    : S["method"][K] extends { input: infer I extends DescMessage }
+      ? Stream<I>
+      : never;
 };
 
 /** Returns the definition of a service whose requests keep their size, and whose streams are of bytes. */
 export function definitionFor(service: DescService): ServiceDefinition {
-    return Object.fromEntries(service.methods.map((method) => [method.localName, definitionForMethod(method)]));
+  return Object.fromEntries(service.methods.map((method) => [method.localName, definitionForMethod(method)]));
 }
 
 function definitionForMethod(method: DescMethod): MethodDefinition<Received, Message | Uint8Array> {
-    const isStream = method.methodKind === "server_streaming";
-    return {
-        path: `/${method.parent.typeName}/${method.name}`,
-        requestStream: false,
-        responseStream: isStream,
-        requestSerialize: ({ message }) => Buffer.from(message ? toBinary(method.input, message) : []),
-        requestDeserialize: (data) => {
-            try {
-                return { message: fromBinary(method.input, data), size: data.length };
-            } catch {
-                return { message: undefined, size: data.length };
-            }
-        },
-        responseSerialize: (value) => Buffer.from(value instanceof Uint8Array ? value : toBinary(method.output, value)),
-        responseDeserialize: (data) => data,
-    };
+  const isStream = method.methodKind === "server_streaming";
+  return {
+    path: `/${method.parent.typeName}/${method.name}`,
+    requestStream: false,
+    responseStream: isStream,
+    requestSerialize: ({ message }) => Buffer.from(message ? toBinary(method.input, message) : []),
+    requestDeserialize: (data) => {
+      try {
+        return { message: fromBinary(method.input, data), size: data.length };
+      } catch {
+        return { message: undefined, size: data.length };
+      }
+    },
+    responseSerialize: (value) => Buffer.from(value instanceof Uint8Array ? value : toBinary(method.output, value)),
+    responseDeserialize: (data) => data,
+  };
 }
 
 /** Returns what serves a service, of what answers its calls. */
 export function implementationOf<S extends DescService>(
-    service: S,
-    handlers: Handlers<S>,
-    log: Log,
+  service: S,
+  handlers: Handlers<S>,
+  log: Log,
 ): UntypedServiceImplementation {
-    return Object.fromEntries(
-        service.methods.map((method) => {
-            const handler = handlers[method.localName as keyof S["method"]];
-            const implementation =
-                method.methodKind === "unary"
-                    ? unary(method, handler as Answer<DescMessage, DescMessage>, log)
-                    : streaming(method, handler as Stream<DescMessage>, log);
-            return [method.localName, implementation];
-        }),
-    );
+  return Object.fromEntries(
+    service.methods.map((method) => {
+      const handler = handlers[method.localName as keyof S["method"]];
+      const implementation =
+        method.methodKind === "unary"
+          ? unary(method, handler as Answer<DescMessage, DescMessage>, log)
+          : streaming(method, handler as Stream<DescMessage>, log);
+      return [method.localName, implementation];
+    }),
+  );
 }
 
 function unary(
-    method: DescMethod,
-    answer: Answer<DescMessage, DescMessage>,
-    log: Log,
+  method: DescMethod,
+  answer: Answer<DescMessage, DescMessage>,
+  log: Log,
 ): handleUnaryCall<Received, Message> {
-    return (call, callback) => {
-        const controller = new AbortController();
-        call.on("cancelled", () => controller.abort());
-        (async () => answer(requestOf(method, call), { signal: controller.signal, caller: callerOf(call) }))().then(
-            (response) => callback(null, response),
-            (error: unknown) => callback(toStatus(explained(method, error, log))),
-        );
-    };
+  return (call, callback) => {
+    const controller = new AbortController();
+    call.on("cancelled", () => controller.abort());
+    (async () => answer(requestOf(method, call), { signal: controller.signal, caller: callerOf(call) }))().then(
+      (response) => callback(null, response),
+      (error: unknown) => callback(toStatus(explained(method, error, log))),
+    );
+  };
 }
 
 function streaming(
-    method: DescMethod,
-    write: Stream<DescMessage>,
-    log: Log,
+  method: DescMethod,
+  write: Stream<DescMessage>,
+  log: Log,
 ): handleServerStreamingCall<Received, Uint8Array> {
-    return (call) => {
-        const controller = new AbortController();
-        call.on("cancelled", () => controller.abort());
-        const { signal } = controller;
-        const info: StreamInfo = {
-            signal,
-            caller: callerOf(call),
-            accept: (runId) => {
-                const metadata = call.metadata.clone();
-                for (const key of Object.keys(metadata.getMap())) metadata.remove(key);
-                metadata.set("dragoman-run-id", runId);
-                call.sendMetadata(metadata);
-            },
-            send: async (bytes) => {
-                if (!call.write(bytes)) await once(call, "drain", { signal }).catch(() => {}); // the caller is gone
-            },
-        };
-        (async () => write(requestOf(method, call), info))().then(
-            () => call.end(),
-            (error: unknown) => fail(call, explained(method, error, log)),
-        );
+  return (call) => {
+    const controller = new AbortController();
+    call.on("cancelled", () => controller.abort());
+    const { signal } = controller;
+    const info: StreamInfo = {
+      signal,
+      caller: callerOf(call),
+      accept: (runId) => {
+        const metadata = call.metadata.clone();
+        for (const key of Object.keys(metadata.getMap())) metadata.remove(key);
+        metadata.set("dragoman-run-id", runId);
+        call.sendMetadata(metadata);
+      },
+      send: async (bytes) => {
+        if (!call.write(bytes)) await once(call, "drain", { signal }).catch(() => {}); // the caller is gone
+      },
     };
+    (async () => write(requestOf(method, call), info))().then(
+      () => call.end(),
+      (error: unknown) => fail(call, explained(method, error, log)),
+    );
+  };
 }
 
 function fail(call: ServerWritableStream<Received, Uint8Array>, error: DragomanError): void {
-    call.emit("error", toStatus(error));
+  call.emit("error", toStatus(error));
 }
 
 function requestOf(method: DescMethod, call: Call): Message {
-    const { message, size } = call.request;
-    if (!message) throw fieldError("INVALID_REQUEST", { field: "", description: `this is no ${method.input.name}` });
-    checkBounds(method.input, message, size);
-    return message;
+  const { message, size } = call.request;
+  if (!message) throw fieldError("INVALID_REQUEST", { field: "", description: `this is no ${method.input.name}` });
+  checkBounds(method.input, message, size);
+  return message;
 }
 
 function callerOf(call: Call): string {
-    return /:\d+$/.test(call.getPeer()) ? "token" : `uid ${process.geteuid?.()}`;
+  return /:\d+$/.test(call.getPeer()) ? "token" : `uid ${process.geteuid?.()}`;
 }
 
 /** Returns an error with a reason of the contract. No text of another error reaches a caller. */
 function explained(method: DescMethod, error: unknown, log: Log): DragomanError {
-    if (error instanceof DragomanError) return error;
-    const incident = randomBytes(6).toString("hex");
-    log("error", "internal error", {
-        rpc: method.name,
-        incident,
-        error: error instanceof Error ? (error.stack ?? error.message) : String(error),
-    });
-    return new DragomanError("INTERNAL", `internal error; the server's log has more under incident ${incident}`, {
-        metadata: { incident },
-    });
+  if (error instanceof DragomanError) return error;
+  const incident = randomBytes(6).toString("hex");
+  log("error", "internal error", {
+    rpc: method.name,
+    incident,
+    error: error instanceof Error ? (error.stack ?? error.message) : String(error),
+  });
+  return new DragomanError("INTERNAL", `internal error; the server's log has more under incident ${incident}`, {
+    metadata: { incident },
+  });
 }
 
 /** Returns what reflection shows of a service, and of health. */
 export function reflected(service: DescService): PackageDefinition {
-    const files = new Map<string, Buffer>();
-    const add = (file: DescFile) => {
-        if (files.has(file.name)) return;
-        file.dependencies.forEach(add);
-        files.set(file.name, Buffer.from(toBinary(FileDescriptorProtoSchema, file.proto)));
-    };
-    add(service.file);
-    const own = { format: "Protocol Buffer 3 DescriptorProto", type: {}, fileDescriptorProtos: [...files.values()] };
-    return { ...loadSync(protoPath), [service.typeName]: own } as PackageDefinition;
+  const files = new Map<string, Buffer>();
+  const add = (file: DescFile) => {
+    if (files.has(file.name)) return;
+    file.dependencies.forEach(add);
+    files.set(file.name, Buffer.from(toBinary(FileDescriptorProtoSchema, file.proto)));
+  };
+  add(service.file);
+  const own = { format: "Protocol Buffer 3 DescriptorProto", type: {}, fileDescriptorProtos: [...files.values()] };
+  return { ...loadSync(protoPath), [service.typeName]: own } as PackageDefinition;
 }

@@ -9,7 +9,7 @@
 export { features, type Adapter, type Log } from "./adapter.js";
 export { Failure } from "./failure.js";
 export type { Question, Resolution } from "./inputs.js";
-export type { Command, Exit, Line } from "./process.js";
+export type { Command, Exit, Line, Program } from "./process.js";
 export type { EventBody } from "./recorder.js";
 export type { Decision, EventExtras, Run } from "./run.js";
 export { serve, toStandardError } from "./serve.js";

@@ -32,277 +32,290 @@ export const sentinel = new Sentinel();
 
 /** A program to run. */
 export interface Command {
-    /** A name on the run's PATH, or an absolute path. */
-    path: string;
-    args?: string[];
-    /** Written to its standard input, which is closed after it. */
-    stdin?: string;
-    /** Beside the run's variables; those of the settings and of the request win. */
-    env?: Variables;
+  /** A name on the run's PATH, or an absolute path. */
+  path: string;
+  args?: string[];
+  /** Written to its standard input, which is closed after it. */
+  stdin?: string;
+  /** Beside the run's variables; those of the settings and of the request win. */
+  env?: Variables;
 }
 
 /** How a program ended, and what is known of why. */
 export class Exit {
-    /** Absent if a signal ended it, or it did not run. */
-    code: number | undefined;
-    signal: NodeJS.Signals | undefined;
-    /** The name of the error if the program could not be started, e.g. "ENOENT". */
-    errno: string | undefined;
-    /** Whether nothing that the program started is left. */
-    isConfirmed = true;
-    /** Whether it was to stop before it ended. */
-    wasStopped = false;
-    /** The end of what it printed and was logged, redacted. */
-    tail = "";
-    readonly #command: string;
-    readonly #cwd: string;
+  /** Absent if a signal ended it, or it did not run. */
+  code: number | undefined;
+  signal: NodeJS.Signals | undefined;
+  /** The name of the error if the program could not be started, e.g. "ENOENT". */
+  errno: string | undefined;
+  /** Whether nothing that the program started is left. */
+  isConfirmed = true;
+  /** Whether it was to stop before it ended. */
+  wasStopped = false;
+  /** The end of what it printed and was logged, redacted. */
+  tail = "";
+  readonly #command: string;
+  readonly #cwd: string;
 
-    constructor(command: string, cwd: string) {
-        this.#command = command;
-        this.#cwd = cwd;
-    }
+  constructor(command: string, cwd: string) {
+    this.#command = command;
+    this.#cwd = cwd;
+  }
 
-    /** Returns what a program's end means: code 0 is success. The run's own limits and cancellation come on top. */
-    result(): Result {
-        const common = { exitCode: this.code, signal: this.signal ?? "", treeConfirmedDead: this.isConfirmed };
-        if (this.code === 0 && !this.wasStopped) return create(ResultSchema, { ...common, outcome: Outcome.SUCCEEDED });
-        return create(ResultSchema, { ...common, outcome: Outcome.FAILED, failure: failureOf(...this.#failure()) });
-    }
+  /** Returns what a program's end means: code 0 is success. The run's own limits and cancellation come on top. */
+  result(): Result {
+    const common = { exitCode: this.code, signal: this.signal ?? "", treeConfirmedDead: this.isConfirmed };
+    if (this.code === 0 && !this.wasStopped) return create(ResultSchema, { ...common, outcome: Outcome.SUCCEEDED });
+    return create(ResultSchema, { ...common, outcome: Outcome.FAILED, failure: failureOf(...this.#failure()) });
+  }
 
-    #failure(): [kind: FailureKind, code: string, message: string] {
-        if (this.errno !== undefined && directoryProblem(this.#cwd)) {
-            return [
-                FailureKind.WORKSPACE_FAILED,
-                "cwd_absent",
-                "The working directory was removed before the agent was started.",
-            ];
-        }
-        if (this.errno === "ENOENT") {
-            return [
-                FailureKind.NOT_INSTALLED,
-                "command_not_found",
-                `${this.#command} was not found on the run's PATH: that of the request's env, ` +
-                    "else of the adapter. Install it there, or name its path.",
-            ];
-        }
-        if (this.errno !== undefined) {
-            return [
-                FailureKind.SPAWN_FAILED,
-                `spawn_${this.errno.toLowerCase()}`,
-                `${this.#command} could not be started (${this.errno}).`,
-            ];
-        }
-        const last = this.tail.trim() === "" ? "" : ` Its last output: ${this.tail.trim().slice(-SHOWN_TAIL)}`;
-        if (this.signal)
-            return [FailureKind.PROCESS_CRASHED, "signal", `The agent was ended by ${this.signal}.${last}`];
-        return [FailureKind.PROCESS_CRASHED, "exit_code", `The agent exited with code ${this.code}.${last}`];
+  #failure(): [kind: FailureKind, code: string, message: string] {
+    if (this.errno !== undefined && directoryProblem(this.#cwd)) {
+      return [
+        FailureKind.WORKSPACE_FAILED,
+        "cwd_absent",
+        "The working directory was removed before the agent was started.",
+      ];
     }
+    if (this.errno === "ENOENT") {
+      return [
+        FailureKind.NOT_INSTALLED,
+        "command_not_found",
+        `${this.#command} was not found on the run's PATH: that of the request's env, ` +
+          "else of the adapter. Install it there, or name its path.",
+      ];
+    }
+    if (this.errno !== undefined) {
+      return [
+        FailureKind.SPAWN_FAILED,
+        `spawn_${this.errno.toLowerCase()}`,
+        `${this.#command} could not be started (${this.errno}).`,
+      ];
+    }
+    const last = this.tail.trim() === "" ? "" : ` Its last output: ${this.tail.trim().slice(-SHOWN_TAIL)}`;
+    if (this.signal) return [FailureKind.PROCESS_CRASHED, "signal", `The agent was ended by ${this.signal}.${last}`];
+    return [FailureKind.PROCESS_CRASHED, "exit_code", `The agent exited with code ${this.code}.${last}`];
+  }
 }
 
 /** A program that runs, with all that it starts. */
 export class Child {
-    readonly #process: ChildProcessWithoutNullStreams;
-    readonly #tree: Tree;
-    #timer: NodeJS.Timeout | undefined;
-    #isKilled = false;
+  readonly #process: ChildProcessWithoutNullStreams;
+  readonly #tree: Tree;
+  #timer: NodeJS.Timeout | undefined;
+  #isKilled = false;
 
-    constructor(child: ChildProcessWithoutNullStreams, pid: number, marker: string) {
-        this.#process = child;
-        this.#tree = new Tree(pid, marker);
-    }
+  constructor(child: ChildProcessWithoutNullStreams, pid: number, marker: string) {
+    this.#process = child;
+    this.#tree = new Tree(pid, marker);
+  }
 
-    get hasEnded(): boolean {
-        return this.#process.exitCode !== null || this.#process.signalCode !== null;
-    }
+  get hasEnded(): boolean {
+    return this.#process.exitCode !== null || this.#process.signalCode !== null;
+  }
 
-    /** Asks the program to end, and kills it after so many milliseconds. */
-    stop(graceMs: number): void {
-        if (graceMs > 0 && !this.#timer) this.#tree.signalGroup("SIGTERM");
-        this.#killIn(graceMs);
-    }
+  /** Asks the program to end, and kills it after so many milliseconds. */
+  stop(graceMs: number): void {
+    if (graceMs > 0 && !this.#timer) this.#tree.signalGroup("SIGTERM");
+    this.#killIn(graceMs);
+  }
 
-    /** Kills the program in a while, as it has reported its end. */
-    done(): void {
-        if (!this.#timer) this.#killIn(LINGER_OF_DONE_MS);
-    }
+  /** Kills the program in a while, as it has reported its end. */
+  done(): void {
+    if (!this.#timer) this.#killIn(LINGER_OF_DONE_MS);
+  }
 
-    #killIn(ms: number): void {
-        clearTimeout(this.#timer);
-        this.#timer = setTimeout(() => this.#kill(), Math.max(ms, 0));
-    }
+  #killIn(ms: number): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#kill(), Math.max(ms, 0));
+  }
 
-    #kill(): void {
-        this.#isKilled = true;
-        this.#tree.signal("SIGKILL");
-        if (!this.hasEnded) this.#timer = setTimeout(() => this.#kill(), POLL_MS); // what forks may have been missed
-    }
+  #kill(): void {
+    this.#isKilled = true;
+    this.#tree.signal("SIGKILL");
+    if (!this.hasEnded) this.#timer = setTimeout(() => this.#kill(), POLL_MS); // what forks may have been missed
+  }
 
-    /** Ends what the program has left behind: by TERM, then by KILL. Returns whether nothing is left. */
-    async endRest(): Promise<boolean> {
-        clearTimeout(this.#timer);
-        const began = performance.now() - (this.#isKilled ? LINGER_MS : 0);
-        for (let signal: NodeJS.Signals = "SIGTERM"; !this.#tree.isGone; await delay(POLL_MS)) {
-            const passed = performance.now() - began;
-            if (passed > LINGER_MS + KILL_BOUND_MS) return false;
-            if (passed >= LINGER_MS) signal = "SIGKILL";
-            if (signal === "SIGKILL" || passed < POLL_MS) this.#tree.signal(signal);
-        }
-        return true;
+  /** Ends what the program has left behind: by TERM, then by KILL. Returns whether nothing is left. */
+  async endRest(): Promise<boolean> {
+    clearTimeout(this.#timer);
+    const began = performance.now() - (this.#isKilled ? LINGER_MS : 0);
+    for (let signal: NodeJS.Signals = "SIGTERM"; !this.#tree.isGone; await delay(POLL_MS)) {
+      const passed = performance.now() - began;
+      if (passed > LINGER_MS + KILL_BOUND_MS) return false;
+      if (passed >= LINGER_MS) signal = "SIGKILL";
+      if (signal === "SIGKILL" || passed < POLL_MS) this.#tree.signal(signal);
     }
+    return true;
+  }
 }
 
-/** Runs a program for a run, and waits until it and all that it started is gone. */
-export async function execute(
-    live: LiveRun,
-    run: Run,
-    command: Command,
-    handle: (line: Line) => void | Promise<void>,
-): Promise<Exit> {
-    const { recorder, clocks, stop } = live;
-    const args = command.args ?? [];
-    const cwd = live.settings.cwd || run.directory();
-    const exit = new Exit(command.path, cwd);
-    const temporary = join(run.directory(), "tmp");
-    mkdirSync(temporary, { recursive: true, mode: 0o700 });
-    const env = variablesOf(live.request, {
-        own: process.env,
-        command: command.env ?? {},
-        config: live.settings.env,
-        temporary,
-    });
-    if (recorder.phase === "initial") {
-        run.start({
-            command: command.path,
-            argv: withoutPrompt([command.path, ...args], run.prompt),
-            env: shownVariables(live, env),
-        });
-    }
-    exit.wasStopped = stop.isRequested;
-    if (exit.wasStopped) return exit;
-    const child = spawn(command.path, args, { cwd, env: { ...env, [MARKER]: live.marker }, detached: true });
-    const ended = once(child, "exit").catch(() => {});
-    child.on("error", (error: NodeJS.ErrnoException) => {
-        exit.errno ??= error.code ?? "EIO";
-    });
-    child.stdin.on("error", () => {}); // a program need not read it
-    if (child.pid === undefined) {
-        await delay(0); // the error comes as an event
-        exit.errno ??= "EIO";
-        return exit;
-    }
-    sentinel.add(child.pid, live.marker);
-    const running = new Child(child, child.pid, live.marker);
-    live.child = running;
-    recorder.isPiped = true;
-    clocks.start(performance.now());
-    recorder.state({ phase: RunPhase.RUNNING, pid: BigInt(child.pid), processGroupId: BigInt(child.pid) });
-    live.watch();
-    stop.onDeadline((deadline) => {
-        if (live.child === running) running.stop(deadline - performance.now());
-    });
-    child.stdin.end(command.stdin ?? "");
-    const output = new Output(live, exit, handle);
-    const reading = [output.read(child.stdout, OutputStream.STDOUT), output.read(child.stderr, OutputStream.STDERR)];
-    await ended;
+/** A program that was started for a run; its author reads and writes its streams. */
+export interface Program {
+  process: ChildProcessWithoutNullStreams;
+  /** Resolves when the program and all that it started is gone. */
+  ended: Promise<Exit>;
+}
+
+/** Starts a program for a run. Without a process, the exit says why. */
+export function start(live: LiveRun, run: Run, command: Command): { exit: Exit; program?: Program } {
+  const { recorder, clocks, stop } = live;
+  const args = command.args ?? [];
+  const cwd = live.settings.cwd || run.directory();
+  const exit = new Exit(command.path, cwd);
+  const temporary = join(run.directory(), "tmp");
+  mkdirSync(temporary, { recursive: true, mode: 0o700 });
+  const sources = { own: process.env, command: command.env ?? {}, config: live.settings.env, temporary };
+  const env = variablesOf(live.request, sources);
+  if (recorder.phase === "initial") {
+    const argv = withoutPrompt([command.path, ...args], run.prompt);
+    run.start({ command: command.path, argv, env: shownVariables(live, env) });
+  }
+  exit.wasStopped = stop.isRequested;
+  if (exit.wasStopped) return { exit };
+  const child = spawn(command.path, args, { cwd, env: { ...env, [MARKER]: live.marker }, detached: true });
+  const exited = once(child, "exit").catch(() => {});
+  child.on("error", (error: NodeJS.ErrnoException) => {
+    exit.errno ??= error.code ?? "EIO";
+  });
+  child.stdin.on("error", () => {}); // a program need not read it
+  const { pid } = child;
+  if (pid === undefined) return { exit };
+  sentinel.add(pid, live.marker);
+  const running = new Child(child, pid, live.marker);
+  live.child = running;
+  live.isConfirmed = false; // until its end is seen
+  clocks.start(performance.now());
+  recorder.state({ phase: RunPhase.RUNNING, pid: BigInt(pid), processGroupId: BigInt(pid) });
+  live.watch();
+  stop.onDeadline((deadline) => {
+    if (live.child === running) running.stop(deadline - performance.now());
+  });
+  const ended = exited.then(async () => {
     clocks.areOff = true;
     exit.wasStopped = stop.isRequested;
     exit.code = child.exitCode ?? undefined;
     exit.signal = child.signalCode ?? undefined;
     exit.isConfirmed = await running.endRest();
-    sentinel.remove(child.pid, live.marker);
-    // What the program wrote is read to its end, unless a process outside holds a pipe open.
-    await output.drained(Promise.all(reading), [child.stdout, child.stderr]);
+    sentinel.remove(pid, live.marker);
     live.child = undefined;
+    live.isConfirmed = exit.isConfirmed;
     return exit;
+  });
+  return { exit, program: { process: child, ended } };
+}
+
+/** Runs a program for a run, and waits until it and all that it started is gone. */
+export async function execute(
+  live: LiveRun,
+  run: Run,
+  command: Command,
+  handle: (line: Line) => void | Promise<void>,
+): Promise<Exit> {
+  const { exit, program } = start(live, run, command);
+  if (!program) {
+    await delay(0); // what went wrong comes as an event
+    if (!exit.wasStopped) exit.errno ??= "EIO";
+    return exit;
+  }
+  const { stdin, stdout, stderr } = program.process;
+  live.recorder.isPiped = true;
+  stdin.end(command.stdin ?? "");
+  const output = new Output(live, exit, handle);
+  const reading = [output.read(stdout, OutputStream.STDOUT), output.read(stderr, OutputStream.STDERR)];
+  await program.ended;
+  // What the program wrote is read to its end, unless a process outside holds a pipe open.
+  await output.drained(Promise.all(reading), [stdout, stderr]);
+  return exit;
 }
 
 function shownVariables(live: LiveRun, env: Variables): Variables {
-    const changed = Object.entries(env).filter(
-        ([name, value]) => name in live.request.env || process.env[name] !== value,
-    );
-    return Object.fromEntries(
-        changed.map(([name, value]) => {
-            const isHidden = name in live.request.env || isSecretEntry(name, value);
-            return [name, isHidden ? MASK : value]; // events show the names of such variables, never their values
-        }),
-    );
+  const changed = Object.entries(env).filter(
+    ([name, value]) => name in live.request.env || process.env[name] !== value,
+  );
+  return Object.fromEntries(
+    changed.map(([name, value]) => {
+      const isHidden = name in live.request.env || isSecretEntry(name, value);
+      return [name, isHidden ? MASK : value]; // events show the names of such variables, never their values
+    }),
+  );
 }
 
 /** Returns arguments with the prompt replaced by its length. */
 function withoutPrompt(argv: string[], prompt: string): string[] {
-    if (prompt === "") return argv;
-    const mask = `[prompt: ${Buffer.byteLength(prompt)} bytes]`;
-    // A short one may be in other arguments by chance.
-    return argv.map((argument) =>
-        argument === prompt ? mask : prompt.length > 8 ? argument.replaceAll(prompt, mask) : argument,
-    );
+  if (prompt === "") return argv;
+  const mask = `[prompt: ${Buffer.byteLength(prompt)} bytes]`;
+  // A short one may be in other arguments by chance.
+  return argv.map((argument) =>
+    argument === prompt ? mask : prompt.length > 8 ? argument.replaceAll(prompt, mask) : argument,
+  );
 }
 
 /** What a program prints. */
 class Output {
-    readonly #live: LiveRun;
-    readonly #exit: Exit;
-    readonly #handle: (line: Line) => void | Promise<void>;
-    #turn: Promise<void> = Promise.resolve(); // lines of both streams are handled one after the other
-    #readAt = performance.now();
+  readonly #live: LiveRun;
+  readonly #exit: Exit;
+  readonly #handle: (line: Line) => void | Promise<void>;
+  #turn: Promise<void> = Promise.resolve(); // lines of both streams are handled one after the other
+  #readAt = performance.now();
 
-    constructor(live: LiveRun, exit: Exit, handle: (line: Line) => void | Promise<void>) {
-        this.#live = live;
-        this.#exit = exit;
-        this.#handle = handle;
-    }
+  constructor(live: LiveRun, exit: Exit, handle: (line: Line) => void | Promise<void>) {
+    this.#live = live;
+    this.#exit = exit;
+    this.#handle = handle;
+  }
 
-    async read(pipe: Readable, stream: OutputStream): Promise<void> {
-        const lines = new Lines(stream);
-        try {
-            for await (const chunk of pipe) {
-                await this.#lines(lines.feed(this.#counted(stream, chunk as Buffer)));
-                await this.#live.pace();
-                this.#readAt = performance.now();
-            }
-        } catch (error) {
-            if ((error as NodeJS.ErrnoException).code !== "ERR_STREAM_PREMATURE_CLOSE") throw error; // it was closed by `drained`
-        }
-        // The limit of output may have cut a secret in two.
-        const { recorder } = this.#live;
-        await this.#lines(lines.end((text) => (recorder.isCut ? recorder.withoutHalf(text) : text)));
-    }
-
-    /** Waits until all is read; once nothing has come for a while, the pipes are closed. */
-    async drained(reading: Promise<unknown>, pipes: Readable[]): Promise<void> {
+  async read(pipe: Readable, stream: OutputStream): Promise<void> {
+    const lines = new Lines(stream);
+    try {
+      for await (const chunk of pipe) {
+        await this.#lines(lines.feed(this.#counted(stream, chunk as Buffer)));
+        await this.#live.pace();
         this.#readAt = performance.now();
-        const timer = setInterval(() => {
-            if (performance.now() - this.#readAt > PIPE_BOUND_MS && !this.#live.log.isBehind)
-                pipes.forEach((pipe) => pipe.destroy());
-        }, POLL_MS);
-        await reading.finally(() => clearInterval(timer));
+      }
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "ERR_STREAM_PREMATURE_CLOSE") throw error; // it was closed by `drained`
     }
+    // The limit of output may have cut a secret in two.
+    const { recorder } = this.#live;
+    await this.#lines(lines.end((text) => (recorder.isCut ? recorder.withoutHalf(text) : text)));
+  }
 
-    /** Counts output, which is a sign of life, and returns what the limit leaves of it. */
-    #counted(stream: OutputStream, data: Buffer): Buffer {
-        const { recorder, clocks } = this.#live;
-        clocks.active(performance.now());
-        if (stream === OutputStream.STDERR) recorder.counters.stderrBytes += BigInt(data.length);
-        else recorder.counters.stdoutBytes += BigInt(data.length);
-        return recorder.within(data);
-    }
+  /** Waits until all is read; once nothing has come for a while, the pipes are closed. */
+  async drained(reading: Promise<unknown>, pipes: Readable[]): Promise<void> {
+    this.#readAt = performance.now();
+    const timer = setInterval(() => {
+      if (performance.now() - this.#readAt > PIPE_BOUND_MS && !this.#live.log.isBehind)
+        pipes.forEach((pipe) => pipe.destroy());
+    }, POLL_MS);
+    await reading.finally(() => clearInterval(timer));
+  }
 
-    #lines(lines: Line[]): Promise<void> {
-        this.#turn = this.#turn.then(async () => {
-            for (const line of lines) await this.#one(line);
-        });
-        return this.#turn;
-    }
+  /** Counts output, which is a sign of life, and returns what the limit leaves of it. */
+  #counted(stream: OutputStream, data: Buffer): Buffer {
+    const { recorder, clocks } = this.#live;
+    clocks.active(performance.now());
+    if (stream === OutputStream.STDERR) recorder.counters.stderrBytes += BigInt(data.length);
+    else recorder.counters.stdoutBytes += BigInt(data.length);
+    return recorder.within(data);
+  }
 
-    async #one(line: Line): Promise<void> {
-        const { recorder, settings } = this.#live;
-        if (line.cutBytes > 0) {
-            recorder.counters.droppedBytes += BigInt(line.cutBytes);
-            recorder.notice(Severity.WARNING, "line_too_long", `A line was too long; ${line.cutBytes} bytes were cut.`);
-        }
-        this.#exit.tail = `${this.#exit.tail}\n${settings.redactor.text(line.text.slice(-SHOWN_TAIL * 4))}`.slice(
-            -SHOWN_TAIL * 4,
-        );
-        await this.#handle(line);
+  #lines(lines: Line[]): Promise<void> {
+    this.#turn = this.#turn.then(async () => {
+      for (const line of lines) await this.#one(line);
+    });
+    return this.#turn;
+  }
+
+  async #one(line: Line): Promise<void> {
+    const { recorder, settings } = this.#live;
+    if (line.cutBytes > 0) {
+      recorder.counters.droppedBytes += BigInt(line.cutBytes);
+      recorder.notice(Severity.WARNING, "line_too_long", `A line was too long; ${line.cutBytes} bytes were cut.`);
     }
+    this.#exit.tail = `${this.#exit.tail}\n${settings.redactor.text(line.text.slice(-SHOWN_TAIL * 4))}`.slice(
+      -SHOWN_TAIL * 4,
+    );
+    await this.#handle(line);
+  }
 }

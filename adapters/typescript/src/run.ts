@@ -1,52 +1,53 @@
 import { create } from "@bufbuild/protobuf";
 import {
-    AgentEventSchema,
-    EventOrigin,
-    InputKind,
-    InputOptionKind,
-    InputResolution,
-    InputSubjectSchema,
-    Severity,
-    type AgentEvent,
-    type ExecuteRequest,
-    type InputSubject,
-    type JsonObject,
-    type MessageInitShape,
-    type StartedSchema,
+  AgentEventSchema,
+  EventOrigin,
+  InputKind,
+  InputOptionKind,
+  InputResolution,
+  InputSubjectSchema,
+  Severity,
+  type AgentEvent,
+  type ExecuteRequest,
+  type InputSubject,
+  type JsonObject,
+  type MessageInitShape,
+  type StartedSchema,
 } from "@dragoman/client/v1";
 import { mkdtempSync, rmdirSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
+import { failureOf, type Failure } from "./failure.js";
 import type { Question, Resolution } from "./inputs.js";
 import type { LiveRun } from "./live.js";
 import { decide } from "./permissions.js";
-import { execute, type Command, type Exit, type Line } from "./process.js";
+import { execute, start, type Command, type Exit, type Line, type Program } from "./process.js";
 import type { EventBody } from "./recorder.js";
 import type { SessionChoice } from "./settings.js";
 
 const LONGEST_DIRECTORY = 60; // agents put sockets there, whose paths are short
 const OWN = new Set([
-    "started",
-    "attemptEnded",
-    "result",
-    "gap",
-    "replayDone",
-    "heartbeat",
-    "batch",
-    "inputRequest",
-    "inputResolved",
+  "started",
+  "attemptEnded",
+  "result",
+  "gap",
+  "replayDone",
+  "heartbeat",
+  "batch",
+  "inputRequest",
+  "inputResolved",
 ]);
 
 /** What an agent may do with an action. */
 export interface Decision {
-    isAllowed: boolean;
-    /** What the caller says to the agent; may be empty. */
-    message: string;
-    /** The tool's input as the caller changed it, as JSON text; empty: unchanged. */
-    updatedInputJson: string;
-    /** Whether the caller allows or rejects similar actions too, from now on. */
-    isForAll: boolean;
+  isAllowed: boolean;
+  /** What the caller says to the agent; may be empty. */
+  message: string;
+  /** The tool's input as the caller changed it, as JSON text; empty: unchanged. */
+  updatedInputJson: string;
+  /** Whether the caller allows or rejects similar actions too, from now on. */
+  isForAll: boolean;
 }
 
 /** More of an event than its body. */
@@ -54,182 +55,204 @@ export type EventExtras = Pick<MessageInitShape<typeof AgentEventSchema>, "linea
 
 /** One run, as its adapter sees it. */
 export class Run {
-    readonly #live: LiveRun;
-    /** As it was sent; it must not be changed. */
-    readonly request: ExecuteRequest;
-    readonly prompt: string;
-    /** The settings, checked against the schema. */
-    readonly config: JsonObject;
-    /** Absolute and existing; empty if the adapter has no FEATURE_WORKSPACE. */
-    readonly cwd: string;
-    /** Which session to resume. */
-    readonly session: SessionChoice;
-    /** Ends when the run is to stop; its reason is a `RunStopped`. After the grace the run ends without its adapter. */
-    readonly signal: AbortSignal;
+  readonly #live: LiveRun;
+  /** As it was sent; it must not be changed. */
+  readonly request: ExecuteRequest;
+  readonly prompt: string;
+  /** The settings, checked against the schema. */
+  readonly config: JsonObject;
+  /** Absolute and existing; empty if the adapter has no FEATURE_WORKSPACE. */
+  readonly cwd: string;
+  /** Which session to resume. */
+  readonly session: SessionChoice;
+  /** Ends when the run is to stop; its reason is a `RunStopped`. After the grace the run ends without its adapter. */
+  readonly signal: AbortSignal;
 
-    /** For the server. */
-    constructor(live: LiveRun) {
-        this.#live = live;
-        this.request = live.request;
-        this.prompt = live.settings.prompt;
-        this.config = live.settings.config;
-        this.cwd = live.settings.cwd;
-        this.session = live.settings.session;
-        this.signal = live.stop.signal;
-    }
+  /** For the server. */
+  constructor(live: LiveRun) {
+    this.#live = live;
+    this.request = live.request;
+    this.prompt = live.settings.prompt;
+    this.config = live.settings.config;
+    this.cwd = live.settings.cwd;
+    this.session = live.settings.session;
+    this.signal = live.stop.signal;
+  }
 
-    /**
-     * Opens the attempt. Call it before anything of the agent is started, to say what that is: `command`, `argv`, `env`, `notes`,
-     * `agentVersion`, how the session is used. The rest is filled in. Without it the first event opens the attempt.
-     */
-    start(started: MessageInitShape<typeof StartedSchema> = {}): void {
-        const { recorder, clocks } = this.#live;
-        if (recorder.phase !== "initial") throw new Error("the attempt was started before");
-        recorder.start(started, this.#live.described);
-        clocks.start(performance.now());
-        this.#live.watch();
-    }
+  /**
+   * Opens the attempt. Call it before anything of the agent is started, to say what that is: `command`, `argv`, `env`, `notes`,
+   * `agentVersion`, how the session is used. The rest is filled in. Without it the first event opens the attempt.
+   */
+  start(started: MessageInitShape<typeof StartedSchema> = {}): void {
+    const { recorder, clocks } = this.#live;
+    if (recorder.phase !== "initial") throw new Error("the attempt was started before");
+    recorder.start(started, this.#live.described);
+    clocks.start(performance.now());
+    this.#live.watch();
+  }
 
-    /**
-     * Writes an event of the agent. Text, thinking and output of tools need no offset: it is counted after redaction, and a piece
-     * without content says that its item is complete. Await it: it waits while the callers that hold the run are far behind.
-     */
-    emit(body: EventBody, extras: EventExtras = {}): Promise<void> {
-        if (OWN.has(body.case)) throw new Error(`emit an event ${body.case}: only the server writes it`);
-        this.#take(create(AgentEventSchema, { origin: EventOrigin.AGENT, ...extras, body }));
-        return this.#live.pace();
-    }
+  /**
+   * Ends the attempt, and opens the next one: for a session that is gone.
+   *
+   * @param started of the next attempt
+   */
+  retry(failure: Failure, started: MessageInitShape<typeof StartedSchema>): void {
+    const { recorder } = this.#live;
+    recorder.flush();
+    const value = { failure: failureOf(failure.kind, failure.code, failure.message), reason: started.sessionReason };
+    recorder.write({ case: "attemptEnded", value }, EventOrigin.ADAPTER);
+    recorder.phase = "initial";
+    this.start(started);
+  }
 
-    /** Writes a piece of an answer, which continues the item of that name. */
-    text(itemId: string, delta: string): Promise<void> {
-        return this.emit({ case: "text", value: { itemId, content: { case: "delta", value: delta } } });
-    }
+  /**
+   * Writes an event of the agent. Text, thinking and output of tools need no offset: it is counted after redaction, and a piece
+   * without content says that its item is complete. Await it: it waits while the callers that hold the run are far behind.
+   */
+  emit(body: EventBody, extras: EventExtras = {}): Promise<void> {
+    if (OWN.has(body.case)) throw new Error(`emit an event ${body.case}: only the server writes it`);
+    this.#take(create(AgentEventSchema, { origin: EventOrigin.AGENT, ...extras, body }));
+    return this.#live.pace();
+  }
 
-    /** Writes a line of output as it is. */
-    log(line: Line): void {
-        const { stream, text, raw, cutBytes, isUnterminated } = line;
-        const value = { stream, text, raw, truncatedBytes: BigInt(cutBytes), unterminated: isUnterminated };
-        this.#take(create(AgentEventSchema, { origin: EventOrigin.AGENT, body: { case: "log", value } }));
-    }
+  /** Writes a piece of an answer, which continues the item of that name. */
+  text(itemId: string, delta: string): Promise<void> {
+    return this.emit({ case: "text", value: { itemId, content: { case: "delta", value: delta } } });
+  }
 
-    /** Writes a message for people, with a stable code. */
-    notice(severity: Severity, code: string, message: string): void {
-        if (this.#live.recorder.phase === "attempt") this.#live.recorder.notice(severity, code, message);
-    }
+  /** Writes a line of output as it is. */
+  log(line: Pick<Line, "stream" | "text"> & Partial<Line>): void {
+    const { stream, text, raw, cutBytes = 0, isUnterminated } = line;
+    const value = { stream, text, raw, truncatedBytes: BigInt(cutBytes), unterminated: isUnterminated };
+    this.#take(create(AgentEventSchema, { origin: EventOrigin.AGENT, body: { case: "log", value } }));
+  }
 
-    /**
-     * Asks the caller, and waits for the answer, or for what stands for it when the question expires or the run ends. Call it only
-     * if `request.permissions.interactive` is set; see `permit` for permissions.
-     */
-    ask(question: Question): Promise<Resolution> {
-        this.#begin();
-        return this.#live.inputs.ask(question);
-    }
+  /** Writes a message for people, with a stable code. */
+  notice(severity: Severity, code: string, message: string): void {
+    if (this.#live.recorder.phase === "attempt") this.#live.recorder.notice(severity, code, message);
+  }
 
-    /**
-     * Decides about an action of the agent, as the permissions of the run say: by a rule, or by asking the caller. In a run that is
-     * not interactive nobody is asked, and what no rule allows is denied.
-     *
-     * @param question what the caller is shown beside the subject
-     */
-    async permit(
-        subject: MessageInitShape<typeof InputSubjectSchema>,
-        question: { title?: string; description?: string; editableInputJson?: string } = {},
-    ): Promise<Decision> {
-        this.#begin();
-        const action: InputSubject = create(InputSubjectSchema, subject);
-        const { permissions } = this.request;
-        const decision = decide(permissions, action, this.cwd);
-        if (decision !== "ask") {
-            const isAllowed = decision === "allow";
-            if (!isAllowed)
-                this.notice(
-                    Severity.WARNING,
-                    "permission_denied",
-                    `${action.toolName || "An action"} was denied by the permissions of the run.`,
-                );
-            return {
-                isAllowed,
-                message: isAllowed ? "" : "The permissions of this run do not allow it.",
-                updatedInputJson: "",
-                isForAll: false,
-            };
-        }
-        const options = [
-            { id: "allow", kind: InputOptionKind.ALLOW_ONCE, label: "Allow" },
-            { id: "reject", kind: InputOptionKind.REJECT_ONCE, label: "Reject" },
-            { id: "allow_always", kind: InputOptionKind.ALLOW_ALWAYS, label: "Allow in this run" },
-        ];
-        const title = question.title || `${action.toolName || "The agent"} asks for permission`;
-        const { description, editableInputJson } = question;
-        const { how, answer } = await this.ask({
-            title,
-            description,
-            editableInputJson,
-            kind: InputKind.PERMISSION,
-            subject: action,
-            options,
-        });
-        const [chosen = ""] = answer.optionIds;
-        const isAllowed = how === InputResolution.ANSWERED && chosen.startsWith("allow");
-        return {
-            isAllowed,
-            message: answer.message,
-            updatedInputJson: answer.updatedInputJson,
-            isForAll: chosen === "allow_always",
-        };
-    }
+  /**
+   * Asks the caller, and waits for the answer, or for what stands for it when the question expires or the run ends. Call it only
+   * if `request.permissions.interactive` is set; see `permit` for permissions.
+   */
+  ask(question: Question): Promise<Resolution> {
+    this.#begin();
+    return this.#live.inputs.ask(question);
+  }
 
-    /**
-     * Runs a program in the run's directory, with the run's variables, and waits until it and all that it started is gone. It opens
-     * the attempt, unless `start` did. Each line goes to `handle`, one after the other; without one, to `log`. When the run is to
-     * stop, the program gets SIGTERM, and is killed after the grace.
-     */
-    exec(command: Command, handle: (line: Line) => void | Promise<void> = (line) => this.log(line)): Promise<Exit> {
-        return execute(this.#live, this, command, handle);
+  /**
+   * Decides about an action of the agent, as the permissions of the run say: by a rule, or by asking the caller. In a run that is
+   * not interactive no caller is asked, and what no rule allows is denied.
+   *
+   * @param question what the caller is shown beside the subject
+   */
+  async permit(
+    subject: MessageInitShape<typeof InputSubjectSchema>,
+    question: { title?: string; description?: string; editableInputJson?: string } = {},
+  ): Promise<Decision> {
+    this.#begin();
+    const action: InputSubject = create(InputSubjectSchema, subject);
+    const { permissions } = this.request;
+    const decision = decide(permissions, action, this.cwd);
+    if (decision !== "ask") {
+      const isAllowed = decision === "allow";
+      if (!isAllowed)
+        this.notice(
+          Severity.WARNING,
+          "permission_denied",
+          `${action.toolName || "An action"} was denied by the permissions of the run.`,
+        );
+      return {
+        isAllowed,
+        message: isAllowed ? "" : "The permissions of this run do not allow it.",
+        updatedInputJson: "",
+        isForAll: false,
+      };
     }
+    const options = [
+      { id: "allow", kind: InputOptionKind.ALLOW_ONCE, label: "Allow" },
+      { id: "reject", kind: InputOptionKind.REJECT_ONCE, label: "Reject" },
+      { id: "allow_always", kind: InputOptionKind.ALLOW_ALWAYS, label: "Allow in this run" },
+    ];
+    const title = question.title || `${action.toolName || "The agent"} asks for permission`;
+    const { description, editableInputJson } = question;
+    const { how, answer } = await this.ask({
+      title,
+      description,
+      editableInputJson,
+      kind: InputKind.PERMISSION,
+      subject: action,
+      options,
+    });
+    const [chosen = ""] = answer.optionIds;
+    const isAllowed = how === InputResolution.ANSWERED && chosen.startsWith("allow");
+    return {
+      isAllowed,
+      message: answer.message,
+      updatedInputJson: answer.updatedInputJson,
+      isForAll: chosen === "allow_always",
+    };
+  }
 
-    /** Says that the program has reported its end: if it lives on, it is killed in a while, and no limit holds. */
-    done(): void {
-        this.#live.child?.done();
-        this.#live.clocks.areOff = true;
-    }
+  /**
+   * Runs a program in the run's directory, with the run's variables, and waits until it and all that it started is gone. It opens
+   * the attempt, unless `start` did. Each line goes to `handle`, one after the other; without one, to `log`. When the run is to
+   * stop, the program gets SIGTERM, and is killed after the grace.
+   */
+  exec(command: Command, handle: (line: Line) => void | Promise<void> = (line) => this.log(line)): Promise<Exit> {
+    return execute(this.#live, this, command, handle);
+  }
 
-    /** Returns a text without the secrets of the request. */
-    redact(text: string): string {
-        return this.#live.settings.redactor.text(text);
-    }
+  /**
+   * Starts a program as `exec` does, whose streams its author reads and writes: for libraries that speak with a program
+   * themselves. Without a program, the run is to stop already, or it could not be started; `exit.result()` says why.
+   */
+  spawn(command: Command): { exit: Exit; program?: Program } {
+    return start(this.#live, this, command);
+  }
 
-    /** Returns a directory for this run alone, which is removed after it. */
-    directory(): string {
-        if (this.#live.directory === undefined) {
-            let path = mkdtempSync(join(tmpdir(), "dragoman-run-"));
-            if (Buffer.byteLength(path) > LONGEST_DIRECTORY) {
-                rmdirSync(path);
-                path = mkdtempSync("/tmp/dragoman-run-");
-            }
-            this.#live.directory = path;
-        }
-        return this.#live.directory;
-    }
+  /** Says that the program has reported its end: if it lives on, it is killed in a while, and no limit holds. */
+  done(): void {
+    this.#live.child?.done();
+    this.#live.clocks.areOff = true;
+  }
 
-    #begin(): void {
-        if (this.#live.isOver || this.#live.recorder.phase === "ended")
-            throw this.signal.reason ?? new Error("the run has ended");
-        if (this.#live.recorder.phase === "initial") this.start();
-    }
+  /** Returns a text without the secrets of the request. */
+  redact(text: string): string {
+    return this.#live.settings.redactor.text(text);
+  }
 
-    #take(event: AgentEvent): void {
-        this.#begin();
-        const { clocks, recorder, stop } = this.#live;
-        const now = performance.now();
-        if (event.origin === EventOrigin.AGENT) {
-            this.#live.heardAt = now;
-            clocks.active(now);
-        }
-        if (event.body.case === "state" && stop.isRequested) return; // the run is being stopped, whatever the agent still tries
-        clocks.observe(event, now);
-        recorder.take(event);
-        if (event.body.case === "toolCall") this.#live.watch(); // its limit may be shorter
+  /** Returns a directory for this run alone, which is removed after it. */
+  directory(): string {
+    if (this.#live.directory === undefined) {
+      let path = mkdtempSync(join(tmpdir(), "dragoman-run-"));
+      if (Buffer.byteLength(path) > LONGEST_DIRECTORY) {
+        rmdirSync(path);
+        path = mkdtempSync("/tmp/dragoman-run-");
+      }
+      this.#live.directory = path;
     }
+    return this.#live.directory;
+  }
+
+  #begin(): void {
+    if (this.#live.isOver || this.#live.recorder.phase === "ended")
+      throw this.signal.reason ?? new Error("the run has ended");
+    if (this.#live.recorder.phase === "initial") this.start();
+  }
+
+  #take(event: AgentEvent): void {
+    this.#begin();
+    const { clocks, recorder, stop } = this.#live;
+    const now = performance.now();
+    if (event.origin === EventOrigin.AGENT) {
+      this.#live.heardAt = now;
+      clocks.active(now);
+    }
+    if (event.body.case === "state" && stop.isRequested) return; // the run is being stopped, whatever the agent still tries
+    clocks.observe(event, now);
+    recorder.take(event);
+    if (event.body.case === "toolCall") this.#live.watch(); // its limit may be shorter
+  }
 }

@@ -26,40 +26,40 @@ done
 
 /** A shell that outlives this process, and ends its programs if it was killed. */
 export class Sentinel {
-    #shell: ChildProcess | undefined;
+  #shell: ChildProcess | undefined;
 
-    /** Takes note of a program that leads a process group. */
-    add(pid: number, marker: string): void {
-        this.#write(`+ ${pid} ${marker}\n`);
-    }
+  /** Takes note of a program that leads a process group. */
+  add(pid: number, marker: string): void {
+    this.#write(`+ ${pid} ${marker}\n`);
+  }
 
-    /** The program is gone, with all that it started. */
-    remove(pid: number, marker: string): void {
-        this.#write(`- ${pid} ${marker}\n`);
-    }
+  /** The program is gone, with all that it started. */
+  remove(pid: number, marker: string): void {
+    this.#write(`- ${pid} ${marker}\n`);
+  }
 
-    /** Ends the shell. */
-    async close(): Promise<void> {
-        const shell = this.#shell;
-        if (!shell || shell.exitCode !== null || shell.signalCode !== null) return;
-        const ended = once(shell, "exit");
-        shell.stdin?.end();
-        await ended;
-    }
+  /** Ends the shell. */
+  async close(): Promise<void> {
+    const shell = this.#shell;
+    if (!shell || shell.exitCode !== null || shell.signalCode !== null) return;
+    const ended = once(shell, "exit");
+    shell.stdin?.end();
+    await ended;
+  }
 
-    #write(line: string): void {
-        if (!this.#shell) {
-            // In a session of its own, so that a signal to this process's group does not end it.
-            this.#shell = spawn("/bin/sh", ["-c", SCRIPT], {
-                detached: true,
-                stdio: ["pipe", "ignore", "ignore"],
-                cwd: "/",
-                env: { PATH: "/usr/bin:/bin" },
-            });
-            this.#shell.on("error", () => {}); // without it, programs outlive a process that is killed
-            this.#shell.stdin?.on("error", () => {}); // as above
-            this.#shell.unref();
-        }
-        this.#shell.stdin?.write(line);
+  #write(line: string): void {
+    if (!this.#shell) {
+      // In a session of its own, so that a signal to this process's group does not end it.
+      this.#shell = spawn("/bin/sh", ["-c", SCRIPT], {
+        detached: true,
+        stdio: ["pipe", "ignore", "ignore"],
+        cwd: "/",
+        env: { PATH: "/usr/bin:/bin" },
+      });
+      this.#shell.on("error", () => {}); // without it, programs outlive a process that is killed
+      this.#shell.stdin?.on("error", () => {}); // as above
+      this.#shell.unref();
     }
+    this.#shell.stdin?.write(line);
+  }
 }

@@ -8,34 +8,34 @@ const GRACE_MS = 15_000;
  * second signal ends these at once.
  */
 export async function serve(adapter: Adapter, log: Log = toStandardError): Promise<void> {
-    const address = process.env["DRAGOMAN_LISTEN"];
-    try {
-        if (!address) throw new Error("nowhere to listen: set DRAGOMAN_LISTEN, e.g. to unix:$HOME/agent.sock");
-        const server = new Server(adapter, log);
-        await server.listen(address);
-        log("info", "adapter ready", { adapter: server.described.adapter, listen: address });
-        let signals = 0;
-        const onSignal = () => {
-            signals += 1;
-            if (signals > 1) server.hurry();
-            else void drain(server, log);
-        };
-        process.on("SIGTERM", onSignal);
-        process.on("SIGINT", onSignal);
-    } catch (error) {
-        log("error", "adapter failed", { error: error instanceof Error ? error.message : String(error) });
-        process.exit(1);
-    }
+  const address = process.env["DRAGOMAN_LISTEN"];
+  try {
+    if (!address) throw new Error("nowhere to listen: set DRAGOMAN_LISTEN, e.g. to unix:$HOME/agent.sock");
+    const server = new Server(adapter, log);
+    await server.listen(address);
+    log("info", "adapter ready", { adapter: server.described.adapter, listen: address });
+    let signals = 0;
+    const onSignal = () => {
+      signals += 1;
+      if (signals > 1) server.hurry();
+      else void drain(server, log);
+    };
+    process.on("SIGTERM", onSignal);
+    process.on("SIGINT", onSignal);
+  } catch (error) {
+    log("error", "adapter failed", { error: error instanceof Error ? error.message : String(error) });
+    process.exit(1);
+  }
 }
 
 async function drain(server: Server, log: Log): Promise<void> {
-    log("info", "adapter draining");
-    await server.stop(GRACE_MS);
-    log("info", "adapter stopped");
-    process.exit(0);
+  log("info", "adapter draining");
+  await server.stop(GRACE_MS);
+  log("info", "adapter stopped");
+  process.exit(0);
 }
 
 /** Writes log lines to standard error, as JSON. */
 export const toStandardError: Log = (level, message, fields = {}) => {
-    process.stderr.write(`${JSON.stringify({ time: new Date().toISOString(), level, message, ...fields })}\n`);
+  process.stderr.write(`${JSON.stringify({ time: new Date().toISOString(), level, message, ...fields })}\n`);
 };

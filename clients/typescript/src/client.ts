@@ -6,18 +6,18 @@ import { randomBytes } from "node:crypto";
 import { checkPlace, defaultAddress, parseAddress, userToken, type Place } from "./address.js";
 import { DragomanError, fromStatus } from "./errors.js";
 import {
-    AdapterService,
-    AttachRequestSchema,
-    ExecuteRequestSchema,
-    type AttachRequest,
-    type CancelRequestSchema,
-    type CancelResponse,
-    type DescribeResponse,
-    type DetectRequestSchema,
-    type Detection,
-    type ExecuteRequest,
-    type RespondRequestSchema,
-    type RespondResponse,
+  AdapterService,
+  AttachRequestSchema,
+  ExecuteRequestSchema,
+  type AttachRequest,
+  type CancelRequestSchema,
+  type CancelResponse,
+  type DescribeResponse,
+  type DetectRequestSchema,
+  type Detection,
+  type ExecuteRequest,
+  type RespondRequestSchema,
+  type RespondResponse,
 } from "./gen/dragoman/v1/adapter_pb.js";
 import { RouterService, type ListRunsRequestSchema, type RunSummary } from "./gen/dragoman/v1/router_pb.js";
 import { callsOf, type CallSettings, type ServiceCalls } from "./grpc.js";
@@ -32,15 +32,15 @@ const CONNECT_MS = 20_000;
 
 /** Options of a client. */
 export interface ClientOptions {
-    /**
-     * The token of calls over TCP. Default: `DRAGOMAN_TOKEN`, else this user's token, which is sent only to a server of this
-     * user on this machine.
-     */
-    token?: string;
-    /** Milliseconds for which a broken stream is reconnected without progress. Default: 30,000. */
-    reattachMs?: number;
-    /** TLS, from `credentials.createSsl` of grpc-js. A server on another machine is called with it only. */
-    credentials?: ChannelCredentials;
+  /**
+   * The token of calls over TCP. Default: `DRAGOMAN_TOKEN`, else this user's token, which is sent only to a server of this
+   * user on this machine.
+   */
+  token?: string;
+  /** Milliseconds for which a broken stream is reconnected without progress. Default: 30,000. */
+  reattachMs?: number;
+  /** TLS, from `credentials.createSsl` of grpc-js. A server on another machine is called with it only. */
+  credentials?: ChannelCredentials;
 }
 
 /**
@@ -49,177 +49,177 @@ export interface ClientOptions {
  * Every failed call throws a `DragomanError`; its `reason` is stable, for programs.
  */
 export class Client {
-    readonly address: string;
-    /** The unary calls of AdapterService. Its `execute` and `attach` are single streams; see `execute` of the client. */
-    readonly adapter: ServiceCalls<typeof AdapterService>;
-    /** The calls of RouterService, which only a router serves. */
-    readonly router: ServiceCalls<typeof RouterService>;
-    readonly #link: Link;
+  readonly address: string;
+  /** The unary calls of AdapterService. Its `execute` and `attach` are single streams; see `execute` of the client. */
+  readonly adapter: ServiceCalls<typeof AdapterService>;
+  /** The calls of RouterService, which only a router serves. */
+  readonly router: ServiceCalls<typeof RouterService>;
+  readonly #link: Link;
 
-    /**
-     * @param address `unix:/path` or `host:port`. Default: `DRAGOMAN_ROUTER`, else this user's router
-     * @throws DragomanError ADDRESS_UNTRUSTED if another user could listen there
-     */
-    constructor(address?: string, options: ClientOptions = {}) {
-        this.address = address || defaultAddress();
-        this.#link = new Link(this.address, options);
-        this.adapter = callsOf(this.#link.grpc, AdapterService, this.#link.metadata, this.#link.reached);
-        this.router = callsOf(this.#link.grpc, RouterService, this.#link.metadata, this.#link.reached);
-    }
+  /**
+   * @param address `unix:/path` or `host:port`. Default: `DRAGOMAN_ROUTER`, else this user's router
+   * @throws DragomanError ADDRESS_UNTRUSTED if another user could listen there
+   */
+  constructor(address?: string, options: ClientOptions = {}) {
+    this.address = address || defaultAddress();
+    this.#link = new Link(this.address, options);
+    this.adapter = callsOf(this.#link.grpc, AdapterService, this.#link.metadata, this.#link.reached);
+    this.router = callsOf(this.#link.grpc, RouterService, this.#link.metadata, this.#link.reached);
+  }
 
-    /**
-     * Runs an agent. The request is sent when the run is first read, or by `run.accepted()`.
-     *
-     * Without a run ID it gets a new one, which makes sending it idempotent; without `orphanAfter` it gets 30 seconds. The end
-     * of the signal ends the stream, not the run: use `run.cancel()` to end that.
-     */
-    execute(request: MessageInitShape<typeof ExecuteRequestSchema>, settings: { signal?: AbortSignal } = {}): Run {
-        const own: ExecuteRequest = clone(ExecuteRequestSchema, create(ExecuteRequestSchema, request));
-        own.runId ||= `run-${randomBytes(12).toString("hex")}`;
-        own.orphanAfter ??= durationFromMs(DEFAULT_ORPHAN_AFTER_MS);
-        const attach = create(AttachRequestSchema, { runId: own.runId, adapter: own.adapter, hold: true });
-        return new Run(this.#link, this, { attach, execute: own, signal: settings.signal });
-    }
+  /**
+   * Runs an agent. The request is sent when the run is first read, or by `run.accepted()`.
+   *
+   * Without a run ID it gets a new one, which makes sending it idempotent; without `orphanAfter` it gets 30 seconds. The end
+   * of the signal ends the stream, not the run: use `run.cancel()` to end that.
+   */
+  execute(request: MessageInitShape<typeof ExecuteRequestSchema>, settings: { signal?: AbortSignal } = {}): Run {
+    const own: ExecuteRequest = clone(ExecuteRequestSchema, create(ExecuteRequestSchema, request));
+    own.runId ||= `run-${randomBytes(12).toString("hex")}`;
+    own.orphanAfter ??= durationFromMs(DEFAULT_ORPHAN_AFTER_MS);
+    const attach = create(AttachRequestSchema, { runId: own.runId, adapter: own.adapter, hold: true });
+    return new Run(this.#link, this, { attach, execute: own, signal: settings.signal });
+  }
 
-    /**
-     * Follows a run that exists: the events after a sequence, `replayDone`, then live events. Set `hold` to keep the run from
-     * being orphaned while the stream is open.
-     */
-    attach(request: MessageInitShape<typeof AttachRequestSchema>, settings: { signal?: AbortSignal } = {}): Run {
-        const attach: AttachRequest = clone(AttachRequestSchema, create(AttachRequestSchema, request));
-        return new Run(this.#link, this, { attach, signal: settings.signal });
-    }
+  /**
+   * Follows a run that exists: the events after a sequence, `replayDone`, then live events. Set `hold` to keep the run from
+   * being orphaned while the stream is open.
+   */
+  attach(request: MessageInitShape<typeof AttachRequestSchema>, settings: { signal?: AbortSignal } = {}): Run {
+    const attach: AttachRequest = clone(AttachRequestSchema, create(AttachRequestSchema, request));
+    return new Run(this.#link, this, { attach, signal: settings.signal });
+  }
 
-    /** Cancels a run, and answers once its result is recorded. */
-    cancel(request: MessageInitShape<typeof CancelRequestSchema>, settings?: CallSettings): Promise<CancelResponse> {
-        return this.adapter.cancel(request, settings);
-    }
+  /** Cancels a run, and answers once its result is recorded. */
+  cancel(request: MessageInitShape<typeof CancelRequestSchema>, settings?: CallSettings): Promise<CancelResponse> {
+    return this.adapter.cancel(request, settings);
+  }
 
-    /** Answers an input request. The first valid answer wins; the same one again is good. */
-    respond(request: MessageInitShape<typeof RespondRequestSchema>, settings?: CallSettings): Promise<RespondResponse> {
-        return this.adapter.respond(request, settings);
-    }
+  /** Answers an input request. The first valid answer wins; the same one again is good. */
+  respond(request: MessageInitShape<typeof RespondRequestSchema>, settings?: CallSettings): Promise<RespondResponse> {
+    return this.adapter.respond(request, settings);
+  }
 
-    /** Returns an adapter's version, capabilities and settings. */
-    describe(adapter = "", settings?: CallSettings): Promise<DescribeResponse> {
-        return this.adapter.describe({ adapter }, settings);
-    }
+  /** Returns an adapter's version, capabilities and settings. */
+  describe(adapter = "", settings?: CallSettings): Promise<DescribeResponse> {
+    return this.adapter.describe({ adapter }, settings);
+  }
 
-    /** Looks for agents: of one adapter, or of all adapters of a router. */
-    async detect(
-        request: MessageInitShape<typeof DetectRequestSchema> = {},
-        settings?: CallSettings,
-    ): Promise<Detection[]> {
-        return (await this.adapter.detect(request, settings)).detections;
-    }
+  /** Looks for agents: of one adapter, or of all adapters of a router. */
+  async detect(
+    request: MessageInitShape<typeof DetectRequestSchema> = {},
+    settings?: CallSettings,
+  ): Promise<Detection[]> {
+    return (await this.adapter.detect(request, settings)).detections;
+  }
 
-    /**
-     * Lists a router's runs, newest first.
-     *
-     * @param filters fields that are set must match
-     * @param limit how many at most
-     */
-    async listRuns(
-        filters: MessageInitShape<typeof ListRunsRequestSchema> = {},
-        limit = 100,
-        settings?: CallSettings,
-    ): Promise<RunSummary[]> {
-        const found: RunSummary[] = [];
-        let pageToken = "";
-        do {
-            const pageSize = Math.min(PAGE, limit - found.length);
-            const page = await this.router.listRuns({ ...filters, pageSize, pageToken }, settings);
-            found.push(...page.runs);
-            pageToken = page.nextPageToken;
-        } while (pageToken !== "" && found.length < limit);
-        return found.slice(0, limit);
-    }
+  /**
+   * Lists a router's runs, newest first.
+   *
+   * @param filters fields that are set must match
+   * @param limit how many at most
+   */
+  async listRuns(
+    filters: MessageInitShape<typeof ListRunsRequestSchema> = {},
+    limit = 100,
+    settings?: CallSettings,
+  ): Promise<RunSummary[]> {
+    const found: RunSummary[] = [];
+    let pageToken = "";
+    do {
+      const pageSize = Math.min(PAGE, limit - found.length);
+      const page = await this.router.listRuns({ ...filters, pageSize, pageToken }, settings);
+      found.push(...page.runs);
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "" && found.length < limit);
+    return found.slice(0, limit);
+  }
 
-    /** Closes the connection and detaches from all runs. */
-    close(): void {
-        this.#link.grpc.close();
-    }
+  /** Closes the connection and detaches from all runs. */
+  close(): void {
+    this.#link.grpc.close();
+  }
 
-    [Symbol.dispose](): void {
-        this.close();
-    }
+  [Symbol.dispose](): void {
+    this.close();
+  }
 }
 
 /** A connection, and what is known of the server behind it. */
 export class Link {
-    readonly grpc: GrpcClient;
-    readonly metadata = new Metadata();
-    readonly reattachMs: number;
-    /** Whether the server rejected batches, as one of an earlier revision does. */
-    rejectsBatches = false;
-    #isReached = false;
+  readonly grpc: GrpcClient;
+  readonly metadata = new Metadata();
+  readonly reattachMs: number;
+  /** Whether the server rejected batches, as one of an earlier revision does. */
+  rejectsBatches = false;
+  #isReached = false;
 
-    constructor(address: string, options: ClientOptions) {
-        const place = parseAddress(address);
-        const token = tokenFor(place, options);
-        if (token !== undefined) this.metadata.set("authorization", `Bearer ${token}`);
-        this.reattachMs = options.reattachMs ?? DEFAULT_REATTACH_MS;
-        this.grpc = new GrpcClient(place.target, options.credentials ?? credentials.createInsecure(), {
-            "grpc.max_receive_message_length": LARGEST_MESSAGE,
-            "grpc.max_send_message_length": LARGEST_MESSAGE,
-            "grpc.enable_http_proxy": 0, // a proxy variable would catch loopback addresses too
-            "grpc.enable_retries": 0, // Execute must not run twice because a library tried again
-            "grpc.service_config_disable_resolution": 1,
-            "grpc.use_local_subchannel_pool": 1,
-            "grpc.keepalive_time_ms": 30_000,
-            "grpc.keepalive_timeout_ms": 10_000,
-            "grpc.keepalive_permit_without_calls": 1,
-            "grpc.initial_reconnect_backoff_ms": 100,
-            "grpc.max_reconnect_backoff_ms": 2_000,
-        });
+  constructor(address: string, options: ClientOptions) {
+    const place = parseAddress(address);
+    const token = tokenFor(place, options);
+    if (token !== undefined) this.metadata.set("authorization", `Bearer ${token}`);
+    this.reattachMs = options.reattachMs ?? DEFAULT_REATTACH_MS;
+    this.grpc = new GrpcClient(place.target, options.credentials ?? credentials.createInsecure(), {
+      "grpc.max_receive_message_length": LARGEST_MESSAGE,
+      "grpc.max_send_message_length": LARGEST_MESSAGE,
+      "grpc.enable_http_proxy": 0, // a proxy variable would catch loopback addresses too
+      "grpc.enable_retries": 0, // Execute must not run twice because a library tried again
+      "grpc.service_config_disable_resolution": 1,
+      "grpc.use_local_subchannel_pool": 1,
+      "grpc.keepalive_time_ms": 30_000,
+      "grpc.keepalive_timeout_ms": 10_000,
+      "grpc.keepalive_permit_without_calls": 1,
+      "grpc.initial_reconnect_backoff_ms": 100,
+      "grpc.max_reconnect_backoff_ms": 2_000,
+    });
+  }
+
+  get isReached(): boolean {
+    return this.#isReached;
+  }
+
+  /** Takes note that the server was reached. */
+  readonly reached = (): void => {
+    this.#isReached = true;
+  };
+
+  /** Returns what a status says; a reason of the contract in it shows that the server was reached. */
+  convert(cause: unknown): DragomanError {
+    const error = fromStatus(cause);
+    if (error.reason !== undefined) this.reached();
+    return error;
+  }
+
+  /**
+   * Waits for the first connection, or for the failure of the attempt. A failed call alone does not show whether the request
+   * was sent: if the connection was refused it was not, if it broke it may have been.
+   */
+  async connected(): Promise<void> {
+    const channel = this.grpc.getChannel();
+    while (!this.#isReached) {
+      const state = channel.getConnectivityState(true);
+      if (state === connectivityState.READY) this.reached();
+      else if (state !== connectivityState.IDLE && state !== connectivityState.CONNECTING) return;
+      else {
+        // With a deadline, the wait keeps the process alive.
+        await new Promise<void>((resolve) =>
+          channel.watchConnectivityState(state, Date.now() + CONNECT_MS, () => resolve()),
+        );
+      }
     }
-
-    get isReached(): boolean {
-        return this.#isReached;
-    }
-
-    /** Takes note that the server was reached. */
-    readonly reached = (): void => {
-        this.#isReached = true;
-    };
-
-    /** Returns what a status says; a reason of the contract in it shows that the server was reached. */
-    convert(cause: unknown): DragomanError {
-        const error = fromStatus(cause);
-        if (error.reason !== undefined) this.reached();
-        return error;
-    }
-
-    /**
-     * Waits for the first connection, or for the failure of the attempt. A failed call alone does not show whether the request
-     * was sent: if the connection was refused it was not, if it broke it may have been.
-     */
-    async connected(): Promise<void> {
-        const channel = this.grpc.getChannel();
-        while (!this.#isReached) {
-            const state = channel.getConnectivityState(true);
-            if (state === connectivityState.READY) this.reached();
-            else if (state !== connectivityState.IDLE && state !== connectivityState.CONNECTING) return;
-            else {
-                // With a deadline, the wait keeps the process alive.
-                await new Promise<void>((resolve) =>
-                    channel.watchConnectivityState(state, Date.now() + CONNECT_MS, () => resolve()),
-                );
-            }
-        }
-    }
+  }
 }
 
 /** Returns the token that calls to a place carry. */
 function tokenFor(place: Place, options: ClientOptions): string | undefined {
-    if (!place.isLocal && !options.credentials) {
-        throw new DragomanError(
-            "ADDRESS_UNTRUSTED",
-            `${place.target} is on another machine: prompts and tokens would travel in the clear; pass credentials for TLS`,
-        );
-    }
-    if (place.path === undefined && options.token !== undefined) return options.token; // the caller chose to send it there
-    if (place.isLocal) checkPlace(place);
-    if (place.path !== undefined) return undefined;
-    return place.isLocal ? userToken() : process.env["DRAGOMAN_TOKEN"]?.trim() || undefined;
+  if (!place.isLocal && !options.credentials) {
+    throw new DragomanError(
+      "ADDRESS_UNTRUSTED",
+      `${place.target} is on another machine: prompts and tokens would travel in the clear; pass credentials for TLS`,
+    );
+  }
+  if (place.path === undefined && options.token !== undefined) return options.token; // the caller chose to send it there
+  if (place.isLocal) checkPlace(place);
+  if (place.path !== undefined) return undefined;
+  return place.isLocal ? userToken() : process.env["DRAGOMAN_TOKEN"]?.trim() || undefined;
 }

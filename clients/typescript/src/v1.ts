@@ -1,15 +1,15 @@
 /** The messages and services of the contract `dragoman.v1`, as generated; and what makes and converts messages. */
 export {
-    clone,
-    create,
-    equals,
-    fromBinary,
-    fromJson,
-    fromJsonString,
-    isFieldSet,
-    toBinary,
-    toJson,
-    toJsonString,
+  clone,
+  create,
+  equals,
+  fromBinary,
+  fromJson,
+  fromJsonString,
+  isFieldSet,
+  toBinary,
+  toJson,
+  toJsonString,
 } from "@bufbuild/protobuf";
 export type { JsonObject, JsonValue, MessageInitShape, MessageShape } from "@bufbuild/protobuf";
 export { durationFromMs, durationMs, timestampDate, timestampFromDate, timestampNow } from "@bufbuild/protobuf/wkt";
