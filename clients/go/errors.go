@@ -46,6 +46,7 @@ const (
 	AddressUntrusted   Reason = "ADDRESS_UNTRUSTED"
 	TokenRequired      Reason = "TOKEN_REQUIRED"
 	CallerRefused      Reason = "CALLER_REFUSED"
+	NotPermitted       Reason = "NOT_PERMITTED"
 	PolicyDenied       Reason = "POLICY_DENIED"
 	SequenceAhead      Reason = "SEQUENCE_AHEAD"
 	SlowConsumer       Reason = "SLOW_CONSUMER"
@@ -73,7 +74,7 @@ func (r Reason) Code() codes.Code {
 		return codes.FailedPrecondition
 	case TokenRequired:
 		return codes.Unauthenticated
-	case CallerRefused, PolicyDenied:
+	case CallerRefused, NotPermitted, PolicyDenied:
 		return codes.PermissionDenied
 	case SequenceAhead:
 		return codes.OutOfRange

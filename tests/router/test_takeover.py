@@ -80,7 +80,8 @@ async def test_a_run_goes_on_where_its_router_was_killed(folder: Path) -> None:
         rest = await following
         assert without_replay_done(rest) == ["text:b", "result"]
         assert [event.sequence for event in rest if event.sequence] == [3, 4]
-        assert (await caller.run("r")).run.result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        run = (await caller.run("r")).run
+        assert (run.result.outcome, run.started_by) == (event_pb2.OUTCOME_SUCCEEDED, f"uid {os.geteuid()}")
         whole = await caller.attach("r").rest()
         assert without_replay_done(whole) == ["started", "text:a", "text:b", "result"]
     await gone(entry.pid)
@@ -117,6 +118,7 @@ async def test_a_run_of_an_adapter_that_no_router_has_any_more_is_lost(folder: P
     async with routing(config(folder)) as (_router, caller):
         rest = await attached(caller, "r", 1)
         assert rest[-1].result.outcome == event_pb2.OUTCOME_LOST
+        assert (await caller.run("r")).run.started_by == f"uid {os.geteuid()}"
         assert "'fake' is not known to this router" in rest[-1].result.failure.message
     os.kill(entry.pid, signal.SIGKILL)
     await gone(entry.guard_pid)

@@ -919,7 +919,10 @@ type RunSummary struct {
 	// The current attempt, from 1. 0 before the first.
 	Attempt uint32 `protobuf:"varint,15,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The key that its session is stored under. Absent if the router does not store it.
-	SessionKey    *SessionKey `protobuf:"bytes,16,opt,name=session_key,json=sessionKey,proto3" json:"session_key,omitempty"`
+	SessionKey *SessionKey `protobuf:"bytes,16,opt,name=session_key,json=sessionKey,proto3" json:"session_key,omitempty"`
+	// Who started it, as the router authenticated the call: "uid 1000" over a Unix socket, "token" with the user's token,
+	// "token NAME" with one that has scopes. Empty if an older router accepted it.
+	StartedBy     string `protobuf:"bytes,17,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1064,6 +1067,13 @@ func (x *RunSummary) GetSessionKey() *SessionKey {
 		return x.SessionKey
 	}
 	return nil
+}
+
+func (x *RunSummary) GetStartedBy() string {
+	if x != nil {
+		return x.StartedBy
+	}
+	return ""
 }
 
 // ListRunsRequest asks for runs. All fields that are set must match.
@@ -1856,7 +1866,7 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"r\n" +
 	"\x16RestartAdapterResponse\x123\n" +
 	"\aadapter\x18\x01 \x01(\v2\x19.dragoman.v1.AdapterEntryR\aadapter\x12#\n" +
-	"\rdraining_runs\x18\x02 \x01(\rR\fdrainingRuns\"\xac\x05\n" +
+	"\rdraining_runs\x18\x02 \x01(\rR\fdrainingRuns\"\xcb\x05\n" +
 	"\n" +
 	"RunSummary\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
@@ -1880,7 +1890,9 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\aremarks\x18\x0e \x03(\tR\aremarks\x12\x18\n" +
 	"\aattempt\x18\x0f \x01(\rR\aattempt\x128\n" +
 	"\vsession_key\x18\x10 \x01(\v2\x17.dragoman.v1.SessionKeyR\n" +
-	"sessionKey\x1a9\n" +
+	"sessionKey\x12\x1d\n" +
+	"\n" +
+	"started_by\x18\x11 \x01(\tR\tstartedBy\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe7\x02\n" +

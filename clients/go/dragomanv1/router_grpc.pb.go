@@ -48,6 +48,7 @@ const (
 // | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
 // | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
 // | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+// | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |
 // | the address of the next hop is on another machine or may belong to another user | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
 // | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
 // | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |
@@ -251,6 +252,7 @@ func (c *routerServiceClient) DeleteSession(ctx context.Context, in *DeleteSessi
 // | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
 // | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
 // | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+// | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |
 // | the address of the next hop is on another machine or may belong to another user | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
 // | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
 // | the router's run log is not readable | UNAVAILABLE RUN_LOG_UNAVAILABLE + RetryInfo | retry after the delay |

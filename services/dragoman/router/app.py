@@ -224,6 +224,7 @@ class _Running:
             _listen(config),
             if_free=_default_if_free(config),
             insecure_tcp_without_token=config.insecure_tcp_without_token,
+            has_scopes=True,
         )
 
     def begin(self, address: str) -> None:

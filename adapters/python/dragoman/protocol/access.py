@@ -1,14 +1,19 @@
-"""Who may call a server: on Unix sockets this user alone, on TCP who has the token."""
+"""Who may call a server: on Unix sockets this user alone, on TCP who has the user's token or one with scopes."""
 
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from dragoman.protocol.caller import CALLER, Caller, current_caller
 from dragoman.protocol.callers import Connections
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.private import make_token, read_token
+
+if TYPE_CHECKING:
+    from dragoman.protocol.tokens import ScopedTokens
 
 __all__ = [
     "AUTHORIZATION",
@@ -19,6 +24,7 @@ __all__ = [
 AUTHORIZATION: Final = "authorization"
 """Metadata with the token, as ``Bearer TOKEN``."""
 
+_BEARER: Final = b"Bearer "
 _OPEN: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
 """What is answered over TCP without a token."""
 _CUT_S: Final = 5.0
@@ -36,50 +42,69 @@ class Gate:
     Args:
         paths: of the Unix sockets that it listens on.
         asks_token: whether it listens on TCP too, and asks for the token there.
+        has_scopes: whether it also accepts tokens with scopes there, as routers do, which know who started a run.
 
     Raises:
         AddressError: there is no token, and none can be made.
     """
 
-    def __init__(self, paths: Iterable[str], *, asks_token: bool) -> None:
+    def __init__(self, paths: Iterable[str], *, asks_token: bool, has_scopes: bool = False) -> None:
         self._connections = Connections(paths, _token_if_any)
         self._calm_at = 0.0
         """When the calls on connections that were cut are surely cancelled."""
         self._token = f"Bearer {make_token()}".encode() if asks_token else b""
+        self._scoped = _scoped_tokens() if asks_token and has_scopes else None
 
     def close(self) -> None:
         """Let go of what it holds."""
         self._connections.close()
 
     async def admit(self, method: str, context: Any) -> None:
-        """Return if this call may be answered.
+        """Return if this call may be answered; from then on ``current_caller`` is its caller.
 
         Args:
             method: its full name, as in ``/package.Service/Method``.
             context: the RPC.
 
         Raises:
-            DragomanError: TOKEN_REQUIRED or CALLER_REFUSED.
+            DragomanError: TOKEN_REQUIRED, CALLER_REFUSED, or NOT_PERMITTED.
         """
         if context.peer().startswith("unix"):
             await self._admit_local()
+            CALLER.set(Caller(f"uid {os.geteuid()}"))
             if method.rpartition("/")[2] in _ACTING:
                 # It was not looked at if it was closed by then; then this fails, as nothing can be sent on it.
                 await context.send_initial_metadata(())
-        elif self._token and method not in _OPEN:
-            self._check_token(context)
+            return
+        CALLER.set(Caller("token"))
+        if self._token and method not in _OPEN:
+            caller = self._by_token(context)
+            CALLER.set(caller)
+            caller.check_method(method)
 
-    def _check_token(self, context: Any) -> None:
+    def _by_token(self, context: Any) -> Caller:
         import secrets  # noqa: PLC0415 - of use only where there is a token
 
-        tokens = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
-        if not any(secrets.compare_digest(_bytes(value), self._token) for value in tokens):
-            what = "the token is not this server's" if tokens else "no token was sent"
-            raise DragomanError(
-                Reason.TOKEN_REQUIRED,
-                f"{what}: over TCP each call needs the metadata 'authorization: Bearer TOKEN', with what "
-                "'dragoman token' prints for the user who runs this server; its Unix socket needs none",
-            )
+        tokens = [_bytes(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
+        if any(secrets.compare_digest(value, self._token) for value in tokens):
+            return Caller("token")
+        what = "the token is not this server's" if tokens else "no token was sent"
+        if self._scoped is not None:
+            from dragoman.protocol.tokens import TokenFileError  # noqa: PLC0415 - as above
+
+            try:
+                for value in tokens:
+                    text = value.removeprefix(_BEARER).decode("ascii", "replace")
+                    caller = self._scoped.caller(text, time.time()) if value.startswith(_BEARER) else None
+                    if caller is not None:
+                        return caller
+            except TokenFileError as error:
+                what = str(error)
+        raise DragomanError(
+            Reason.TOKEN_REQUIRED,
+            f"{what}: over TCP each call needs the metadata 'authorization: Bearer TOKEN', with what "
+            "'dragoman token' prints for the user who runs this server; its Unix socket needs none",
+        )
 
     async def _admit_local(self) -> None:
         # This call may be on a connection that was cut just now. gRPC then cancels it, a moment after it has closed
@@ -95,6 +120,12 @@ class Gate:
             await asyncio.sleep(wait_s)
 
 
+def _scoped_tokens() -> "ScopedTokens":
+    from dragoman.protocol.tokens import ScopedTokens, tokens_path  # noqa: PLC0415 - of use only over TCP
+
+    return ScopedTokens(tokens_path())
+
+
 def _token_if_any() -> str:
     with contextlib.suppress(ValueError):  # a file that others can read authorizes no one
         return read_token()
@@ -105,6 +136,6 @@ def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("utf-8", "replace")
 
 
-def caller_name(context: Any) -> str:
-    """Return how a caller is named, for the record, who does not say a name: over Unix sockets it is this user."""
-    return f"uid {os.geteuid()}" if context.peer().startswith("unix") else "token"
+def caller_name() -> str:
+    """Return how the caller of the present call is named, for the record, who does not say a name."""
+    return current_caller().name

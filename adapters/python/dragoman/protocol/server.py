@@ -24,6 +24,7 @@ from dragoman.protocol.addresses import (
     why_not_bound,
 )
 from dragoman.protocol.bounds import check_request
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
@@ -136,7 +137,7 @@ async def _guarded(name: str, call: Method, request: Any, context: Context) -> A
     structlog.contextvars.bind_contextvars(rpc=name, rpc_id=os.urandom(4).hex())
     loop = asyncio.get_running_loop()
     began = loop.time()
-    _log.info("rpc started", peer=context.peer())
+    _log.info("rpc started", peer=context.peer(), caller=current_caller().name)
     error: DragomanError | None = None
     code = "OK"
     try:
@@ -324,7 +325,8 @@ class _Gated(grpc.aio.ServerInterceptor):
             try:
                 await self._gate.admit(method, context)
             except DragomanError as error:
-                _log.info("rpc refused", rpc=method, code=error.code.name, reason=error.reason)
+                caller = current_caller().name
+                _log.info("rpc refused", rpc=method, code=error.code.name, reason=error.reason, caller=caller)
                 await _abort(context, error)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
@@ -408,6 +410,7 @@ class DragomanServer:
         listen: addresses, as ``parse_address`` reads them.
         if_free: a Unix socket to listen on too, unless another server has it or it cannot be there.
         insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
+        has_scopes: whether tokens with scopes are accepted over TCP; the services then check ``current_caller``.
 
     Raises:
         AddressError: an address may not be listened on, or no token can be made.
@@ -420,6 +423,7 @@ class DragomanServer:
         *,
         if_free: str = "",
         insecure_tcp_without_token: bool = False,
+        has_scopes: bool = False,
     ) -> None:
         self._addresses = [parse_address(text) for text in listen]
         self._if_free = parse_address(if_free) if if_free else None
@@ -431,7 +435,7 @@ class DragomanServer:
         self._names = [descriptor.full_name for descriptor in services]
         asks_token = not insecure_tcp_without_token and not all(address.path for address in self._addresses)
         paths = [address.path for address in (*self._addresses, self._if_free) if address and address.path]
-        self._gate = Gate(paths, asks_token=asks_token)
+        self._gate = Gate(paths, asks_token=asks_token, has_scopes=has_scopes)
         self._server = grpc.aio.server(options=server_options(), interceptors=[_Gated(self._gate)])
         self._health = _Health(self._names)
         self._held = contextlib.ExitStack()

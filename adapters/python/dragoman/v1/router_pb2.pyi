@@ -468,6 +468,7 @@ class RunSummary(google.protobuf.message.Message):
     REMARKS_FIELD_NUMBER: builtins.int
     ATTEMPT_FIELD_NUMBER: builtins.int
     SESSION_KEY_FIELD_NUMBER: builtins.int
+    STARTED_BY_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run's ID."""
     adapter: builtins.str
@@ -488,6 +489,10 @@ class RunSummary(google.protobuf.message.Message):
     """Number of streams that follow it at this router."""
     attempt: builtins.int
     """The current attempt, from 1. 0 before the first."""
+    started_by: builtins.str
+    """Who started it, as the router authenticated the call: "uid 1000" over a Unix socket, "token" with the user's token,
+    "token NAME" with one that has scopes. Empty if an older router accepted it.
+    """
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """The request's labels; values that contain a secret are redacted."""
@@ -531,9 +536,10 @@ class RunSummary(google.protobuf.message.Message):
         remarks: collections.abc.Iterable[builtins.str] | None = ...,
         attempt: builtins.int = ...,
         session_key: dragoman.v1.adapter_pb2.SessionKey | None = ...,
+        started_by: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "finished_at", b"finished_at", "result", b"result", "session_key", b"session_key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "session_key", b"session_key", "task_key", b"task_key"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "session_key", b"session_key", "started_by", b"started_by", "task_key", b"task_key"]) -> None: ...
 
 Global___RunSummary: typing_extensions.TypeAlias = RunSummary
 

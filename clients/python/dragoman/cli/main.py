@@ -38,7 +38,7 @@ COMMANDS: dict[str, _Lazy] = {
     "demo": _Lazy("dragoman.cli.commands.demo", "Show a whole run, offline and without an agent."),
     "serve": _Lazy("dragoman.cli.commands.serve", "Run a router."),
     "policy": _Lazy("dragoman.cli.commands.policy", "Check the policy of a router's operator."),
-    "token": _Lazy("dragoman.cli.commands.serve", "Print the token that servers require over TCP."),
+    "token": _Lazy("dragoman.cli.commands.token", "Print the token that servers require over TCP, or make others."),
     "adapter": _Lazy("dragoman.cli.commands.serve", "Serve one adapter, or write a new one."),
     "conformance": _Lazy("dragoman.cli.commands.conformance", "Examine an adapter in any language, or a router."),
 }

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.drain import Drain
 from dragoman.router.model.ports import RequestPolicy
@@ -12,7 +14,9 @@ from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.v1 import adapter_pb2 as pb
 
-Checked: TypeAlias = pb.TestEnvironmentRequest | pb.ListModelsRequest | pb.ListSkillsRequest | pb.SyncSkillsRequest
+Checked: TypeAlias = (
+    pb.DetectRequest | pb.TestEnvironmentRequest | pb.ListModelsRequest | pb.ListSkillsRequest | pb.SyncSkillsRequest
+)
 """Requests, other than Execute, by which an adapter starts an agent's program or reads and writes its files."""
 
 
@@ -42,12 +46,13 @@ class Acceptance:
         Raises:
             DragomanError: POLICY_DENIED.
         """
+        current_caller().check_adapter(adapter)
         run = pb.ExecuteRequest(env=request.env)
         if isinstance(request, pb.SyncSkillsRequest):
             run.skills.extend(request.skills)
         elif isinstance(request, pb.ListSkillsRequest | pb.TestEnvironmentRequest):
             run.workspace.CopyFrom(request.workspace)
-        if isinstance(request, pb.ListModelsRequest | pb.TestEnvironmentRequest):
+        if isinstance(request, pb.DetectRequest | pb.ListModelsRequest | pb.TestEnvironmentRequest):
             run.config.CopyFrom(request.config)
         if isinstance(request, pb.TestEnvironmentRequest):
             run.model = request.model
@@ -62,6 +67,7 @@ class Acceptance:
         backend = await self._adapters.get(request.adapter)
         if backend.record.is_rejected:
             raise backend.refusal()
+        self._check_caller(request, backend)
         self._policy.check(request, backend.record.type)
         session = await self._runs.sessions.find(request, backend)
         self._drain.refuse_new()
@@ -74,6 +80,14 @@ class Acceptance:
         run = self._runs.execute(request, backend, session)
         self._note_unknown_fallbacks(run, chain)
         return run, True
+
+    def _check_caller(self, request: pb.ExecuteRequest, backend: AdapterBackend) -> None:
+        """Refuse adapters that the caller may not use; an alias that is unknown by now counts as a type."""
+        caller = current_caller()
+        caller.check_adapter(backend.record.type)
+        for name in request.fallback.adapters:
+            following = self._adapters.present(name)
+            caller.check_adapter(following.record.type if following is not None else name)
 
     def _note_unknown_fallbacks(self, run: Run, chain: Sequence[str]) -> None:
         """Emit a notice for each unknown fallback adapter: no error, as adapters report aliases at their start."""

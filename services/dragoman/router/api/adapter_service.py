@@ -8,6 +8,7 @@ import contextlib
 from typing import TypeAlias, assert_never
 
 from dragoman.protocol.access import caller_name
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.server import Context
@@ -81,9 +82,14 @@ class AdapterServicer:
         """Detect the agent of one adapter, or of all."""
         self._drain.refuse_new()
         request = read(pb.DetectRequest, data)
+        has_settings = bool(request.env) or request.HasField("config")  # which may name a program
         if not request.adapter:
+            if has_settings:
+                self._acceptance.check(request, "")
             return (await self._detector.all(request)).SerializeToString()
         backend = await self._adapters.get(request.adapter)
+        if has_settings:
+            self._acceptance.check(request, backend.record.type)
         bind(adapter=backend.record.type)
         return await self._detector.one(backend, request, data, remaining_s(context))
 
@@ -146,6 +152,7 @@ class AdapterServicer:
         self._drain.refuse_new()
         request = read(pb.AttachRequest, data)
         located = await self._settled(request)
+        current_caller().check_read(located.started_by)
         if isinstance(located, Remote | Finished):
             await self._elsewhere(located, request, context)
             return
@@ -180,7 +187,9 @@ class AdapterServicer:
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""
         request = read(pb.CancelRequest, data)
-        match await self._locator.resolve(request.run_id, request.adapter):
+        located = await self._locator.resolve(request.run_id, request.adapter)
+        current_caller().check_control(located.started_by)
+        match located:
             case Local(run):
                 bind(adapter=run.record.adapter, run_id=run.run_id)
                 return await cancel(run, addressed(pb.CancelRequest, data, request.adapter, run.backend.record.type))
@@ -196,8 +205,10 @@ class AdapterServicer:
         request = read(pb.RespondRequest, data)
         if not request.responder:
             # Appended, as the adapter's name is: only this router knows who called it.
-            data += pb.RespondRequest(responder=caller_name(context)).SerializeToString()
-        match await self._locator.resolve(request.run_id, request.adapter):
+            data += pb.RespondRequest(responder=caller_name()).SerializeToString()
+        located = await self._locator.resolve(request.run_id, request.adapter)
+        current_caller().check_answer(located.started_by)
+        match located:
             case Local(run):
                 bind(adapter=run.record.adapter, run_id=run.run_id)
                 data = addressed(pb.RespondRequest, data, request.adapter, run.backend.record.type)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import TypeAlias
 
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.server import Context
 from dragoman.router.adapters.pool import AdapterPool
@@ -11,7 +12,7 @@ from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.runs.registry import RunRegistry, taken
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
 from msgspec import Struct
@@ -22,11 +23,21 @@ class Local(Struct, frozen=True):
 
     run: Run
 
+    @property
+    def started_by(self) -> str:
+        """The name of the caller who started it."""
+        return self.run.record.started_by
+
 
 class Finished(Struct, frozen=True):
     """A run that is over, and is no longer in memory."""
 
     stored: StoredRun
+
+    @property
+    def started_by(self) -> str:
+        """The name of the caller who started it."""
+        return self.stored.state.run.started_by
 
 
 class Remote(Struct, frozen=True):
@@ -34,6 +45,11 @@ class Remote(Struct, frozen=True):
 
     stored: StoredRun
     forwarder: ReplicaForwarder
+
+    @property
+    def started_by(self) -> str:
+        """The name of the caller who started it."""
+        return self.stored.state.run.started_by
 
     async def answer(self, method: str, request: bytes, context: Context) -> bytes:
         """Forward a call to that router.
@@ -108,11 +124,18 @@ class RunLocator:
             DragomanError: RUN_ID_REUSED, or RUN_LOG_UNAVAILABLE.
         """
         if (run := self._runs.same(request)) is not None:
-            return Local(run)
+            return self._joined(Local(run), request)
         stored = await self._runs.recall(request)
         located = None if stored is None else await self._of_stored(stored)
         # One that ended just now, as no adapter had it, is started anew.
-        return None if isinstance(located, Finished) and located.stored.digest is None else located
+        found = None if isinstance(located, Finished) and located.stored.digest is None else located
+        return self._joined(found, request)
+
+    def _joined(self, located: Located | None, request: adapter_pb2.ExecuteRequest) -> Located | None:
+        """Refuse an ID whose run another caller started with the same request: that is no reason to see it."""
+        if located is not None and not current_caller().may_read(located.started_by):
+            raise taken(request.run_id)
+        return located
 
     async def _of_stored(self, stored: StoredRun) -> Located:
         found = await self._failover.take(stored)

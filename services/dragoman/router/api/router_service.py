@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.server import Context, draining, write_event
 from dragoman.router.adapters.pool import AdapterPool
@@ -117,9 +118,11 @@ class RunList:
             stored = await self._run_log.find(run_id)
             if stored is None:
                 raise unknown_run(run_id)
+            current_caller().check_read(stored.state.run.started_by)
             if stored.finished_at is not None or is_unowned(stored, self._run_log.owner, self._processes):
                 return stored.state
             return await self._forwarder.get_run(stored, context)
+        current_caller().check_read(run.record.started_by)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),
@@ -206,6 +209,7 @@ class RouterServicer:
             raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
         asked = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
         refuse(list_objection(asked))
+        caller = current_caller()
         query = RunQuery(
             adapter=await self._type(request.adapter),
             agent_id=request.agent_id,
@@ -213,6 +217,7 @@ class RouterServicer:
             outcome=request.outcome,
             live_only=request.live_only,
             labels=dict(request.labels),
+            started_by="" if caller.may_read("") else caller.name,
         )
         return await self._runs.page(query, before, page_size(request.page_size))
 

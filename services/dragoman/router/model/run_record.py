@@ -35,6 +35,8 @@ class RunRecord:
     accepted_at: float
     digest: bytes | None = None
     """A digest of the request; ``None`` if no adapter ever had the run."""
+    started_by: str = ""
+    """The name of the caller who started it."""
     agent_id: str = ""
     company_id: str = ""
     task_key: str = ""
@@ -211,6 +213,7 @@ class RunRecord:
             remarks=self.remarks,
             attempt=self.attempt,
             session_key=self.session_key,
+            started_by=self.started_by,
         )
         summary.accepted_at.FromNanoseconds(int(self.accepted_at * 1e9))
         if self.finished_at is not None:

@@ -67,6 +67,7 @@ class RunQuery(Struct, frozen=True):
     outcome: int = 0
     live_only: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    started_by: str = ""
 
     def matches(self, run: router_pb2.RunSummary) -> bool:
         """Return whether a run matches all filters."""
@@ -76,8 +77,13 @@ class RunQuery(Struct, frozen=True):
             and self.task_key in {"", run.task_key}
             and self.outcome in {0, run.result.outcome}
             and not (self.live_only and run.HasField("finished_at"))
-            and all(run.labels.get(key) == value for key, value in self.labels.items())
+            and self.matches_state(run)
         )
+
+    def matches_state(self, run: router_pb2.RunSummary) -> bool:
+        """Return whether a run matches the filters that no column of the run log has."""
+        has_labels = all(run.labels.get(key) == value for key, value in self.labels.items())
+        return has_labels and self.started_by in {"", run.started_by}
 
 
 class SessionId(Struct, frozen=True):

@@ -41,10 +41,17 @@ class SessionRequest(Struct, frozen=True):
         return self.stored_key is not None or bool(self.of_run)
 
 
-def session_request(request: adapter_pb2.ExecuteRequest, adapter: str) -> SessionRequest:
-    """Return the session that a request to this adapter selects."""
+def session_request(request: adapter_pb2.ExecuteRequest, adapter: str, caller: str = "") -> SessionRequest:
+    """Return the session that a request to this adapter selects.
+
+    Args:
+        request: the request.
+        adapter: the adapter's type.
+        caller: whose sessions these are, if they are not for all callers: they are stored apart.
+    """
     selector = request.session.WhichOneof("selector")
-    own = SessionId(request.agent.company_id, request.agent.id, adapter, request.task_key)
+    suffix = f"@{caller}" if caller else ""
+    own = SessionId(request.agent.company_id + suffix, request.agent.id, adapter, request.task_key)
     of_task = own if request.task_key else None
     fork = request.session.fork
     if selector == "handle" or (selector is None and of_task is None):
@@ -55,7 +62,10 @@ def session_request(request: adapter_pb2.ExecuteRequest, adapter: str) -> Sessio
         return SessionRequest(of_run=request.session.resume_run_id, store_under=of_task, fork=fork)
     key = request.session.key
     found_by = SessionId(
-        key.company_id or own.company_id, key.agent_id or own.agent_id, adapter, key.task_key or own.task_key
+        key.company_id + suffix if key.company_id else own.company_id,
+        key.agent_id or own.agent_id,
+        adapter,
+        key.task_key or own.task_key,
     )
     beside = of_task if of_task != found_by else None
     return SessionRequest(stored_key=found_by, store_under=beside if fork else found_by, fork=fork)

@@ -5,6 +5,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.keepalive import KeepaliveStreams
@@ -113,6 +114,7 @@ class RunRegistry:
         request.run_id = request.run_id or new_run_id()
         record = self._record(request.run_id, backend)
         record.digest = self.run_log.digests.digest(request)
+        record.started_by = current_caller().name
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
         run = Run(record, backend, self._host)
@@ -164,6 +166,7 @@ class RunRegistry:
         record = self._record(stored.run_id, backend)
         record.adapter = stored.adapter  # what is at a configured address may not have said yet what it is
         record.accepted_at, record.digest = stored.accepted_at, stored.digest
+        record.started_by = summary.started_by
         record.agent_id, record.company_id = summary.agent_id, summary.company_id
         record.task_key, record.labels = summary.task_key, dict(summary.labels)
         record.phase, record.instance_id = summary.phase, summary.instance_id

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
 import structlog
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.sessions import misfit, read_handle
 from dragoman.router.adapters.backend import AdapterBackend
@@ -170,7 +171,8 @@ class Sessions:
         Raises:
             DragomanError: RUN_NOT_FOUND or SESSION_BUSY of ``session.resume_run_id``.
         """
-        selector = rules.session_request(request, backend.record.type)
+        caller = current_caller()
+        selector = rules.session_request(request, backend.record.type, "" if caller.is_admin else caller.name)
         found = Found(
             selector,
             (rules.compaction(request, compacts_itself=False), rules.compaction(request, compacts_itself=True)),
@@ -248,6 +250,8 @@ class Sessions:
 
     async def _result(self, run_id: str) -> event_pb2.Result:
         record = self._find_run(run_id)
+        if record is not None:
+            current_caller().check_control(record.started_by)
         result = record.result if record is not None else None
         if record is None:
             stored = await self._run_log.find(run_id)
@@ -257,6 +261,7 @@ class Sessions:
                     f"Run {run_id!r} not found; its session cannot be resumed.",
                     {"run_id": run_id},
                 )
+            current_caller().check_control(stored.state.run.started_by)
             result = stored.state.run.result if stored.finished_at is not None else None
         if result is None:
             raise DragomanError(

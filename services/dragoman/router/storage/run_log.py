@@ -193,6 +193,7 @@ class RunLog:
         )
         summary = stored.state.run
         record.agent_id, record.company_id, record.task_key = summary.agent_id, summary.company_id, summary.task_key
+        record.started_by = summary.started_by
         record.labels, record.instance_id = dict(summary.labels), summary.instance_id
         record.resume_at(stored.logged, attempt=summary.attempt)
         sequence, data = record.end(result, self._clock.time())

@@ -113,7 +113,7 @@ class Store:
         while len(found) < size:
             sql, values = runs_sql(query, before, size)
             rows = [stored_run(row) for row in await self._database.fetch(sql, values)]
-            found += [run for run in rows if _has_labels(run, query.labels)]
+            found += [run for run in rows if query.matches_state(run.state.run)]
             if len(rows) < size:
                 break
             before = (rows[-1].accepted_at, rows[-1].run_id)
@@ -166,7 +166,3 @@ def _removal(condition: str, values: Mapping[str, Value]) -> list[Statement]:
     """Return the statements that delete a run with its events, if it meets a condition."""
     which = f"SELECT run_id FROM runs WHERE run_id = :run_id AND {condition}"  # noqa: S608 - constants
     return [(f"DELETE FROM {table} WHERE run_id IN ({which})", values) for table in ("events", "runs")]  # noqa: S608 - constants
-
-
-def _has_labels(run: StoredRun, labels: Mapping[str, str]) -> bool:
-    return all(run.state.run.labels.get(key) == value for key, value in labels.items())

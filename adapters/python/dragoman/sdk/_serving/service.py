@@ -169,12 +169,12 @@ class AdapterServicer:
                 response.tree_confirmed_dead = run.result.tree_confirmed_dead
         return response
 
-    async def Respond(self, request: pb.RespondRequest, context: Context) -> pb.RespondResponse:  # noqa: N802
+    async def Respond(self, request: pb.RespondRequest, _context: Context) -> pb.RespondResponse:  # noqa: N802
         """Answer a question of a run."""
         _check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
         structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
-        sequence = run.inputs.answer(request.request_id, request.answer, request.responder or caller_name(context))
+        sequence = run.inputs.answer(request.request_id, request.answer, request.responder or caller_name())
         return pb.RespondResponse(sequence=sequence)
 
     async def drain(self, grace_s: float) -> None:

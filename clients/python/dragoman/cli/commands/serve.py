@@ -14,7 +14,6 @@ from dragoman.cli.errors import ErrorReport
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat
-from dragoman.protocol.private import make_token
 from msgspec import Struct
 
 _GROUP = "dragoman.adapters"
@@ -188,18 +187,6 @@ def _max_runs(pairs: tuple[str, ...]) -> dict[str, int]:
             raise click.BadParameter(f"{pair!r} is not ADAPTER=N with N of 1 or more", param_hint="--max-runs")
         limits[name] = int(number)
     return limits
-
-
-@click.command("token")
-def token_command() -> None:
-    """Print this user's token, which servers require over TCP.
-
-    It is created on first use. This program and Python clients read it by themselves.
-    """
-    try:
-        click.echo(make_token())
-    except AddressError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
 
 
 @click.group("adapter")
