@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file dragoman/v1/router.proto.
  */
 export const file_dragoman_v1_router: GenFile = /*@__PURE__*/
-  fileDesc("ChhkcmFnb21hbi92MS9yb3V0ZXIucHJvdG8SC2RyYWdvbWFuLnYxIsACCgxBZGFwdGVyRW50cnkSDwoHYWRhcHRlchgBIAEoCRIoCgVzdGF0ZRgCIAEoDjIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJTdGF0ZRIqCgZzb3VyY2UYAyABKA4yGi5kcmFnb21hbi52MS5BZGFwdGVyU291cmNlEg8KB2FkZHJlc3MYBCABKAkSDgoGcmVhc29uGAUgASgJEjIKC2Rlc2NyaXB0aW9uGAYgASgLMh0uZHJhZ29tYW4udjEuRGVzY3JpYmVSZXNwb25zZRIQCgNwaWQYByABKANIAIgBARIRCglsaXZlX3J1bnMYCCABKA0SEAoIcmVzdGFydHMYCSABKA0SFgoJZ3VhcmRfcGlkGAogASgDSAGIAQESDwoHcmVtYXJrcxgLIAMoCUIGCgRfcGlkQgwKCl9ndWFyZF9waWQiTgoTTGlzdEFkYXB0ZXJzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRIQCghkZXNjcmliZRgDIAEoCCKIAQoUTGlzdEFkYXB0ZXJzUmVzcG9uc2USKwoIYWRhcHRlcnMYASADKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJEhIKCnJvdXRlcl9waWQYAyABKAMSFgoOcm91dGVyX3ZlcnNpb24YBCABKAkiFgoUV2F0Y2hBZGFwdGVyc1JlcXVlc3QiRAoVV2F0Y2hBZGFwdGVyc1Jlc3BvbnNlEisKCGFkYXB0ZXJzGAEgAygLMhkuZHJhZ29tYW4udjEuQWRhcHRlckVudHJ5ImgKFlJlZ2lzdGVyQWRhcHRlclJlcXVlc3QSDwoHYWRkcmVzcxgBIAEoCRITCgtpbnN0YW5jZV9pZBgCIAEoCRIoCgVsZWFzZRgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiJ1ChdSZWdpc3RlckFkYXB0ZXJSZXNwb25zZRIuCgpleHBpcmVzX2F0GAEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIqCgdhZGFwdGVyGAIgASgLMhkuZHJhZ29tYW4udjEuQWRhcHRlckVudHJ5IoMECgpSdW5TdW1tYXJ5Eg4KBnJ1bl9pZBgBIAEoCRIPCgdhZGFwdGVyGAIgASgJEhMKC2luc3RhbmNlX2lkGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhIKCmNvbXBhbnlfaWQYBSABKAkSEAoIdGFza19rZXkYBiABKAkSMwoGbGFiZWxzGAcgAygLMiMuZHJhZ29tYW4udjEuUnVuU3VtbWFyeS5MYWJlbHNFbnRyeRIkCgVwaGFzZRgIIAEoDjIVLmRyYWdvbWFuLnYxLlJ1blBoYXNlEhUKDWxhc3Rfc2VxdWVuY2UYCSABKAQSLwoLYWNjZXB0ZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2ZpbmlzaGVkX2F0GAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIjCgZyZXN1bHQYDCABKAsyEy5kcmFnb21hbi52MS5SZXN1bHQSDwoHcmVhZGVycxgNIAEoDRIPCgdyZW1hcmtzGA4gAygJEg8KB2F0dGVtcHQYDyABKA0SLAoLc2Vzc2lvbl9rZXkYECABKAsyFy5kcmFnb21hbi52MS5TZXNzaW9uS2V5Gi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEikAIKD0xpc3RSdW5zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRIPCgdhZGFwdGVyGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhAKCHRhc2tfa2V5GAUgASgJEiUKB291dGNvbWUYBiABKA4yFC5kcmFnb21hbi52MS5PdXRjb21lEhEKCWxpdmVfb25seRgHIAEoCBI4CgZsYWJlbHMYCCADKAsyKC5kcmFnb21hbi52MS5MaXN0UnVuc1JlcXVlc3QuTGFiZWxzRW50cnkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJSChBMaXN0UnVuc1Jlc3BvbnNlEiUKBHJ1bnMYASADKAsyFy5kcmFnb21hbi52MS5SdW5TdW1tYXJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIfCg1HZXRSdW5SZXF1ZXN0Eg4KBnJ1bl9pZBgBIAEoCSJrCg5HZXRSdW5SZXNwb25zZRIkCgNydW4YASABKAsyFy5kcmFnb21hbi52MS5SdW5TdW1tYXJ5EjMKEHBlbmRpbmdfcmVxdWVzdHMYAiADKAsyGS5kcmFnb21hbi52MS5JbnB1dFJlcXVlc3QingIKDVN0b3JlZFNlc3Npb24SJAoDa2V5GAEgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRIPCgdhZGFwdGVyGAIgASgJEioKBmhhbmRsZRgDIAEoCzIaLmRyYWdvbWFuLnYxLlNlc3Npb25IYW5kbGUSLgoKY3JlYXRlZF9hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKwoHdXNlZF9hdBgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDAoEcnVucxgGIAEoDRITCgtsYXN0X3J1bl9pZBgHIAEoCRIUCgxpbnB1dF90b2tlbnMYCCABKAQSFAoMbGFzdF9zdW1tYXJ5GAkgASgJIoUBChNMaXN0U2Vzc2lvbnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhIKCmNvbXBhbnlfaWQYAyABKAkSEAoIYWdlbnRfaWQYBCABKAkSEAoIdGFza19rZXkYBSABKAkSDwoHYWRhcHRlchgGIAEoCSJdChRMaXN0U2Vzc2lvbnNSZXNwb25zZRIsCghzZXNzaW9ucxgBIAMoCzIaLmRyYWdvbWFuLnYxLlN0b3JlZFNlc3Npb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIkoKEUdldFNlc3Npb25SZXF1ZXN0EiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCSJBChJHZXRTZXNzaW9uUmVzcG9uc2USKwoHc2Vzc2lvbhgBIAEoCzIaLmRyYWdvbWFuLnYxLlN0b3JlZFNlc3Npb24iTQoURGVsZXRlU2Vzc2lvblJlcXVlc3QSJAoDa2V5GAEgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRIPCgdhZGFwdGVyGAIgASgJIigKFURlbGV0ZVNlc3Npb25SZXNwb25zZRIPCgdkZWxldGVkGAEgASgIKrQBCgxBZGFwdGVyU3RhdGUSHQoZQURBUFRFUl9TVEFURV9VTlNQRUNJRklFRBAAEhYKEkFEQVBURVJfU1RBVEVfSURMRRABEhoKFkFEQVBURVJfU1RBVEVfU1RBUlRJTkcQAhIXChNBREFQVEVSX1NUQVRFX1JFQURZEAMSHQoZQURBUFRFUl9TVEFURV9VTkFWQUlMQUJMRRAEEhkKFUFEQVBURVJfU1RBVEVfUkVGVVNFRBAFKu0BCg1BZGFwdGVyU291cmNlEh4KGkFEQVBURVJfU09VUkNFX1VOU1BFQ0lGSUVEEAASHgoaQURBUFRFUl9TT1VSQ0VfRU5UUllfUE9JTlQQARIbChdBREFQVEVSX1NPVVJDRV9NQU5JRkVTVBACEhoKFkFEQVBURVJfU09VUkNFX0FERFJFU1MQAxIjCh9BREFQVEVSX1NPVVJDRV9TT0NLRVRfRElSRUNUT1JZEAQSHQoZQURBUFRFUl9TT1VSQ0VfS1VCRVJORVRFUxAFEh8KG0FEQVBURVJfU09VUkNFX1JFR0lTVFJBVElPThAGMqQFCg1Sb3V0ZXJTZXJ2aWNlElMKDExpc3RBZGFwdGVycxIgLmRyYWdvbWFuLnYxLkxpc3RBZGFwdGVyc1JlcXVlc3QaIS5kcmFnb21hbi52MS5MaXN0QWRhcHRlcnNSZXNwb25zZRJYCg1XYXRjaEFkYXB0ZXJzEiEuZHJhZ29tYW4udjEuV2F0Y2hBZGFwdGVyc1JlcXVlc3QaIi5kcmFnb21hbi52MS5XYXRjaEFkYXB0ZXJzUmVzcG9uc2UwARJcCg9SZWdpc3RlckFkYXB0ZXISIy5kcmFnb21hbi52MS5SZWdpc3RlckFkYXB0ZXJSZXF1ZXN0GiQuZHJhZ29tYW4udjEuUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USRwoITGlzdFJ1bnMSHC5kcmFnb21hbi52MS5MaXN0UnVuc1JlcXVlc3QaHS5kcmFnb21hbi52MS5MaXN0UnVuc1Jlc3BvbnNlEkEKBkdldFJ1bhIaLmRyYWdvbWFuLnYxLkdldFJ1blJlcXVlc3QaGy5kcmFnb21hbi52MS5HZXRSdW5SZXNwb25zZRJTCgxMaXN0U2Vzc2lvbnMSIC5kcmFnb21hbi52MS5MaXN0U2Vzc2lvbnNSZXF1ZXN0GiEuZHJhZ29tYW4udjEuTGlzdFNlc3Npb25zUmVzcG9uc2USTQoKR2V0U2Vzc2lvbhIeLmRyYWdvbWFuLnYxLkdldFNlc3Npb25SZXF1ZXN0Gh8uZHJhZ29tYW4udjEuR2V0U2Vzc2lvblJlc3BvbnNlElYKDURlbGV0ZVNlc3Npb24SIS5kcmFnb21hbi52MS5EZWxldGVTZXNzaW9uUmVxdWVzdBoiLmRyYWdvbWFuLnYxLkRlbGV0ZVNlc3Npb25SZXNwb25zZUIrWilkcmFnb21hbi9jbGllbnRzL2dvL2RyYWdvbWFudjE7ZHJhZ29tYW52MWIGcHJvdG8z", [file_dragoman_v1_adapter, file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChhkcmFnb21hbi92MS9yb3V0ZXIucHJvdG8SC2RyYWdvbWFuLnYxIrEDCgxBZGFwdGVyRW50cnkSDwoHYWRhcHRlchgBIAEoCRIoCgVzdGF0ZRgCIAEoDjIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJTdGF0ZRIqCgZzb3VyY2UYAyABKA4yGi5kcmFnb21hbi52MS5BZGFwdGVyU291cmNlEg8KB2FkZHJlc3MYBCABKAkSDgoGcmVhc29uGAUgASgJEjIKC2Rlc2NyaXB0aW9uGAYgASgLMh0uZHJhZ29tYW4udjEuRGVzY3JpYmVSZXNwb25zZRIQCgNwaWQYByABKANIAIgBARIRCglsaXZlX3J1bnMYCCABKA0SEAoIcmVzdGFydHMYCSABKA0SFgoJZ3VhcmRfcGlkGAogASgDSAGIAQESDwoHcmVtYXJrcxgLIAMoCRIOCgZvcmlnaW4YDCABKAkSKQoFc2luY2UYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjQKEGxlYXNlX2V4cGlyZXNfYXQYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQgYKBF9waWRCDAoKX2d1YXJkX3BpZCJOChNMaXN0QWRhcHRlcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCGRlc2NyaWJlGAMgASgIIogBChRMaXN0QWRhcHRlcnNSZXNwb25zZRIrCghhZGFwdGVycxgBIAMoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKcm91dGVyX3BpZBgDIAEoAxIWCg5yb3V0ZXJfdmVyc2lvbhgEIAEoCSIWChRXYXRjaEFkYXB0ZXJzUmVxdWVzdCJEChVXYXRjaEFkYXB0ZXJzUmVzcG9uc2USKwoIYWRhcHRlcnMYASADKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkieQoWUmVnaXN0ZXJBZGFwdGVyUmVxdWVzdBIPCgdhZGRyZXNzGAEgASgJEhMKC2luc3RhbmNlX2lkGAIgASgJEigKBWxlYXNlGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg8KB2FkYXB0ZXIYBCABKAkidQoXUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USLgoKZXhwaXJlc19hdBgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoHYWRhcHRlchgCIAEoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeSJAChhVbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QSDwoHYWRkcmVzcxgBIAEoCRITCgtpbnN0YW5jZV9pZBgCIAEoCSIxChlVbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlEhQKDHVucmVnaXN0ZXJlZBgBIAEoCCJSChVSZXN0YXJ0QWRhcHRlclJlcXVlc3QSDwoHYWRhcHRlchgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiJbChZSZXN0YXJ0QWRhcHRlclJlc3BvbnNlEioKB2FkYXB0ZXIYASABKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkSFQoNZHJhaW5pbmdfcnVucxgCIAEoDSKDBAoKUnVuU3VtbWFyeRIOCgZydW5faWQYASABKAkSDwoHYWRhcHRlchgCIAEoCRITCgtpbnN0YW5jZV9pZBgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgpjb21wYW55X2lkGAUgASgJEhAKCHRhc2tfa2V5GAYgASgJEjMKBmxhYmVscxgHIAMoCzIjLmRyYWdvbWFuLnYxLlJ1blN1bW1hcnkuTGFiZWxzRW50cnkSJAoFcGhhc2UYCCABKA4yFS5kcmFnb21hbi52MS5SdW5QaGFzZRIVCg1sYXN0X3NlcXVlbmNlGAkgASgEEi8KC2FjY2VwdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtmaW5pc2hlZF9hdBgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIwoGcmVzdWx0GAwgASgLMhMuZHJhZ29tYW4udjEuUmVzdWx0Eg8KB3JlYWRlcnMYDSABKA0SDwoHcmVtYXJrcxgOIAMoCRIPCgdhdHRlbXB0GA8gASgNEiwKC3Nlc3Npb25fa2V5GBAgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIpACCg9MaXN0UnVuc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSDwoHYWRhcHRlchgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRIQCgh0YXNrX2tleRgFIAEoCRIlCgdvdXRjb21lGAYgASgOMhQuZHJhZ29tYW4udjEuT3V0Y29tZRIRCglsaXZlX29ubHkYByABKAgSOAoGbGFiZWxzGAggAygLMiguZHJhZ29tYW4udjEuTGlzdFJ1bnNSZXF1ZXN0LkxhYmVsc0VudHJ5Gi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiUgoQTGlzdFJ1bnNSZXNwb25zZRIlCgRydW5zGAEgAygLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiHwoNR2V0UnVuUmVxdWVzdBIOCgZydW5faWQYASABKAkiawoOR2V0UnVuUmVzcG9uc2USJAoDcnVuGAEgASgLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIzChBwZW5kaW5nX3JlcXVlc3RzGAIgAygLMhkuZHJhZ29tYW4udjEuSW5wdXRSZXF1ZXN0Ip4CCg1TdG9yZWRTZXNzaW9uEiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCRIqCgZoYW5kbGUYAyABKAsyGi5kcmFnb21hbi52MS5TZXNzaW9uSGFuZGxlEi4KCmNyZWF0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3VzZWRfYXQYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEgwKBHJ1bnMYBiABKA0SEwoLbGFzdF9ydW5faWQYByABKAkSFAoMaW5wdXRfdG9rZW5zGAggASgEEhQKDGxhc3Rfc3VtbWFyeRgJIAEoCSKFAQoTTGlzdFNlc3Npb25zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRISCgpjb21wYW55X2lkGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhAKCHRhc2tfa2V5GAUgASgJEg8KB2FkYXB0ZXIYBiABKAkiXQoUTGlzdFNlc3Npb25zUmVzcG9uc2USLAoIc2Vzc2lvbnMYASADKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJKChFHZXRTZXNzaW9uUmVxdWVzdBIkCgNrZXkYASABKAsyFy5kcmFnb21hbi52MS5TZXNzaW9uS2V5Eg8KB2FkYXB0ZXIYAiABKAkiQQoSR2V0U2Vzc2lvblJlc3BvbnNlEisKB3Nlc3Npb24YASABKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uIk0KFERlbGV0ZVNlc3Npb25SZXF1ZXN0EiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCSIoChVEZWxldGVTZXNzaW9uUmVzcG9uc2USDwoHZGVsZXRlZBgBIAEoCCq0AQoMQWRhcHRlclN0YXRlEh0KGUFEQVBURVJfU1RBVEVfVU5TUEVDSUZJRUQQABIWChJBREFQVEVSX1NUQVRFX0lETEUQARIaChZBREFQVEVSX1NUQVRFX1NUQVJUSU5HEAISFwoTQURBUFRFUl9TVEFURV9SRUFEWRADEh0KGUFEQVBURVJfU1RBVEVfVU5BVkFJTEFCTEUQBBIZChVBREFQVEVSX1NUQVRFX1JFRlVTRUQQBSrtAQoNQWRhcHRlclNvdXJjZRIeChpBREFQVEVSX1NPVVJDRV9VTlNQRUNJRklFRBAAEh4KGkFEQVBURVJfU09VUkNFX0VOVFJZX1BPSU5UEAESGwoXQURBUFRFUl9TT1VSQ0VfTUFOSUZFU1QQAhIaChZBREFQVEVSX1NPVVJDRV9BRERSRVNTEAMSIwofQURBUFRFUl9TT1VSQ0VfU09DS0VUX0RJUkVDVE9SWRAEEh0KGUFEQVBURVJfU09VUkNFX0tVQkVSTkVURVMQBRIfChtBREFQVEVSX1NPVVJDRV9SRUdJU1RSQVRJT04QBjLjBgoNUm91dGVyU2VydmljZRJTCgxMaXN0QWRhcHRlcnMSIC5kcmFnb21hbi52MS5MaXN0QWRhcHRlcnNSZXF1ZXN0GiEuZHJhZ29tYW4udjEuTGlzdEFkYXB0ZXJzUmVzcG9uc2USWAoNV2F0Y2hBZGFwdGVycxIhLmRyYWdvbWFuLnYxLldhdGNoQWRhcHRlcnNSZXF1ZXN0GiIuZHJhZ29tYW4udjEuV2F0Y2hBZGFwdGVyc1Jlc3BvbnNlMAESXAoPUmVnaXN0ZXJBZGFwdGVyEiMuZHJhZ29tYW4udjEuUmVnaXN0ZXJBZGFwdGVyUmVxdWVzdBokLmRyYWdvbWFuLnYxLlJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlEmIKEVVucmVnaXN0ZXJBZGFwdGVyEiUuZHJhZ29tYW4udjEuVW5yZWdpc3RlckFkYXB0ZXJSZXF1ZXN0GiYuZHJhZ29tYW4udjEuVW5yZWdpc3RlckFkYXB0ZXJSZXNwb25zZRJZCg5SZXN0YXJ0QWRhcHRlchIiLmRyYWdvbWFuLnYxLlJlc3RhcnRBZGFwdGVyUmVxdWVzdBojLmRyYWdvbWFuLnYxLlJlc3RhcnRBZGFwdGVyUmVzcG9uc2USRwoITGlzdFJ1bnMSHC5kcmFnb21hbi52MS5MaXN0UnVuc1JlcXVlc3QaHS5kcmFnb21hbi52MS5MaXN0UnVuc1Jlc3BvbnNlEkEKBkdldFJ1bhIaLmRyYWdvbWFuLnYxLkdldFJ1blJlcXVlc3QaGy5kcmFnb21hbi52MS5HZXRSdW5SZXNwb25zZRJTCgxMaXN0U2Vzc2lvbnMSIC5kcmFnb21hbi52MS5MaXN0U2Vzc2lvbnNSZXF1ZXN0GiEuZHJhZ29tYW4udjEuTGlzdFNlc3Npb25zUmVzcG9uc2USTQoKR2V0U2Vzc2lvbhIeLmRyYWdvbWFuLnYxLkdldFNlc3Npb25SZXF1ZXN0Gh8uZHJhZ29tYW4udjEuR2V0U2Vzc2lvblJlc3BvbnNlElYKDURlbGV0ZVNlc3Npb24SIS5kcmFnb21hbi52MS5EZWxldGVTZXNzaW9uUmVxdWVzdBoiLmRyYWdvbWFuLnYxLkRlbGV0ZVNlc3Npb25SZXNwb25zZUIrWilkcmFnb21hbi9jbGllbnRzL2dvL2RyYWdvbWFudjE7ZHJhZ29tYW52MWIGcHJvdG8z", [file_dragoman_v1_adapter, file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * AdapterEntry is one adapter as the router knows it.
@@ -104,6 +104,28 @@ export type AdapterEntry = Message<"dragoman.v1.AdapterEntry"> & {
    * @generated from field: repeated string remarks = 11;
    */
   remarks: string[];
+
+  /**
+   * Where the router found it, for people: the path of its manifest, the watched directory. Empty if `source` and
+   * `address` say it all.
+   *
+   * @generated from field: string origin = 12;
+   */
+  origin: string;
+
+  /**
+   * Since when it has been in this state, with this reason.
+   *
+   * @generated from field: google.protobuf.Timestamp since = 13;
+   */
+  since?: Timestamp | undefined;
+
+  /**
+   * When its registration expires unless it is renewed. Absent for other sources.
+   *
+   * @generated from field: google.protobuf.Timestamp lease_expires_at = 14;
+   */
+  leaseExpiresAt?: Timestamp | undefined;
 };
 
 /**
@@ -233,25 +255,32 @@ export const WatchAdaptersResponseSchema: GenMessage<WatchAdaptersResponse> = /*
  */
 export type RegisterAdapterRequest = Message<"dragoman.v1.RegisterAdapterRequest"> & {
   /**
-   * The adapter's address: "unix:/path" or "host:port".
+   * The adapter's address, as the router reaches it: "unix:/path" or "host:port".
    *
    * @generated from field: string address = 1;
    */
   address: string;
 
   /**
-   * DescribeResponse.instance_id of the adapter process.
+   * DescribeResponse.instance_id of the adapter process. Empty: any process there.
    *
    * @generated from field: string instance_id = 2;
    */
   instanceId: string;
 
   /**
-   * How long the announcement lasts. Absent: 30 s.
+   * How long the announcement lasts. Absent: 30 s; at least 1 s, at most 1 h.
    *
    * @generated from field: google.protobuf.Duration lease = 3;
    */
   lease?: Duration | undefined;
+
+  /**
+   * The type, or an alias, that the adapter is expected to have. Empty: any.
+   *
+   * @generated from field: string adapter = 4;
+   */
+  adapter: string;
 };
 
 /**
@@ -288,6 +317,112 @@ export type RegisterAdapterResponse = Message<"dragoman.v1.RegisterAdapterRespon
  */
 export const RegisterAdapterResponseSchema: GenMessage<RegisterAdapterResponse> = /*@__PURE__*/
   messageDesc(file_dragoman_v1_router, 6);
+
+/**
+ * UnregisterAdapterRequest ends a registration.
+ *
+ * @generated from message dragoman.v1.UnregisterAdapterRequest
+ */
+export type UnregisterAdapterRequest = Message<"dragoman.v1.UnregisterAdapterRequest"> & {
+  /**
+   * The address that was registered.
+   *
+   * @generated from field: string address = 1;
+   */
+  address: string;
+
+  /**
+   * The process that was registered: a registration of another process at the address stays. Empty: any.
+   *
+   * @generated from field: string instance_id = 2;
+   */
+  instanceId: string;
+};
+
+/**
+ * Describes the message dragoman.v1.UnregisterAdapterRequest.
+ * Use `create(UnregisterAdapterRequestSchema)` to create a new message.
+ */
+export const UnregisterAdapterRequestSchema: GenMessage<UnregisterAdapterRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 7);
+
+/**
+ * UnregisterAdapterResponse says whether there was a registration.
+ *
+ * @generated from message dragoman.v1.UnregisterAdapterResponse
+ */
+export type UnregisterAdapterResponse = Message<"dragoman.v1.UnregisterAdapterResponse"> & {
+  /**
+   * Whether a registration was ended.
+   *
+   * @generated from field: bool unregistered = 1;
+   */
+  unregistered: boolean;
+};
+
+/**
+ * Describes the message dragoman.v1.UnregisterAdapterResponse.
+ * Use `create(UnregisterAdapterResponseSchema)` to create a new message.
+ */
+export const UnregisterAdapterResponseSchema: GenMessage<UnregisterAdapterResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 8);
+
+/**
+ * RestartAdapterRequest asks for a new process of an adapter.
+ *
+ * @generated from message dragoman.v1.RestartAdapterRequest
+ */
+export type RestartAdapterRequest = Message<"dragoman.v1.RestartAdapterRequest"> & {
+  /**
+   * The adapter's type or an alias.
+   *
+   * @generated from field: string adapter = 1;
+   */
+  adapter: string;
+
+  /**
+   * How long live runs may continue in the old process; then it is stopped, which cancels them. 0: it is stopped at
+   * once. Absent: as long as they take.
+   *
+   * @generated from field: google.protobuf.Duration grace = 2;
+   */
+  grace?: Duration | undefined;
+};
+
+/**
+ * Describes the message dragoman.v1.RestartAdapterRequest.
+ * Use `create(RestartAdapterRequestSchema)` to create a new message.
+ */
+export const RestartAdapterRequestSchema: GenMessage<RestartAdapterRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 9);
+
+/**
+ * RestartAdapterResponse describes the new process.
+ *
+ * @generated from message dragoman.v1.RestartAdapterResponse
+ */
+export type RestartAdapterResponse = Message<"dragoman.v1.RestartAdapterResponse"> & {
+  /**
+   * The adapter as the router lists it now, with the new process.
+   *
+   * @generated from field: dragoman.v1.AdapterEntry adapter = 1;
+   */
+  adapter?: AdapterEntry | undefined;
+
+  /**
+   * Number of runs that are live in old processes.
+   *
+   * @generated from field: uint32 draining_runs = 2;
+   */
+  drainingRuns: number;
+};
+
+/**
+ * Describes the message dragoman.v1.RestartAdapterResponse.
+ * Use `create(RestartAdapterResponseSchema)` to create a new message.
+ */
+export const RestartAdapterResponseSchema: GenMessage<RestartAdapterResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 10);
 
 /**
  * RunSummary is what a router stores about a run.
@@ -413,7 +548,7 @@ export type RunSummary = Message<"dragoman.v1.RunSummary"> & {
  * Use `create(RunSummarySchema)` to create a new message.
  */
 export const RunSummarySchema: GenMessage<RunSummary> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 7);
+  messageDesc(file_dragoman_v1_router, 11);
 
 /**
  * ListRunsRequest asks for runs. All fields that are set must match.
@@ -483,7 +618,7 @@ export type ListRunsRequest = Message<"dragoman.v1.ListRunsRequest"> & {
  * Use `create(ListRunsRequestSchema)` to create a new message.
  */
 export const ListRunsRequestSchema: GenMessage<ListRunsRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 8);
+  messageDesc(file_dragoman_v1_router, 12);
 
 /**
  * ListRunsResponse lists runs.
@@ -511,7 +646,7 @@ export type ListRunsResponse = Message<"dragoman.v1.ListRunsResponse"> & {
  * Use `create(ListRunsResponseSchema)` to create a new message.
  */
 export const ListRunsResponseSchema: GenMessage<ListRunsResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 9);
+  messageDesc(file_dragoman_v1_router, 13);
 
 /**
  * GetRunRequest asks for one run.
@@ -532,7 +667,7 @@ export type GetRunRequest = Message<"dragoman.v1.GetRunRequest"> & {
  * Use `create(GetRunRequestSchema)` to create a new message.
  */
 export const GetRunRequestSchema: GenMessage<GetRunRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 10);
+  messageDesc(file_dragoman_v1_router, 14);
 
 /**
  * GetRunResponse is one run.
@@ -560,7 +695,7 @@ export type GetRunResponse = Message<"dragoman.v1.GetRunResponse"> & {
  * Use `create(GetRunResponseSchema)` to create a new message.
  */
 export const GetRunResponseSchema: GenMessage<GetRunResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 11);
+  messageDesc(file_dragoman_v1_router, 15);
 
 /**
  * StoredSession is a session that a router stores.
@@ -637,7 +772,7 @@ export type StoredSession = Message<"dragoman.v1.StoredSession"> & {
  * Use `create(StoredSessionSchema)` to create a new message.
  */
 export const StoredSessionSchema: GenMessage<StoredSession> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 12);
+  messageDesc(file_dragoman_v1_router, 16);
 
 /**
  * ListSessionsRequest asks for stored sessions. All fields that are set must match.
@@ -693,7 +828,7 @@ export type ListSessionsRequest = Message<"dragoman.v1.ListSessionsRequest"> & {
  * Use `create(ListSessionsRequestSchema)` to create a new message.
  */
 export const ListSessionsRequestSchema: GenMessage<ListSessionsRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 13);
+  messageDesc(file_dragoman_v1_router, 17);
 
 /**
  * ListSessionsResponse lists stored sessions.
@@ -721,7 +856,7 @@ export type ListSessionsResponse = Message<"dragoman.v1.ListSessionsResponse"> &
  * Use `create(ListSessionsResponseSchema)` to create a new message.
  */
 export const ListSessionsResponseSchema: GenMessage<ListSessionsResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 14);
+  messageDesc(file_dragoman_v1_router, 18);
 
 /**
  * GetSessionRequest asks for one stored session.
@@ -749,7 +884,7 @@ export type GetSessionRequest = Message<"dragoman.v1.GetSessionRequest"> & {
  * Use `create(GetSessionRequestSchema)` to create a new message.
  */
 export const GetSessionRequestSchema: GenMessage<GetSessionRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 15);
+  messageDesc(file_dragoman_v1_router, 19);
 
 /**
  * GetSessionResponse is one stored session.
@@ -770,7 +905,7 @@ export type GetSessionResponse = Message<"dragoman.v1.GetSessionResponse"> & {
  * Use `create(GetSessionResponseSchema)` to create a new message.
  */
 export const GetSessionResponseSchema: GenMessage<GetSessionResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 16);
+  messageDesc(file_dragoman_v1_router, 20);
 
 /**
  * DeleteSessionRequest asks to delete a stored session.
@@ -798,7 +933,7 @@ export type DeleteSessionRequest = Message<"dragoman.v1.DeleteSessionRequest"> &
  * Use `create(DeleteSessionRequestSchema)` to create a new message.
  */
 export const DeleteSessionRequestSchema: GenMessage<DeleteSessionRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 17);
+  messageDesc(file_dragoman_v1_router, 21);
 
 /**
  * DeleteSessionResponse says whether there was a session.
@@ -819,7 +954,7 @@ export type DeleteSessionResponse = Message<"dragoman.v1.DeleteSessionResponse">
  * Use `create(DeleteSessionResponseSchema)` to create a new message.
  */
 export const DeleteSessionResponseSchema: GenMessage<DeleteSessionResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_router, 18);
+  messageDesc(file_dragoman_v1_router, 22);
 
 /**
  * AdapterState is the state of an adapter at the router.
@@ -911,7 +1046,7 @@ export enum AdapterSource {
   ADDRESS = 3,
 
   /**
-   * A socket in a watched directory. No router supports it yet.
+   * A socket in a watched directory, where the adapter already runs.
    *
    * @generated from enum value: ADAPTER_SOURCE_SOCKET_DIRECTORY = 4;
    */
@@ -925,7 +1060,7 @@ export enum AdapterSource {
   KUBERNETES = 5,
 
   /**
-   * RegisterAdapter. No router supports it yet.
+   * RegisterAdapter, where the adapter already runs.
    *
    * @generated from enum value: ADAPTER_SOURCE_REGISTRATION = 6;
    */
@@ -983,14 +1118,17 @@ export const RouterService: GenService<{
     output: typeof WatchAdaptersResponseSchema;
   },
   /**
-   * RegisterAdapter announces an adapter until the lease expires; the adapter renews it by the same call. No router
-   * implements it yet: UNIMPLEMENTED NOT_IMPLEMENTED.
+   * RegisterAdapter announces an adapter that runs already until the lease expires; the adapter renews it by the same
+   * call, in good time. The router calls Describe there before it answers. Each router has its own registrations and
+   * keeps them in memory: an adapter registers with each, and again after a router has restarted. When the lease
+   * expires the adapter is removed; runs that it has continue to their end.
    *
    * | condition | status, reason | what the caller does |
    * | --- | --- | --- |
-   * | the type or an alias is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another |
-   * | the address is unreachable | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
+   * | the type, an alias or the address is already in use | ALREADY_EXISTS ADAPTER_TAKEN | choose another, or end the other adapter |
+   * | the address is unreachable, or another process answers there than `instance_id` | FAILED_PRECONDITION ADAPTER_UNREACHABLE | correct it |
    * | the protocol's revision is too old | FAILED_PRECONDITION REVISION_TOO_OLD | update the adapter |
+   * | its description is invalid, or it is not the adapter that was expected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
    *
    * @generated from rpc dragoman.v1.RouterService.RegisterAdapter
    */
@@ -998,6 +1136,39 @@ export const RouterService: GenService<{
     methodKind: "unary";
     input: typeof RegisterAdapterRequestSchema;
     output: typeof RegisterAdapterResponseSchema;
+  },
+  /**
+   * UnregisterAdapter ends a registration before its lease expires. Runs that the adapter has continue to their end. It
+   * is idempotent: an address that is not registered is OK.
+   *
+   * No conditions beyond the common ones.
+   *
+   * @generated from rpc dragoman.v1.RouterService.UnregisterAdapter
+   */
+  unregisterAdapter: {
+    methodKind: "unary";
+    input: typeof UnregisterAdapterRequestSchema;
+    output: typeof UnregisterAdapterResponseSchema;
+  },
+  /**
+   * RestartAdapter replaces the process of an adapter that the router launches, and starts one if there is none. New
+   * runs go to the new process; live ones continue in the old process, as long as `grace` says. It answers once the new
+   * process is ready.
+   *
+   * | condition | status, reason | what the caller does |
+   * | --- | --- | --- |
+   * | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+   * | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+   * | the router did not launch it | FAILED_PRECONDITION ADAPTER_NOT_LAUNCHED | restart it where it was started |
+   * | its configuration or its description is rejected | FAILED_PRECONDITION ADAPTER_REFUSED | see the message |
+   * | the new process did not become ready | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | see its log |
+   *
+   * @generated from rpc dragoman.v1.RouterService.RestartAdapter
+   */
+  restartAdapter: {
+    methodKind: "unary";
+    input: typeof RestartAdapterRequestSchema;
+    output: typeof RestartAdapterResponseSchema;
   },
   /**
    * ListRuns lists runs, newest first.
