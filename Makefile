@@ -65,9 +65,10 @@ test-typescript: $(VENV)/.dev ## the TypeScript packages: stubs as generated, co
 	diff -r build/typescript-stubs/src/gen clients/typescript/src/gen
 	npm run lint --silent
 	npm run build --silent
+	npm run build --silent --prefix adapters/typescript/claude-agent
 	npm test --silent --workspaces
 	node_modules/.bin/bun test clients/typescript/dist/test/client.test.js
-	$(VENV)/bin/python -m pytest -n $(JOBS) tests/typescript
+	$(VENV)/bin/python -m pytest -n $(JOBS) -m typescript tests/typescript tests/cli/test_new_adapter.py
 
 dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
 	@go=$$(scripts/install-go); cd adapters/go; \

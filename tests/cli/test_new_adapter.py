@@ -35,8 +35,9 @@ class Project:
 PROJECTS = {
     "python": Project("my_agent_adapter.py", "1 passed"),
     "go": Project("main.go", "ok  \tmy_agent_adapter"),
+    "typescript": Project("src/adapter.ts", "ok 1 - a run succeeds and reports"),
 }
-MARKS = {"python": pytest.mark.conformance, "go": pytest.mark.go}
+MARKS = {"python": pytest.mark.conformance, "go": pytest.mark.go, "typescript": pytest.mark.typescript}
 """Which `make` target writes, tests and examines the project of a language."""
 
 

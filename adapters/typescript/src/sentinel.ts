@@ -42,6 +42,7 @@ export class Sentinel {
   async close(): Promise<void> {
     const shell = this.#shell;
     if (!shell || shell.exitCode !== null || shell.signalCode !== null) return;
+    shell.ref(); // or this process could end while it waits
     const ended = once(shell, "exit");
     shell.stdin?.end();
     await ended;

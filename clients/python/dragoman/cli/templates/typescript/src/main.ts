@@ -1,0 +1,5 @@
+import { serve } from "@dragoman/adapter";
+
+import { adapter } from "./adapter.js";
+
+await serve(adapter);
