@@ -2309,6 +2309,7 @@ export const SkillStateSchema: GenEnum<SkillState> = /*@__PURE__*/
  * | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
  * | `grpc.health.v1.Health` is asked for a service that this server does not serve | NOT_FOUND SERVICE_UNKNOWN | ask for "", or for a service that reflection lists |
  * | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
+ * | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |
  * | the policy of the router's operator does not allow what the request asks for | PERMISSION_DENIED POLICY_DENIED + BadRequest | ask for less; the fields are named |
  * | the address of the next hop is on another machine or may belong to another user; clients report it too | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
  * | the server is draining | UNAVAILABLE DRAINING + RetryInfo | retry, at another server if possible |
