@@ -1,7 +1,15 @@
 """The committed stubs are what the oldest supported compiler makes of the contract."""
 
+import base64
+import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
+from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 from .programs import ROOT, program, run
 
@@ -36,3 +44,26 @@ def test_they_need_no_newer_runtime_than_we_say() -> None:
     assert "GRPC_GENERATED_VERSION = '1.76.0'" in stubs
     assert '"grpcio>=1.76.0"' in project
     assert version("grpcio").split(".") >= ["1", "76", "0"]
+
+
+@pytest.mark.parametrize("file", [adapter_pb2.DESCRIPTOR, event_pb2.DESCRIPTOR, router_pb2.DESCRIPTOR])
+def test_the_stubs_in_typescript_are_of_the_same_contract(file: FileDescriptor) -> None:
+    """Red? ``make proto-typescript`` and commit. `make test-typescript` compares the comments, too."""
+    name = Path(file.name).stem
+    stubs = (ROOT / f"clients/typescript/src/gen/dragoman/v1/{name}_pb.ts").read_text(encoding="utf-8")
+    embedded = re.search(r'fileDesc\("([^"]+)"', stubs)
+    assert embedded is not None
+    theirs = FileDescriptorProto.FromString(base64.b64decode(embedded[1] + "=" * (-len(embedded[1]) % 4)))
+    ours = FileDescriptorProto()
+    file.CopyToProto(ours)
+    for proto in (theirs, ours):
+        proto.ClearField("dependency")
+        _forget_json_names(proto.message_type)
+    assert theirs == ours
+
+
+def _forget_json_names(messages: Sequence[DescriptorProto]) -> None:
+    for message in messages:
+        for field in message.field:
+            field.ClearField("json_name")
+        _forget_json_names(message.nested_type)
