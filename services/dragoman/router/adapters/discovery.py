@@ -19,7 +19,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,9 @@ def entry_point_specs(
         adapters: entry points to use instead of the installed ones.
         aliases: entry points to use instead of the installed ones.
     """
-    installed = entry_points(group=GROUP) if adapters is None else adapters
-    declared = entry_points(group=ALIASES) if aliases is None else aliases
+    found = entry_points() if adapters is None or aliases is None else EntryPoints()
+    installed = found.select(group=GROUP) if adapters is None else adapters
+    declared = found.select(group=ALIASES) if aliases is None else aliases
     by_type: dict[str, set[str]] = {}
     for alias in declared:
         by_type.setdefault(alias.value, set()).add(alias.name)
