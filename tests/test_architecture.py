@@ -183,6 +183,14 @@ def test_what_few_processes_need_is_imported_when_it_is_used(module: str, foreig
     assert done.stdout == "[]\n"
 
 
+def test_a_command_starts_its_adapter_before_it_imports_grpc() -> None:
+    """Half of what a command without a router imports comes while its adapter starts."""
+    started_by = "dragoman.cli.main, dragoman.cli.commands.run, dragoman.cli.connection.embedded_router"
+    program = f"import sys, {started_by}; print('grpc' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout == "False\n"
+
+
 def test_a_guard_starts_without_what_is_slow_to_import() -> None:
     """It is started for each run, without site-packages; `dragoman.guard.launch` says how."""
     slow = ["asyncio", "dataclasses", "json", "logging", "pathlib", "re", "shutil", "socket", "subprocess", "typing"]

@@ -22,6 +22,7 @@ __all__ = [
     "AddressError",
     "check_listen",
     "check_local",
+    "is_served",
     "parse_address",
     "private_files",
     "why_not_bound",
@@ -32,6 +33,8 @@ TLS_CERT: Final = "DRAGOMAN_TLS_CERT"
 TLS_CA: Final = "DRAGOMAN_TLS_CA"
 """The variable with the path of the authorities that peers' certificates are of. Clients then use TLS on TCP."""
 
+_PROBE_S: Final = 2.0
+"""How long a probe of a socket waits."""
 _UDS_LIMIT = 107
 """The longest path of a Unix socket on Linux; macOS allows 103."""
 _LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
@@ -109,6 +112,15 @@ def check_local(text: str) -> Address:
             "something that encrypts, e.g. ssh -L"
         )
     return address
+
+
+def is_served(address: str) -> bool:
+    """Return whether any process listens at a Unix socket."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        probe.connect(parse_address(address).path)
+        return True
+    return False
 
 
 def _is_loopback(host: str) -> bool:

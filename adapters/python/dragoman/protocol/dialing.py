@@ -20,7 +20,6 @@ from dragoman.protocol.tls import TlsFiles, client_files
 
 __all__ = [
     "check_peer",
-    "is_served",
     "open_channel",
     "token_for",
     "untrusted",
@@ -51,15 +50,6 @@ def check_peer(address: Address) -> None:
             f"{address}: the server there is run by uid {uid}, not by you (uid {os.geteuid()}); nothing was sent. "
             f"Choose another address; to call that server over TCP nevertheless, set {TOKEN_VARIABLE} to its token"
         )
-
-
-def is_served(address: str) -> bool:
-    """Return whether any process listens at a Unix socket."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_S)
-        probe.connect(parse_address(address).path)
-        return True
-    return False
 
 
 def _listener_at(path: str) -> int | None:

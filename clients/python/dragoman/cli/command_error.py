@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dragoman.cli.errors import ErrorReport
+    from dragoman.cli.error_report import ErrorReport
 
 
 class CommandError(Exception):

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
 from dragoman.cli.display.text import one_line, sanitize, seconds
+from dragoman.cli.error_report import ErrorReport
 from dragoman.protocol.errors import DragomanError, Reason
-from msgspec import Struct, field
 
 _USAGE_STATUSES = frozenset(
     {
@@ -40,27 +40,6 @@ _HINTS: Mapping[Reason, str] = {
 }
 _FALLBACK_HINT = """set them with --fallback-config '{"ADAPTER": {"KEY": VALUE}}'; {} is no settings"""
 _NEAR_KEY = "did_you_mean"
-
-
-class ErrorReport(Struct, frozen=True):
-    """An error, for people and for programs. All texts may come from a server, and so are not trusted."""
-
-    what: str
-    where: list[tuple[str, str]] = field(default_factory=list)
-    """Invalid fields: path and description."""
-    near: list[str] = field(default_factory=list)
-    """Similar names."""
-    failure: str = ""
-    """The failure because of which the circuit breaker rejects the run."""
-    login_url: str = ""
-    """Where to log in."""
-    candidates: list[str] = field(default_factory=list)
-    """Adapters that are available for a fallback."""
-    hint: str = ""
-    reason: str = ""
-    status: str = ""
-    retry_after_s: float | None = None
-    exit_code: int = EXIT_FAILED
 
 
 def error_report(error: DragomanError, *, address: str = "") -> ErrorReport:

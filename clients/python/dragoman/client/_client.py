@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 from dragoman.client._channel import Channel
 from dragoman.client._requests import duration, to_struct
 from dragoman.client._stream import RunStream
-from dragoman.protocol.dialing import is_served
+from dragoman.protocol.addresses import is_served
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.limits import CLIENT_ORPHAN_AFTER_S, REATTACH_S

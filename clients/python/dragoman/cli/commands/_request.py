@@ -6,7 +6,6 @@ import click
 from dragoman.cli import values
 from dragoman.cli.commands._fallback import FallbackOptions
 from dragoman.cli.commands._options import Seconds, SetupOptions, option, text
-from dragoman.client import execute_request
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 from msgspec import Struct
@@ -152,6 +151,9 @@ class RunOptions(Struct, frozen=True):
             DragomanError: a setting has no JSON form.
             click.UsageError: the current directory does not exist any more, or an option is malformed.
         """
+        # It imports gRPC, and this module is imported before an adapter is started.
+        from dragoman.client import execute_request  # noqa: PLC0415
+
         features = {item.feature for item in described.capabilities.items}
         config = self.setup.config(described.config_schema_json)
         cwd = self.setup.cwd and values.directory(self.setup.cwd)

@@ -13,7 +13,7 @@ from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import one_line
-from dragoman.cli.errors import ErrorReport
+from dragoman.cli.error_report import ErrorReport
 from dragoman.conformance import (
     RULES,
     LaunchError,

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.display.summary import EXIT_USAGE
-from dragoman.cli.errors import ErrorReport
+from dragoman.cli.error_report import ErrorReport
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")

@@ -3,23 +3,24 @@
 import asyncio
 import contextlib
 import sys
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 from dragoman.cli.commands._options import adapter_option, json_option, option, router_option, with_options
 from dragoman.cli.commands._request import RunOptions
 from dragoman.cli.connection.connect import run_connected
-from dragoman.cli.display.screen import Screen
 from dragoman.cli.display.slow_notice import slow_notice
 from dragoman.cli.display.summary import EXIT_OK, exit_code
 from dragoman.cli.display.text import one_line
-from dragoman.cli.interaction.run_view import RunView, is_interactive
-from dragoman.client import Client, RunStream
-from dragoman.protocol.dialing import is_served
+from dragoman.protocol.addresses import is_served
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.protocol.private import default_address
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+
+if TYPE_CHECKING:
+    from dragoman.cli.display.screen import Screen
+    from dragoman.client import Client, RunStream
 from msgspec import Struct
 
 _FIRST_EVENT_S: Final = 2.0
@@ -66,7 +67,11 @@ def run_command(
     if prompt == "-":
         prompt = _standard_input()
 
-    async def work(client: Client) -> int:
+    async def work(client: "Client") -> int:
+        # They import gRPC; the adapter starts meanwhile.
+        from dragoman.cli.display.screen import Screen  # noqa: PLC0415
+        from dragoman.cli.interaction.run_view import RunView, is_interactive  # noqa: PLC0415
+
         async with slow_notice(f"waiting for the adapter '{one_line(adapter)}' to start…", after_s=_START_S):
             described = await client.describe(adapter)
         # Questions of a detached run are answered by 'dragoman respond'.
@@ -82,7 +87,7 @@ def run_command(
     return run_connected(router, work, adapter=adapter, debug=view.debug)
 
 
-async def _detached(client: Client, request: pb.ExecuteRequest) -> int:
+async def _detached(client: "Client", request: pb.ExecuteRequest) -> int:
     """Start a run, print its ID, and leave it; no client needs to attach for a day."""
     stream = client.execute(request)
     try:
@@ -100,7 +105,7 @@ async def _detached(client: Client, request: pb.ExecuteRequest) -> int:
     return exit_code(stream.result)
 
 
-async def _until_started(stream: RunStream) -> None:
+async def _until_started(stream: "RunStream") -> None:
     async with stream:
         async for event in stream:
             if event.HasField("started"):
@@ -141,7 +146,11 @@ class AttachOptions(Struct, frozen=True):
 def attach_command(run_id: str, options: AttachOptions, as_json: bool, adapter: str, router: str | None) -> int:
     """Follow RUN: first a replay, then live events. Ctrl-C detaches; 'dragoman cancel' stops the run."""
 
-    async def work(client: Client) -> int:
+    async def work(client: "Client") -> int:
+        # As above.
+        from dragoman.cli.display.screen import Screen  # noqa: PLC0415
+        from dragoman.cli.interaction.run_view import RunView, is_interactive  # noqa: PLC0415
+
         async with Screen(as_json=as_json, debug=options.debug) as screen:
             if options.after and not as_json:
                 await _read_beginning(client, run_id, adapter, screen)
@@ -151,7 +160,7 @@ def attach_command(run_id: str, options: AttachOptions, as_json: bool, adapter: 
     return run_connected(router, work, debug=options.debug)
 
 
-async def _read_beginning(client: Client, run_id: str, adapter: str, screen: Screen) -> None:
+async def _read_beginning(client: "Client", run_id: str, adapter: str, screen: "Screen") -> None:
     """Pass the first event to the screen without showing it: it decides how the later ones are shown."""
     async with client.attach(run_id, adapter=adapter) as stream:
         with contextlib.suppress(TimeoutError, StopAsyncIteration):

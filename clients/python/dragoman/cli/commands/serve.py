@@ -10,7 +10,7 @@ from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import option, with_options
 from dragoman.cli.commands.new_adapter import adapter_new_command
 from dragoman.cli.display.summary import EXIT_USAGE
-from dragoman.cli.errors import ErrorReport
+from dragoman.cli.error_report import ErrorReport
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat

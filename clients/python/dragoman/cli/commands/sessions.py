@@ -14,7 +14,7 @@ from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.summary import EXIT_OK, EXIT_USAGE
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import count, one_line
-from dragoman.cli.errors import ErrorReport
+from dragoman.cli.error_report import ErrorReport
 from dragoman.client import Client
 from dragoman.v1 import router_pb2
 from google.protobuf import timestamp_pb2

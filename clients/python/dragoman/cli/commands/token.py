@@ -13,7 +13,7 @@ from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.summary import EXIT_OK, EXIT_USAGE
 from dragoman.cli.display.table import table
-from dragoman.cli.errors import ErrorReport
+from dragoman.cli.error_report import ErrorReport
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import SCOPES
 from dragoman.protocol.private import make_token

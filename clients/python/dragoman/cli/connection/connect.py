@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import click
 from dragoman.cli.command_error import CommandError
-from dragoman.cli.errors import error_report
-from dragoman.client import Client, DragomanError
-from dragoman.protocol.addresses import AddressError, parse_address
-from dragoman.protocol.dialing import is_served
+from dragoman.protocol.addresses import AddressError, is_served, parse_address
 from dragoman.protocol.private import default_address
+
+if TYPE_CHECKING:
+    from dragoman.client import Client
 
 
 @contextlib.asynccontextmanager
-async def connected(router: str | None, *, adapter: str = "", debug: bool = False) -> AsyncIterator[Client]:
+async def connected(router: str | None, *, adapter: str = "", debug: bool = False) -> "AsyncIterator[Client]":
     """Yield a client.
 
     Args:
@@ -41,6 +42,10 @@ async def connected(router: str | None, *, adapter: str = "", debug: bool = Fals
             address = await stack.enter_async_context(embedded_router(adapter=adapter, debug=debug))
         else:
             address = _checked(router)
+        # gRPC, after an adapter was started: it starts meanwhile.
+        from dragoman.cli.errors import error_report  # noqa: PLC0415
+        from dragoman.client import Client, DragomanError  # noqa: PLC0415
+
         try:
             yield await stack.enter_async_context(Client(address))
         except DragomanError as error:
@@ -56,7 +61,7 @@ def _checked(address: str) -> str:
 
 def run_connected(
     router: str | None,
-    work: Callable[[Client], Awaitable[int | None]],
+    work: "Callable[[Client], Awaitable[int | None]]",
     *,
     adapter: str = "",
     debug: bool = False,

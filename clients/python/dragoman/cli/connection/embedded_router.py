@@ -8,19 +8,22 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.display import detections
 from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
-from dragoman.cli.errors import ErrorReport
+from dragoman.cli.error_report import ErrorReport
 from dragoman.protocol.addresses import AddressError, parse_address
-from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.logs import configure_logs
 from dragoman.router.config import RouterConfig
 from dragoman.router.launching import open_launching
 from dragoman.router.storage.database import StoreError
 from dragoman.v1 import adapter_pb2
+
+if TYPE_CHECKING:
+    from dragoman.protocol.errors import DragomanError
 
 __all__ = ["RouterConfig", "embedded_router", "policy_objections", "serve"]
 
@@ -127,12 +130,13 @@ def _announce(addresses: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def policy_objections(file: Path, request: adapter_pb2.ExecuteRequest | None) -> DragomanError | None:
+def policy_objections(file: Path, request: adapter_pb2.ExecuteRequest | None) -> "DragomanError | None":
     """Return why a router with this policy would deny a request; ``None`` if it would not, or there is no request.
 
     Raises:
         CommandError: the policy cannot be read, or is invalid.
     """
+    from dragoman.protocol.errors import DragomanError  # noqa: PLC0415 - not before an adapter is started; see above
     from dragoman.router.api.policy_file import OperatorPolicyFile  # noqa: PLC0415 - only where there is a policy
     from dragoman.router.policy.operator_policy import PolicyError  # noqa: PLC0415 - as above
 
