@@ -170,6 +170,13 @@ async def _wrong_batches(call: Call, events: Events) -> Events:
         yield came
 
 
+async def _without_heartbeat(call: Call, events: Events) -> Events:
+    del call
+    async for came in events:
+        if not came.HasField("heartbeat"):
+            yield came
+
+
 async def _without_pending(call: Call, events: Events) -> Events:
     async for came in events:
         if not (call.method == "Attach" and came.HasField("input_request") and not came.sequence):
@@ -331,6 +338,28 @@ def _undeclared(execute: api.ExecuteRequest, *, is_later: bool) -> None:
         execute.required_capabilities.extend(kept)
 
 
+def _without_relay(call: Call) -> None:
+    """Join the attempt that has ended, as a request without relay does."""
+    if call.method == "Execute" and call.request.relay.first_attempt == 2:
+        call.request.ClearField("relay")
+
+
+def _another_session(call: Call, came: pb.AgentEvent) -> None:
+    is_resumed = call.method == "Execute" and call.script.startswith("session=") and call.request.HasField("session")
+    if is_resumed and came.result.session.handle.native_id:
+        came.result.session.handle.native_id += "-another"
+
+
+def _fitting(execute: api.ExecuteRequest) -> None:
+    if execute.session.handle.adapter == "conformance_no_such_adapter":
+        execute.session.handle.adapter = execute.adapter
+
+
+def _after_others(call: Call) -> bool:
+    is_known = call.method == "Attach" and call.request.run_id in call.proxy.results
+    return is_known and sum(script == "say=later" for script in call.proxy.scripts.values()) > 7
+
+
 def _has_unknown(call: Call) -> bool:
     return call.method == "Execute" and len(unknown_fields.UnknownFieldSet(call.request)) > 0
 
@@ -404,13 +433,21 @@ BREAKS: dict[str, Break] = {
     "request.capability-missing": request(lambda execute: _undeclared(execute, is_later=False)),
     "request.capability-declared": rejected(_is_execute(lambda execute: len(execute.required_capabilities) > 1)),
     "request.relay": request(
-        lambda execute: execute.relay.ClearField("first_sequence") if execute.HasField("relay") else 0
+        lambda execute: execute.relay.ClearField("first_sequence") if execute.relay.first_sequence == 100 else 0
     ),
+    "request.next-attempt": Break(request=_without_relay),
     "request.template": request(_prompt_as_template),
     "unsupported.model": ignored("model"),
     "unsupported.system-prompt": ignored("system_prompt"),
     "unsupported.instructions": ignored("instructions"),
     "unsupported.skills": ignored("skills"),
+    "unsupported.session": request(
+        lambda execute: (
+            execute.ClearField("session") if execute.session.HasField("handle") and not execute.session.fork else 0
+        )
+    ),
+    "unsupported.fork": request(lambda execute: execute.session.ClearField("fork")),
+    "unsupported.permissions": ignored("permissions"),
     "unsupported.mcp-servers": ignored("mcp_servers"),
     "unsupported.router-fields": ignored("admission"),
     "run.succeeds": text(WELL, "all is well", "nothing"),
@@ -430,7 +467,13 @@ BREAKS: dict[str, Break] = {
     "run.orphan": request(lambda execute: execute.orphan_after.FromSeconds(20), "hold="),
     "run.survives-client": _cancelled_if(has_deadline=False),
     "run.survives-deadline": _cancelled_if(has_deadline=True),
+    "run.survives-connection": text(
+        "wait=", "afterwards", "", "Attach", lambda call: call.request.after_sequence > 3
+    ),
     "run.concurrent": text("say=run 0", "run 0", "run 0, run 1"),
+    "session.resumes": Break(event=_another_session),
+    "session.unfit": request(_fitting),
+    "session.lost": event("lost", "started", lambda came: came.started.ClearField("session_reason")),
     "events.order": event(WELL, "started", lambda came: came.notice.CopyFrom(pb.Notice(code="broken"))),
     "events.dense": Break(events=_with_hole),
     "events.ephemeral": Break(events=_with_ephemeral),
@@ -441,6 +484,7 @@ BREAKS: dict[str, Break] = {
     "events.attempt": event(WELL, "text", lambda came: setattr(came, "attempt", 7)),
     "events.time": event(WELL, "text", lambda came: came.ClearField("time")),
     "events.size": text(WELL, "well", "well" + "x" * MIB),
+    "events.heartbeat": Break(events=_without_heartbeat),
     "events.tool-results": replace_state("tool_result", UNKNOWN_RESULT),
     "events.input-resolved": replace_state("input_request", OPEN_REQUEST),
     "batching.declared": rejected(_is_execute(lambda execute: execute.HasField("batching"))),
@@ -448,6 +492,7 @@ BREAKS: dict[str, Break] = {
     "batching.off": Break(events=_in_batches),
     "batching.attach": text("flood=20", "0", "1", "Attach"),
     "attach.replay": text("say=one", "one", "two", "Attach", lambda call: call.request.after_sequence == 2),
+    "attach.retention": rejected(_after_others, Reason.RUN_NOT_FOUND),
     "attach.at-end": rejected(_at_end, Reason.RUN_NOT_FOUND),
     "attach.ahead": Break(status=_no_cursor),
     "attach.unknown": reason(Reason.RUN_NOT_FOUND, Reason.REQUEST_NOT_FOUND, method="Attach"),
@@ -473,9 +518,11 @@ BREAKS: dict[str, Break] = {
     "limits.wall": request(lambda execute: execute.limits.ClearField("wall"), "hang"),
     "limits.idle": request(lambda execute: execute.limits.ClearField("idle"), "hang"),
     "limits.start-up": request(lambda execute: execute.limits.ClearField("start_up"), "hang"),
+    "limits.tool-call": request(lambda execute: execute.limits.ClearField("tool_call")),
     "limits.output": request(lambda execute: execute.limits.ClearField("output_bytes")),
     "limits.shown": event("", "started", lambda came: came.started.ClearField("limits")),
     "output.long-line": text("line=", "x" * 100_000, ""),
+    "output.huge-line": text("line=2000000", "after the huge line", ""),
     "output.cut-utf8": text("raw=", "\ufffd", "?"),
     "output.unicode": text("grüße", "ü", "ue"),
     "output.stderr": text("err=", "a word on stderr", ""),

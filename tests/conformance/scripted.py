@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.conformance.script import VARIABLE, steps_of
@@ -27,6 +28,7 @@ from dragoman.v1 import event_pb2 as pb
 
 from tests.sdk.schemas import config_schema
 
+NONE = pb.PERMISSION_MODE_NONE
 POLL_S = 0.01
 TYPE = "scripted"
 
@@ -46,6 +48,9 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_WORKSPACE,
             pb.FEATURE_AUTH_TOKEN,
             pb.FEATURE_PERMISSION_REQUESTS,
+            pb.FEATURE_TOOL_START,
+            pb.FEATURE_RESUME,
+            pb.FEATURE_RESUME_REJECTION,
             permission_mode=pb.PERMISSION_MODE_STRICT,
         ),
     )
@@ -62,6 +67,15 @@ class ScriptedAdapter(InProcessAdapter):
                 name, _, value = line.partition("=")
                 await performer.perform(name, value)
         turn.report.terminal = Terminal(succeeded=True)
+
+
+class ModestAdapter(ScriptedAdapter):
+    """Declares little, and so has more to refuse."""
+
+    spec = replace(
+        ScriptedAdapter.spec,
+        capabilities=capabilities(*(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE), permission_mode=NONE),
+    )
 
 
 class Performer:
@@ -84,6 +98,10 @@ class Performer:
                 await self._ask()
             case "hang":
                 await asyncio.Event().wait()
+            case "lost" | "session":
+                self._session(name, value)
+            case "call":
+                self._call(value)
             case "fail":
                 raise FailureError(FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, value, code="failed"))
             case "flood":
@@ -97,6 +115,17 @@ class Performer:
     def _hold(self, path: Path) -> None:
         file = self._stack.enter_context(path.open("w", encoding="utf-8"))
         fcntl.flock(file, fcntl.LOCK_EX)
+
+    def _session(self, step: str, name: str) -> None:
+        if step == "session":
+            self._turn.report.session_id = name
+        elif self._turn.job.session.resumes:
+            raise FailureError(FailureInfo(pb.FAILURE_KIND_SESSION_LOST, "no such session", code="lost"))
+
+    def _call(self, name: str) -> None:
+        event = pb.AgentEvent(tool_call=pb.ToolCall(id="1", name=name, status=pb.TOOL_STATUS_RUNNING))
+        self._turn.observe(event)
+        self._emit(event)
 
     def _at_once(self, name: str, value: str) -> None:
         prompt, env = self._turn.job.prompt, self._turn.env

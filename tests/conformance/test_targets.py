@@ -52,7 +52,9 @@ async def test_a_router_in_front_of_process() -> None:
     assert report.is_router
     reasons = check(report, 102)
     assert reasons == {
-        "FEATURE_PERMISSION_REQUESTS is not declared",
+        *(f"FEATURE_{name} is not declared" for name in ("PERMISSION_REQUESTS", "RESUME", "RESUME_REJECTION")),
+        "FEATURE_TOOL_START is not declared",
+        "a router begins attempts itself",
         "a router hands live runs to its successor",
         "a router honours these fields",
         "the adapter has no alias",

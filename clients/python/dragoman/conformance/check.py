@@ -37,6 +37,8 @@ class Rule(Struct, frozen=True):
     """Where the contract says so."""
     revision: int = 1
     """The revision of the contract that has it first."""
+    wait_s: float = 0.0
+    """How long the check waits by its nature, in seconds; that does not count against its time limit."""
 
 
 class Violation(Exception):  # noqa: N818 - what a check finds, not an error of the kit

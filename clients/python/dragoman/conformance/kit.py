@@ -82,6 +82,7 @@ class Kit:
         self.seen = seen
         self.is_router = False
         self.described = api.DescribeResponse()
+        self.address = ""
         self._connect = connect
         self._token = secrets.token_hex(4)
 
@@ -90,9 +91,12 @@ class Kit:
         """The adapter's type."""
         return self.setup.adapter or self.described.adapter
 
-    def beside(self, address: str) -> AbstractAsyncContextManager["Kit"]:
-        """Return a kit for another process of the same target; its streams are not examined further."""
-        return self._connect(address, self.setup, Seen())
+    def beside(self, address: str = "") -> AbstractAsyncContextManager["Kit"]:
+        """Return a kit for another process of the same target, whose streams are not examined further.
+
+        Without an address: for the same process, on a connection of its own.
+        """
+        return self._connect(address or self.address, self.setup, Seen())
 
     def has(self, *features: pb.Feature.ValueType) -> bool:
         """Return whether the adapter declares all these features."""

@@ -191,6 +191,7 @@ async def connected(address: str, setup: Setup, seen: Seen) -> AsyncIterator[Kit
         raise LaunchError(error.message) from error
     async with channel:
         kit = Kit(channel, setup, seen, connected)
+        kit.address = address
         try:
             kit.is_router = await _is_router(channel)
             request = api.DescribeRequest(adapter=setup.adapter)
@@ -249,7 +250,7 @@ async def _examined(rule: Rule, kit: Kit, limit_s: float) -> Outcome:
     began = time.monotonic()
     verdict, message = Verdict.PASSED, ""
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(limit_s + rule.wait_s):
             await CHECKS[rule.id](kit)
     except Violation as violation:
         verdict, message = Verdict.FAILED, str(violation)

@@ -16,6 +16,9 @@ line ``dragoman-script:`` and up to a line ``---``. It needs the standard librar
 ``raw=HEX``          these bytes as they are
 ``flood=LINES``      so many messages of 100 characters, as fast as they are read
 ``tool=NAME``        a tool call and its result
+``call=NAME``        a tool call that gets no result
+``session=ID``       say which session this is
+``lost``             if a session is to be resumed: say that there is none. Only adapters whose agent can say so
 ``touch=PATH``       create a file
 ``wait=PATH``        wait until a file exists
 ``hold=PATH``        hold an exclusive lock (``flock``) on a file for as long as a process of this agent lives
@@ -88,6 +91,8 @@ class Agent:
             "raw": lambda data: _write(1, bytes.fromhex(data)),
             "flood": self._flood,
             "tool": self._tool,
+            "call": self._call,
+            "session": lambda name: self._json(f"session {name}", type="init", sessionId=name),
             "touch": lambda path: open(path, "w", encoding="utf-8").close(),
             "wait": _wait,
             "hold": _hold,
@@ -133,10 +138,14 @@ class Agent:
         for number in range(int(lines)):
             self._say(f"{number:0100}")
 
-    def _tool(self, name: str) -> None:
+    def _call(self, name: str) -> str:
         self._calls += 1
         call = f"call-{self._calls}"
         self._json(f"tool {name}", type="tool_call", id=call, name=name, input={})
+        return call
+
+    def _tool(self, name: str) -> None:
+        call = self._call(name)
         self._json(f"tool {name} done", type="tool_result", toolUseId=call, content="done")
 
     def _fail(self, text: str) -> None:

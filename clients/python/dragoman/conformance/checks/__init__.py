@@ -12,6 +12,7 @@ from dragoman.conformance.checks import (
     output,
     requests,
     runs,
+    sessions,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "output",
     "requests",
     "runs",
+    "sessions",
 ]

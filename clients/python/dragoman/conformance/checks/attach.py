@@ -9,6 +9,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 
 _MODEL = "MOCK_TEXT"
+_LATER_RUNS = 8
 
 
 async def _finished(kit: Kit) -> tuple[api.ExecuteRequest, Stream]:
@@ -26,6 +27,19 @@ async def replay(kit: Kit) -> None:
         expect(
             stream.durable == due, f"after {after}: {len(stream.durable)} events where {len(due)} are due, or others"
         )
+
+
+@check("attach.retention")
+async def retention(kit: Kit) -> None:
+    """End further runs, and attach to the first one."""
+    request, whole = await _finished(kit)
+    for _ in range(_LATER_RUNS):
+        await kit.run(kit.request("say=later", model=_MODEL))
+    try:
+        stream = await kit.attach(request.run_id).rest()
+    except Violation as violation:
+        raise Violation(f"after the end of {_LATER_RUNS} further runs: {violation}") from violation
+    expect(stream.durable == whole.durable, f"after the end of {_LATER_RUNS} further runs, other events are replayed")
 
 
 @check("attach.at-end")

@@ -1,7 +1,7 @@
 """Limits of a run."""
 
 from dragoman.conformance.check import check, expect
-from dragoman.conformance.kit import Kit, is_duty_refused, need_duty, run_in_time, seconds
+from dragoman.conformance.kit import Kit, is_duty_refused, need, need_duty, run_in_time, seconds
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -39,6 +39,15 @@ async def start_up(kit: Kit) -> None:
     """Let an agent be silent from its start."""
     request = kit.request("hang")
     await _timed_out(kit, "start_up", request, pb.FAILURE_KIND_START_TIMEOUT)
+
+
+@check("limits.tool-call")
+async def tool_call(kit: Kit) -> None:
+    """Let a tool call last too long."""
+    if kit.does(api.DUTY_LIMITS):
+        need(kit, pb.FEATURE_TOOL_START)
+    request = kit.request("call=conformance", "hang")
+    await _timed_out(kit, "tool_call", request, pb.FAILURE_KIND_TOOL_TIMEOUT)
 
 
 @check("limits.output")

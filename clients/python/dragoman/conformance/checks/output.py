@@ -4,6 +4,7 @@ import hashlib
 
 from dragoman.conformance.check import check, expect
 from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need, need_duty, run_in_time
+from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -17,6 +18,15 @@ async def long_line(kit: Kit) -> None:
     stream = await kit.run(kit.request("line=200000", "say=afterwards"))
     expect(stream.text.count("x") >= 200_000, f"{stream.text.count('x')} of 200,000 bytes of a line arrived")
     expect("afterwards" in stream.text, "what follows a long line is missing")
+
+
+@check("output.huge-line")
+async def huge_line(kit: Kit) -> None:
+    """Print one line of 2 MB."""
+    stream = await kit.run(kit.request("line=2000000", "say=after the huge line"))
+    expect("after the huge line" in stream.text, "what follows a line of 2 MB is missing")
+    sizes = [message.ByteSize() for message in stream.messages]
+    expect(max(sizes) <= MAX_EVENT_BYTES, f"a line of 2 MB makes an event of {max(sizes)} bytes")
 
 
 @check("output.cut-utf8")

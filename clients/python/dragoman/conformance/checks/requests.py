@@ -1,6 +1,7 @@
 """Requests that an adapter must reject, and those that it must not."""
 
 import re
+import uuid
 from collections.abc import Callable
 
 from dragoman.conformance.check import Skip, Violation, check, expect
@@ -12,6 +13,7 @@ from dragoman.v1 import event_pb2 as pb
 
 _MIB = 1024 * 1024
 _LATER_FIELD = 15_000
+_ENFORCING = {pb.PERMISSION_MODE_STRICT, pb.PERMISSION_MODE_PERMISSIVE}
 
 
 @check("request.run-id")
@@ -164,6 +166,15 @@ def _mcp_servers(request: api.ExecuteRequest) -> None:
     request.mcp_servers.add(name="conformance").stdio.command = "true"
 
 
+def _handle(request: api.ExecuteRequest) -> None:
+    request.session.handle.CopyFrom(pb.SessionHandle(adapter=request.adapter, native_id=str(uuid.uuid4())))
+
+
+def _fork(request: api.ExecuteRequest) -> None:
+    _handle(request)
+    request.session.fork = True
+
+
 def _unsupported(
     rule: str, feature: pb.Feature.ValueType, field: str, change: Callable[[api.ExecuteRequest], None]
 ) -> None:
@@ -182,6 +193,19 @@ _unsupported("unsupported.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prom
 _unsupported("unsupported.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
 _unsupported("unsupported.skills", pb.FEATURE_SKILLS, "skills", _skills)
 _unsupported("unsupported.mcp-servers", pb.FEATURE_MCP_SERVERS, "mcp_servers", _mcp_servers)
+_unsupported("unsupported.session", pb.FEATURE_RESUME, "session", _handle)
+_unsupported("unsupported.fork", pb.FEATURE_FORK, "session", _fork)
+
+
+@check("unsupported.permissions")
+async def permissions(kit: Kit) -> None:
+    """Send a rule to an adapter that neither asks nor enforces rules."""
+    if kit.has(pb.FEATURE_PERMISSION_REQUESTS) or kit.described.capabilities.permission_mode in _ENFORCING:
+        raise Skip("the adapter declares that it keeps rules")
+    need_duty(kit, api.DUTY_REFUSALS)
+    request = kit.request()
+    request.permissions.rules.add(decision=pb.PERMISSION_DECISION_DENY)
+    expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path="permissions")
 
 
 def _key(request: api.ExecuteRequest) -> None:
@@ -234,6 +258,24 @@ async def relay(kit: Kit) -> None:
     first = stream.durable[0]
     expect(first.sequence == 100, f"the first sequence is {first.sequence}, where relay says 100")
     expect(first.attempt == 3, f"the first attempt is {first.attempt}, where relay says 3")
+
+
+@check("request.next-attempt")
+async def next_attempt(kit: Kit) -> None:
+    """Send the request again as a router does for a further attempt."""
+    if kit.is_router:
+        raise Skip("a router begins attempts itself")
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    first = await kit.run(request)
+    request.relay.first_sequence = first.durable[-1].sequence + 1
+    request.relay.first_attempt = first.durable[-1].attempt + 1
+    stream = kit.execute(request)
+    kit.seen.streams.remove(stream)  # its numbers do not start at 1
+    await stream.rest()
+    found = [(event.sequence, event.attempt) for event in stream.durable[:1]]
+    due = (request.relay.first_sequence, request.relay.first_attempt)
+    expect(found == [due], f"sequence and attempt of the first event are {found}, where relay says {due}")
+    expect(stream.of("started"), "the next attempt has no started")
 
 
 @check("request.template")

@@ -15,6 +15,7 @@ from dragoman.v1 import event_pb2 as pb
 _PATIENCE_S = 8.0
 _OBSERVED_S = 0.5
 _DEADLINE_S = 2.0
+_HEARTBEAT_S = 22.0
 
 
 def _name(outcome: pb.Outcome.ValueType) -> str:
@@ -264,6 +265,38 @@ async def deadline(kit: Kit) -> None:
         ended = error.code.name in ("DEADLINE_EXCEEDED", "CANCELLED")
         expect(ended, f"the deadline ends the call with {error.code.name}")
     await _lives_on(kit, request, gate)
+
+
+@check("run.survives-connection")
+async def connection(kit: Kit) -> None:
+    """Lose the connection of a run, and come back on another one, as a router does that was restarted."""
+    gate = kit.path("gate")
+    request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
+    async with kit.beside() as lost:
+        stream = lost.execute(request)
+        await stream.until_text("ready")
+    gate.touch()  # the agent goes on meanwhile
+    await asyncio.sleep(_OBSERVED_S)
+    async with kit.beside() as other:
+        later = other.attach(request.run_id, stream.durable[-1].sequence, hold=True)
+        await later.rest()
+    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
+    expect("afterwards" in later.text, "what came meanwhile is missing on a new connection")
+
+
+@check("events.heartbeat")
+async def heartbeat(kit: Kit) -> None:
+    """Let an agent be silent for longer than heartbeats are apart."""
+    request = kit.request("say=ready", "hang", model="MOCK_STALL")
+    stream = kit.execute(request)
+    try:
+        async with asyncio.timeout(_HEARTBEAT_S):
+            await stream.until(is_kind("heartbeat"))
+    except TimeoutError:
+        raise Violation(f"no heartbeat within {_HEARTBEAT_S:g} s of silence") from None
+    finally:
+        await kit.cancel(request.run_id, grace_s=0)
+    await stream.rest()
 
 
 @check("run.concurrent")

@@ -1,0 +1,75 @@
+"""Sessions: the handle of a result, and what happens to one that cannot be resumed."""
+
+from dragoman.conformance.check import check, expect
+from dragoman.conformance.kit import Kit, need
+from dragoman.conformance.streams import Stream
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+_MODEL = "MOCK_TEXT"
+_ID = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a10"
+"""The ID that scripted agents give to every session."""
+
+
+def _name(disposition: pb.SessionDisposition.ValueType) -> str:
+    return pb.SessionDisposition.Name(disposition)
+
+
+async def _stored(kit: Kit) -> pb.Result:
+    """Return the result of a run with a session, which says that it be stored."""
+    need(kit, pb.FEATURE_RESUME)
+    result = (await kit.run(kit.request(f"session={_ID}", "say=one", model=_MODEL))).result
+    expect(result.session.change == pb.SESSION_CHANGE_SET, "the result does not say that its session be stored (SET)")
+    expect(result.session.handle.native_id, "the result's session handle has no native_id")
+    return result
+
+
+def _resuming(kit: Kit, handle: pb.SessionHandle, *steps: str) -> api.ExecuteRequest:
+    request = kit.request(*steps, f"session={_ID}", "say=two", model=_MODEL)
+    request.session.handle.CopyFrom(handle)
+    if handle.cwd:
+        request.workspace.cwd = handle.cwd
+    return request
+
+
+def _is_new(stream: Stream) -> None:
+    """Require a new session, with the reason."""
+    last = stream.of("started")[-1]
+    due = pb.SESSION_DISPOSITION_RESUME_REFUSED
+    expect(last.session_disposition == due, f"{_name(last.session_disposition)} where RESUME_REFUSED is due")
+    expect(last.session_reason, "started.session_reason is empty")
+    outcome = stream.result.outcome
+    expect(outcome == pb.OUTCOME_SUCCEEDED, f"{pb.Outcome.Name(outcome)}, although a new session could start")
+
+
+@check("session.resumes")
+async def resumes(kit: Kit) -> None:
+    """Run again with the handle of a result."""
+    handle = (await _stored(kit)).session.handle
+    stream = await kit.run(_resuming(kit, handle))
+    disposition = stream.of("started")[0].session_disposition
+    expect(disposition == pb.SESSION_DISPOSITION_RESUME, f"{_name(disposition)} where RESUME is due")
+    found = stream.result.session.handle.native_id
+    expect(found == handle.native_id, f"the session goes on as {found!r}, not {handle.native_id!r}")
+
+
+@check("session.unfit")
+async def unfit(kit: Kit) -> None:
+    """Send the handle of another adapter."""
+    handle = (await _stored(kit)).session.handle
+    handle.adapter = "conformance_no_such_adapter"
+    _is_new(await kit.run(_resuming(kit, handle)))
+
+
+@check("session.lost")
+async def lost(kit: Kit) -> None:
+    """Send the handle of a session that does not exist."""
+    need(kit, pb.FEATURE_RESUME_REJECTION)
+    handle = (await _stored(kit)).session.handle
+    unknown = handle.native_id[:-1] + ("1" if handle.native_id.endswith("0") else "0")
+    handle.native_id = unknown
+    if "sessionId" in handle.params:
+        handle.params["sessionId"] = unknown
+    stream = await kit.run(_resuming(kit, handle, "lost"))
+    _is_new(stream)
+    expect(stream.result.session.handle.native_id != unknown, "the result names the session that does not exist")
