@@ -23,7 +23,15 @@ from dragoman.sdk._output.parser import compaction_event, notice_event, plan_ent
 from dragoman.sdk._output.retries import Retries
 from dragoman.sdk._output.text_items import TextItems
 from dragoman.sdk._output.tool_calls import FileTool, Kinds, ToolCalls, host_of, one_line
-from dragoman.sdk._output.usage import UsageTotals, add_call, call_usage, cost_in_dollars, run_usage, token_counts
+from dragoman.sdk._output.usage import (
+    UsageTotals,
+    add_call,
+    call_usage,
+    context_used,
+    cost_in_dollars,
+    run_usage,
+    token_counts,
+)
 
 __all__ = [
     "FileTool",
@@ -38,6 +46,7 @@ __all__ = [
     "add_call",
     "call_usage",
     "compaction_event",
+    "context_used",
     "cost_in_dollars",
     "host_of",
     "mcp_server_of",

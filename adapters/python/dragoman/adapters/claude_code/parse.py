@@ -187,8 +187,8 @@ class ClaudeParser(JsonLinesParser):
         if "structured_output" in frame:
             report.structured_output_json = compact(frame["structured_output"])
         report.usage, report.billing = self._totals.usage(), self._totals.billing()
-        if report.usage is not None and self._stream.context_used is not None:
-            report.usage.context_used = self._stream.context_used
+        if report.usage is not None:
+            report.usage.MergeFrom(pb.Usage(context_used=self._stream.context_used))
         report.provider = PROVIDER if report.usage is not None and report.usage.models else ""
         session = session_usage(frame)
         if session is not None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from dragoman.adapters.claude_code.tools import mcp_server, tool_kind
-from dragoman.adapters.claude_code.usage import context_used, message_usage
+from dragoman.adapters.claude_code.usage import message_usage
 from dragoman.sdk.fields import Fields, JsonValue, count, inner, objects, text
-from dragoman.sdk.parsing import notice_event, text_event
+from dragoman.sdk.parsing import context_used, notice_event, text_event
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
@@ -139,12 +139,9 @@ class MessageStream:
         message.is_counted = True
         usage = message_usage(message.usage, message.model)
         used = context_used(usage.tokens)
-        if used is not None:
-            usage.context_used = used
         if not parent:
             self.context_used = used
-            if self.context_size is not None:
-                usage.context_size = self.context_size
+        usage.MergeFrom(pb.Usage(context_used=used, context_size=None if parent else self.context_size))
         yield pb.AgentEvent(usage=usage)
 
 

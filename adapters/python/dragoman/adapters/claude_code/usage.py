@@ -44,13 +44,6 @@ def message_usage(usage: Fields, model: str) -> pb.Usage:
     return call_usage(token_counts({**details, **usage}, _MESSAGE_TOKENS), model)
 
 
-def context_used(tokens: pb.TokenCounts) -> int | None:
-    """Return how full the context is after a call; None if the call did not say."""
-    if not tokens.HasField("input"):
-        return None
-    return tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
-
-
 def _rate_limits(info: Fields) -> list[pb.RateLimit]:
     """Return the limits in a ``rate_limit_info``: each window, or the one it is about."""
     windows = inner(info, "unifiedWindows")
@@ -127,9 +120,7 @@ class RunTotals:
         if usage.models and all(item.HasField("cost") for item in usage.models):
             usage.cost.CopyFrom(usage.models[0].cost)
             usage.cost.amount = cost_in_dollars(sum(Decimal(item.cost.amount) for item in usage.models)).amount
-        if self.context_size is not None:
-            usage.context_size = self.context_size
-        usage.rate_limits.extend(self._limits)
+        usage.MergeFrom(pb.Usage(context_size=self.context_size, rate_limits=self._limits))
         return usage
 
     def billing(self) -> Billing:

@@ -101,10 +101,7 @@ class RunTotals:
             return None  # the numbers are repeated after a compaction
         self._total[thread] = total
         call = call_usage(token_counts(last))
-        if size is not None:
-            call.context_size = size
-        if used is not None:
-            call.context_used = used
+        call.MergeFrom(pb.Usage(context_used=used, context_size=size))
         return call
 
     def total(self, thread: str) -> Counts:
@@ -122,11 +119,7 @@ class RunTotals:
             return None
         parts = [minus(total, self._before[thread]) for thread, total in self._total.items()]
         usage = run_usage(token_counts(plus(parts)), model if len(parts) == 1 else "")
-        if self.context_used is not None:
-            usage.context_used = self.context_used
-        if self.context_size is not None:
-            usage.context_size = self.context_size
-        usage.rate_limits.extend(limits)
+        usage.MergeFrom(pb.Usage(context_used=self.context_used, context_size=self.context_size, rate_limits=limits))
         return usage
 
 

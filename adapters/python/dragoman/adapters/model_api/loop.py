@@ -21,7 +21,7 @@ from dragoman.adapters.model_api.tools import Tool
 from dragoman.sdk import FailureError, FailureInfo, Terminal, Turn
 from dragoman.sdk import fields as read
 from dragoman.sdk.fields import as_int
-from dragoman.sdk.parsing import add_call
+from dragoman.sdk.parsing import add_call, context_used
 from dragoman.v1 import event_pb2 as pb
 
 DEFAULT_TURNS = 100
@@ -142,6 +142,4 @@ class Loop:
         if usage is not None:
             self._turn.run.emit(pb.AgentEvent(usage=usage))
             total = self._turn.report.usage = add_call(self._turn.report.usage, usage)
-            if usage.tokens.HasField("input"):  # what the next request repeats
-                tokens = usage.tokens
-                total.context_used = tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
+            total.MergeFrom(pb.Usage(context_used=context_used(usage.tokens)))

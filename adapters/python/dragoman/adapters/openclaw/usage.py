@@ -31,8 +31,5 @@ def run_usage(meta: Fields) -> pb.Usage | None:
         usage.cost.CopyFrom(parsing.cost_in_dollars(total))
         usage.cost.provider = read.text(meta, "provider")
     used, size = read.count(meta, "promptTokens"), read.count(meta, "contextTokens")
-    if used is not None:
-        usage.context_used = used
-    if size is not None:
-        usage.context_size = size
+    usage.MergeFrom(pb.Usage(context_used=used, context_size=size))
     return usage

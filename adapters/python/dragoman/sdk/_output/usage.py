@@ -29,6 +29,13 @@ def call_usage(tokens: pb.TokenCounts | None = None, model: str = "") -> pb.Usag
     return _usage(pb.USAGE_SCOPE_CALL, pb.USAGE_SEMANTICS_DELTA, tokens, model)
 
 
+def context_used(tokens: pb.TokenCounts) -> int | None:
+    """Return how full the context is after a call, which the next one repeats; None if the call did not say."""
+    if not tokens.HasField("input"):
+        return None
+    return tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
+
+
 def run_usage(tokens: pb.TokenCounts | None = None, model: str = "") -> pb.Usage:
     """Return what a run has used so far, or in all."""
     return _usage(pb.USAGE_SCOPE_RUN, pb.USAGE_SEMANTICS_CUMULATIVE, tokens, model)

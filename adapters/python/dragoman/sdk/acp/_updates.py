@@ -278,10 +278,7 @@ class Updates:
 
     def add_context(self, usage: pb.Usage) -> None:
         """Write how full the context is, as far as that is known."""
-        if self.context_used is not None:
-            usage.context_used = self.context_used
-        if self.context_size:
-            usage.context_size = self.context_size
+        usage.MergeFrom(pb.Usage(context_used=self.context_used, context_size=self.context_size or None))
 
     # What it says and does.
 
