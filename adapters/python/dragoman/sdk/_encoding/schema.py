@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dragoman.protocol.identity import near_names
 from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._encoding.plain_schema import fits, is_plain
 from msgspec import Struct
@@ -203,11 +204,7 @@ def _kind(instance: object) -> str:
 
 
 def _near(word: str, known: Sequence[str]) -> str | None:
-    folded = {name.lower().replace("_", ""): name for name in known}
-    import difflib  # noqa: PLC0415 - most configs have no mistake
-
-    found = difflib.get_close_matches(word.lower().replace("_", "")[:_LONGEST_KEY], folded, n=1)
-    return folded[found[0]] if found else None
+    return next(iter(near_names(word[:_LONGEST_KEY], known, limit=1)), None)
 
 
 def show_path(path: Sequence[str | int]) -> str:
