@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from dragoman.conformance.script import VARIABLE, steps_of
@@ -25,6 +24,7 @@ from dragoman.sdk.fields import JsonValue
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from tests.sdk.schemas import config_schema
 
