@@ -5,7 +5,14 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
-from dragoman.protocol.event_buffer import EventBuffer, Reader, SequenceAheadError, SlowReaderError
+from dragoman.protocol.event_buffer import (
+    ENTRY_BYTES,
+    EventBuffer,
+    Reader,
+    SequenceAheadError,
+    SharedBound,
+    SlowReaderError,
+)
 from dragoman.protocol.order import OrderChecker
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
@@ -21,6 +28,11 @@ def sized(kind: str, sequence: int, size: int = 30) -> bytes:
     if short > 6:
         event.native.text = "x" * (short - 5)
     return event.SerializeToString()
+
+
+def room(events: int, size: int = 30) -> int:
+    """Return the bytes of memory that events of this size take."""
+    return events * (size + ENTRY_BYTES)
 
 
 def fill(fanout: EventBuffer, first: int, last: int, size: int = 30) -> None:
@@ -128,9 +140,9 @@ async def test_sequences_only_grow() -> None:
 
 
 async def test_evicted_events_are_stated_by_a_gap() -> None:
-    fanout = EventBuffer(RUN_ID, capacity_bytes=90)
+    fanout = EventBuffer(RUN_ID, capacity_bytes=room(3))
     fill(fanout, 1, 10)
-    assert fanout.kept_bytes == 90
+    assert fanout.kept_bytes == room(3)
     events = poll(fanout.reader()) or []
     assert summary(events) == ["gap 1-7", 8, 9, 10]
     gap = parse(events)[0]
@@ -150,21 +162,59 @@ async def test_sequences_that_were_left_out_are_stated_by_a_gap() -> None:
 
 
 async def test_the_last_event_is_kept_however_large() -> None:
-    fanout = EventBuffer(RUN_ID, capacity_bytes=40)
+    fanout = EventBuffer(RUN_ID, capacity_bytes=room(1) + 10)
     fill(fanout, 1, 2)
     fill(fanout, 3, 3, size=500)
     assert summary(poll(fanout.reader()) or []) == ["gap 1-2", 3]
 
 
+async def test_what_the_log_does_not_have_yet_is_kept_beyond_the_capacity() -> None:
+    stored = 0
+    fanout = EventBuffer(RUN_ID, capacity_bytes=room(3), stored=lambda: stored)
+    fill(fanout, 1, 10)
+    assert (fanout.first_kept, fanout.kept_bytes) == (1, room(10))
+    stored = 5
+    fill(fanout, 11, 11)
+    assert fanout.first_kept == 6
+    stored = 11
+    fill(fanout, 12, 12)
+    assert (fanout.first_kept, fanout.kept_bytes) == (10, room(3))
+
+
+async def test_many_buffers_together_are_bounded() -> None:
+    size, shared = 64 * 1024, SharedBound(4 * 2**20)
+    buffers = [EventBuffer(RUN_ID, capacity_bytes=2**20, shared=shared) for _ in range(20)]
+    for sequence in range(1, 100):
+        for fanout in buffers:
+            fill(fanout, sequence, sequence, size)
+        assert shared.used <= shared.most + len(buffers) * room(1, size)
+    assert shared.used == sum(fanout.kept_bytes for fanout in buffers)
+    for fanout in buffers:
+        fanout.release()
+    assert shared.used == 0
+
+
+async def test_a_strict_reader_is_dropped_where_another_one_gets_a_gap() -> None:
+    fanout = EventBuffer(RUN_ID, capacity_bytes=room(3))
+    fill(fanout, 1, 3)
+    strict, other = fanout.reader(is_strict=True), fanout.reader()
+    fill(fanout, 4, 4)
+    assert summary(poll(other) or []) == ["gap 1-1", 2, 3, 4]
+    with pytest.raises(SlowReaderError) as dropped:
+        poll(strict)
+    assert dropped.value.last_sequence == 0
+    assert strict.is_dropped
+
+
 async def test_a_slow_reader_is_dropped_and_no_other() -> None:
-    fanout = EventBuffer(RUN_ID, capacity_bytes=1000, reader_lag_bytes=100)
+    fanout = EventBuffer(RUN_ID, capacity_bytes=room(30), reader_lag_bytes=room(3) + 10)
     slow, quick = fanout.reader(), fanout.reader()
     fill(fanout, 1, 2)
     assert summary(await slow.read()) == [1, 2]
     for sequence in range(3, 9):
         fill(fanout, sequence, sequence)
         await quick.read()
-    assert slow.dropped.is_set()
+    assert slow.is_dropped
     assert fanout.readers == 1
     with pytest.raises(SlowReaderError) as dropped:
         await slow.read()
@@ -178,20 +228,20 @@ async def test_what_the_foremost_holder_has_not_read_is_counted() -> None:
     taken: list[int] = []
     fanout.on_taken = lambda: taken.append(fanout.unread_bytes)
     fill(fanout, 1, 10)
-    assert fanout.unread_bytes == 300, "also before a client holds the run"
+    assert fanout.unread_bytes == room(10), "also before a client holds the run"
     fanout.reader()
-    assert fanout.unread_bytes == 300, "one that does not hold it changes nothing"
+    assert fanout.unread_bytes == room(10), "one that does not hold it changes nothing"
     behind, ahead = fanout.reader(2, holds=True), fanout.reader(5, holds=True)
-    assert fanout.unread_bytes == 150
+    assert fanout.unread_bytes == room(5)
     await ahead.read()
     assert (fanout.unread_bytes, taken[-1]) == (0, 0)
     fill(fanout, 11, 12)
-    assert fanout.unread_bytes == 60
+    assert fanout.unread_bytes == room(2)
     ahead.close()
-    assert fanout.unread_bytes == 300
+    assert fanout.unread_bytes == room(10)
     behind.close()
     fill(fanout, 13, 13)
-    assert fanout.unread_bytes == 330, "counted on while no client holds it"
+    assert fanout.unread_bytes == room(11), "counted on while no client holds it"
     back = fanout.reader(13, holds=True)
     assert fanout.unread_bytes == 0
     back.close()
@@ -218,15 +268,15 @@ async def test_a_waiting_reader_learns_at_once_that_it_was_dropped() -> None:
 
 
 async def test_a_long_replay_does_not_make_a_reader_slow() -> None:
-    fanout = EventBuffer(RUN_ID, capacity_bytes=6000, reader_lag_bytes=150)
+    fanout = EventBuffer(RUN_ID, capacity_bytes=room(200), reader_lag_bytes=room(5))
     fill(fanout, 1, 150)
     reader = fanout.reader()
     fill(fanout, 151, 155)
     assert summary(await reader.read()) == list(range(1, 156))
     fill(fanout, 156, 160)
-    assert not reader.dropped.is_set()
+    assert not reader.is_dropped
     fill(fanout, 161, 161)
-    assert reader.dropped.is_set()
+    assert reader.is_dropped
 
 
 async def test_a_long_replay_comes_in_pieces() -> None:
@@ -314,13 +364,13 @@ async def test_leaving_twice_is_fine() -> None:
 
 
 async def test_memory_is_bounded_over_a_long_run() -> None:
-    fanout = EventBuffer(RUN_ID, capacity_bytes=2000)
+    fanout = EventBuffer(RUN_ID, capacity_bytes=room(60))
     reader = fanout.reader()
     for sequence in range(1, 10_000):
         fill(fanout, sequence, sequence)
         if sequence % 40 == 0:
             assert len(await reader.read()) == 40
-    assert fanout.kept_bytes <= 2000
+    assert fanout.kept_bytes <= room(60)
     assert len(fanout._entries) < 3000
     assert "last=9999" in repr(fanout)
 
@@ -388,11 +438,11 @@ class Model:
         self.end = 0
 
     def append(self, data: bytes, sequence: int) -> None:
-        self.end += len(data)
+        self.end += len(data) + ENTRY_BYTES
         entry = (sequence, self.end, data)
         self.all.append(entry)
         self.kept.append(entry)
-        while len(self.kept) > 1 and sum(len(item[2]) for item in self.kept) > self.capacity:
+        while len(self.kept) > 1 and sum(len(item[2]) + ENTRY_BYTES for item in self.kept) > self.capacity:
             self.kept.popleft()
 
 
@@ -451,8 +501,8 @@ operations = st.one_of(
 @settings(max_examples=300)
 @given(
     steps=st.lists(operations, max_size=60),
-    capacity=st.integers(30, 400),
-    lag=st.integers(60, 400),
+    capacity=st.integers(30 + ENTRY_BYTES, 12 * ENTRY_BYTES),
+    lag=st.integers(60 + ENTRY_BYTES, 12 * ENTRY_BYTES),
 )
 async def test_any_interleaving_gives_each_reader_a_true_stream(
     steps: list[tuple[str, int]], capacity: int, lag: int

@@ -22,6 +22,7 @@ from dragoman.protocol.server import (
     stream_events,
     write_event,
 )
+from dragoman.protocol.signals import Signal
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -38,7 +39,7 @@ class Service:
     def __init__(self) -> None:
         self.fanout = EventBuffer(RUN_ID, reader_lag_bytes=4 * 2**20)
         self.drained_with: float | None = None
-        self.end_streams = asyncio.Event()
+        self.end_streams = Signal()
         self.stream_ended = asyncio.Event()
 
     async def Describe(self, request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:  # noqa: N802 - an RPC
@@ -278,7 +279,7 @@ class Unreadable:
 
     def __init__(self) -> None:
         self.last_sequence = 0
-        self.dropped = asyncio.Event()
+        self.on_dropped = lambda: None
 
     async def read(self) -> list[bytes]:
         raise DragomanError(Reason.RUN_LOG_UNAVAILABLE, "it does not answer")

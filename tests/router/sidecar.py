@@ -49,6 +49,7 @@ from dragoman.protocol.errors import DragomanError, Reason, not_supported
 from dragoman.protocol.event_buffer import EventBuffer, SequenceAheadError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY, new_instance_id
 from dragoman.protocol.server import Context, DragomanServer, service_handler, stream_events
+from dragoman.protocol.signals import Signal
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -71,7 +72,7 @@ class _Run:
         self.lengths: dict[str, int] = {}
         self.failure: DragomanError | None = None
         self.cut_with: DragomanError | None = None
-        self.streams_end = asyncio.Event()
+        self.streams_end = Signal()
         self.task: asyncio.Task[None] | None = None
         self.attempt = request.relay.first_attempt or 1
         self.deaf = ""
@@ -174,7 +175,7 @@ class _Run:
         """End the present streams with this status; the run lives on."""
         self.cut_with = DragomanError(reason, "as the test wants")
         self.streams_end.set()
-        self.streams_end = asyncio.Event()
+        self.streams_end = Signal()
 
 
 class Sidecar:

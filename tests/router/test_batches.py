@@ -193,7 +193,7 @@ async def test_a_batch_that_was_not_requested_is_taken(folder: Path) -> None:
 
 
 def followed() -> tuple[Run, EventIntake]:
-    record = RunRecord(run_id=RUN_ID, adapter="fake", number=1, accepted_at=0.0)
+    record = RunRecord(run_id=RUN_ID, adapter="fake", accepted_at=0.0)
     run = Run(record, cast("Any", None), RunHost(CLOCK, Tasks()))
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())

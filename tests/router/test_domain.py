@@ -15,7 +15,8 @@ from dragoman.router.adapters.discovery import entry_point_specs
 from dragoman.router.adapters.registry import AdapterRegistry, AdapterSpec, LaunchSpec
 from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, STEADY_AFTER_S, RestartDelay
 from dragoman.router.model.paging import PAGE_BYTES, PageTokenError, fitting, page
-from dragoman.router.model.run_record import Retention, RunRecord, lost_result
+from dragoman.router.model.retention import RetainedRuns
+from dragoman.router.model.run_record import RunRecord, lost_result
 from dragoman.router.model.stream_validator import ProtocolViolationError
 from dragoman.router.policy.concurrency import admission_problem
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
@@ -206,7 +207,7 @@ def event(sequence: int, kind: str, attempt: int = 1, **fields: Any) -> tuple[ev
 
 
 def record() -> RunRecord:
-    return RunRecord("r", "fake", 1, accepted_at=100.0)
+    return RunRecord("r", "fake", accepted_at=100.0)
 
 
 def test_a_record_follows_a_run() -> None:
@@ -384,25 +385,23 @@ def test_a_record_counts_a_repeated_remark() -> None:
     assert run.remarks == ["a (3 times)", "b"]
 
 
-def finished(run_id: str, at: float) -> RunRecord:
-    run = RunRecord(run_id, "fake", 1, accepted_at=0.0)
-    run.finished_at = at
-    return run
-
-
 @pytest.mark.parametrize(
-    ("retention", "forgotten"),
+    ("retained", "forgotten"),
     [
-        (Retention(10, 100, 1000), {"old"}),
-        (Retention(1000, 2, 1000), {"old", "c"}),
-        (Retention(1000, 100, 25), {"old", "c"}),
-        (Retention(1000, 100, 5), {"old", "c", "b", "a"}),
-        (Retention(1000, 100, 1000), set()),
+        (RetainedRuns(10, 100, 1000), ["old"]),
+        (RetainedRuns(1000, 2, 1000), ["old", "c"]),
+        (RetainedRuns(1000, 100, 25), ["old", "c"]),
+        (RetainedRuns(1000, 100, 5), ["old", "c", "b", "a"]),
+        (RetainedRuns(1000, 100, 1000), []),
     ],
 )
-def test_what_is_forgotten_first(retention: Retention, forgotten: set[str]) -> None:
-    runs = [(finished("old", 1), 10), (finished("c", 92), 10), (finished("b", 93), 10), (finished("a", 94), 10)]
-    assert set(retention.expired(runs, 100.0)) == forgotten
+def test_what_is_forgotten_first(retained: RetainedRuns, forgotten: list[str]) -> None:
+    for run_id, at in (("old", 1), ("c", 92), ("b", 93), ("a", 94)):
+        retained.add(run_id, 10, at)
+    assert list(retained.expired(100.0)) == forgotten
+    assert list(retained.expired(100.0)) == []
+    assert list(retained.expired(2000.0)) == [name for name in ("old", "c", "b", "a") if name not in forgotten]
+    assert retained.next_end_s(2000.0) is None
 
 
 def test_a_clock_that_goes_back_does_not_keep_findings_for_ever() -> None:

@@ -64,7 +64,7 @@ def test_whatever_attempts_do_their_stream_is_in_order_and_nothing_follows_effec
 ) -> None:
     names = [f"a{number}" for number in range(chain)]
     course = Course(Rules(api.Fallback(adapters=names, on=[AUTH, UPSTREAM], after_side_effects=after), retries))
-    record, checker, now = RunRecord("r", "one", 1, 0.0), OrderChecker(), 0.0
+    record, checker, now = RunRecord("r", "one", 0.0), OrderChecker(), 0.0
     is_over = False
     for kinds, failure in attempts:
         assert not is_over

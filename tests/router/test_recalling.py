@@ -2,7 +2,7 @@
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.event_buffer import EventBuffer
+from dragoman.protocol.event_buffer import ENTRY_BYTES, EventBuffer
 from dragoman.router.model.stored import StoredEvents
 from dragoman.router.storage.batches import pack
 from dragoman.router.storage.database import StoreError
@@ -88,3 +88,45 @@ async def test_a_run_that_is_forgotten_while_it_is_read_does_not_end_as_if_it_we
     assert failure.value.reason is Reason.RUN_NOT_FOUND
     whole = StoredEventReader(Scripted([text(1), text(2)], []), "r", 0, end=2)
     assert [await whole.read(), await whole.read()] == [[text(1), text(2)], []]
+
+
+async def test_a_reader_that_falls_behind_goes_on_in_the_log_and_comes_back() -> None:
+    fanout = EventBuffer("r", capacity_bytes=3 * ENTRY_BYTES)
+    fanout.append(text(1), 1)
+    reader = StoredEventReader(Scripted([text(2), text(3), text(4)]), "r", 0, fanout=fanout)
+    assert await reader.read() == [text(1)]
+    for sequence in range(2, 7):
+        fanout.append(text(sequence), sequence)
+    assert await reader.read() == [text(2), text(3), text(4)]
+    assert await reader.read() == [text(5), text(6)]
+    fanout.append(text(7), 7)
+    assert await reader.read() == [text(7)]
+
+
+async def test_a_reader_that_falls_behind_a_log_that_fails_may_attach_again() -> None:
+    fanout = EventBuffer("r", capacity_bytes=2 * ENTRY_BYTES)
+    reader = StoredEventReader(Scripted([]), "r", 0, fanout=fanout)
+    for sequence in range(1, 9):
+        fanout.append(text(sequence), sequence)
+    with pytest.raises(DragomanError) as failure:
+        await reader.read()
+    assert failure.value.reason is Reason.RUN_LOG_UNAVAILABLE
+    assert reader.last_sequence == 0
+
+
+async def test_the_mark_of_a_replay_comes_once_wherever_it_is_read() -> None:
+    fanout = EventBuffer("r", capacity_bytes=3 * ENTRY_BYTES)
+    fanout.append(text(1), 1)
+    copies = [question("q")]
+    log = Scripted([text(1), text(2), text(3)], [text(sequence) for sequence in range(6, 10)])
+    reader = StoredEventReader(log, "r", 0, fanout=fanout, copies=lambda: copies)
+    for sequence in range(2, 6):
+        fanout.append(text(sequence), sequence)
+    assert await reader.read() == [text(1), text(2), text(3)]
+    kinds = [pb.AgentEvent.FromString(data).WhichOneof("body") for data in await reader.read()]
+    assert kinds == ["text", "text", "input_request", "replay_done"]
+    for sequence in range(6, 12):
+        fanout.append(text(sequence), sequence)
+    assert await reader.read() == [text(sequence) for sequence in range(6, 10)]
+    kinds = [pb.AgentEvent.FromString(data).WhichOneof("body") for data in await reader.read()]
+    assert kinds == ["text"] * 2

@@ -33,6 +33,8 @@ class Marking:
         self._run = run
         self.is_taken = self.is_begun = False
         self.written = asyncio.Event()
+        self.backlog = self
+        self.logged = 0
 
     async def flushed(self, _logged: object, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -58,7 +60,7 @@ def event(sequence: int, **body: Any) -> bytes:
 
 
 def followed() -> tuple[Run, Marking, EventIntake]:
-    record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
+    record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
     run = Run(record, cast("AdapterBackend", None), RunHost(CLOCK, Tasks()))
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())

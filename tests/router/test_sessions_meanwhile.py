@@ -231,7 +231,7 @@ async def test_what_is_deleted_at_another_router_does_not_come_back_either(store
     key = SessionId("c", "a", "fake", "t")
     handle = event_pb2.SessionHandle(native_id="s1")
     await store.sessions.put(key, router_pb2.StoredSession(adapter="fake", handle=handle), 1.0)
-    record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
+    record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
     session = RunSession(record, key, store, SystemClock(), lambda *_remark: None)
     selected = SessionRequest(stored_key=key, store_under=key)
     session.go_on_with(Found(selected, (NEVER, NEVER), SessionDecision(handle)))

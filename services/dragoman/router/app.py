@@ -12,11 +12,12 @@ stops at once, SIGHUP refreshes the detections.
 
 import asyncio
 import contextlib
+import gc
 import importlib.metadata
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import structlog
 from dragoman.protocol.addresses import AddressError
@@ -40,7 +41,7 @@ from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.config import POSTGRES, RouterConfig
 from dragoman.router.launching import Launching, open_launching
 from dragoman.router.model.ports import RequestPolicy, Unrestricted
-from dragoman.router.model.run_record import Retention
+from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.tasks import Changes, Tasks
 from dragoman.router.runs.admission import AdmissionController, AdmissionPolicy
 from dragoman.router.runs.registry import RunRegistry
@@ -58,6 +59,9 @@ __all__ = ["Router", "RouterConfig", "StoreError", "run_router"]
 
 _ADAPTERS = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 _ROUTER = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
+
+_GC_THRESHOLDS: Final = (10_000, 5, 50)
+"""Objects made, and collections of each generation, until the next one is collected."""
 
 _log = structlog.get_logger("dragoman.router")
 
@@ -197,8 +201,8 @@ class _Running:
         self._adapters = adapters = AdapterPool(context)
         requests = _request_policy(config.policy)
         admission = AdmissionController(clock, changes, self.run_log, policy, adapters.get, requests)
-        retention = Retention(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
-        runs = RunRegistry(clock, self.tasks, config.reattach_s, retention, self.run_log, admission)
+        retained = RetainedRuns(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
+        runs = RunRegistry(clock, self.tasks, config.reattach_s, retained, self.run_log, admission)
         self.failover = Failover(runs, self.run_log, adapters, processes, self.tasks, config.reattach_s)
         forwarder = ReplicaForwarder()
         self.drain = Drain(runs, adapters, forwarder, self.tasks)
@@ -318,6 +322,10 @@ def run_router(
         PolicyError: the policy is missing or invalid.
     """
     configure_logs(config.log_format, level=config.log_level)
+    # What is loaded stays, and what a run leaves behind has few cycles. By default Python would look through all live
+    # runs again and again: with 1 000 of them for 150 ms each time.
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     asyncio.run(_run(config, on_ready, on_detected or _log_detections))
 
 

@@ -50,7 +50,7 @@ class World:
         self.over: list[Run] = []
         self.superseded: list[Run] = []
         host = RunHost(SystemClock(), Tasks(), over=self.over.append, superseded=self.superseded.append)
-        record = RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0)
+        record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
         self.run = Run(record, cast("AdapterBackend", backend), host)
         self.run.equip(course=Course(Rules(adapter_pb2.Fallback(), 5)))
         self.intake = EventIntake(self.run, SystemClock())

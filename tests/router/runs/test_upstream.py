@@ -83,7 +83,7 @@ class Unreachable:
 def started_at(channel: Unreachable) -> Run:
     record = AdapterRecord(AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS), 0)
     backend = cast("AdapterBackend", SimpleNamespace(record=record))
-    run = Run(RunRecord(run_id="r", adapter="fake", number=1, accepted_at=0.0), backend, RunHost(CLOCK, Tasks()))
+    run = Run(RunRecord(run_id="r", adapter="fake", accepted_at=0.0), backend, RunHost(CLOCK, Tasks()))
     run.assign(AdapterInstance(cast("AdapterChannel", channel), pb.DescribeResponse(instance_id="i")))
     return run
 

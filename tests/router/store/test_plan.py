@@ -1,6 +1,5 @@
 """What the writer does next, as a table: what waits → the rows of one transaction → what waits then."""
 
-from collections import deque
 from collections.abc import Sequence
 
 import pytest
@@ -27,7 +26,7 @@ def logged(waiting: Waiting, stored: int = 0, *, dropped: int = 0, run_id: str =
         lambda _code, _text: None,
         lambda: None,
         RowState.STORED,
-        waiting=deque(waiting),
+        waiting=list(waiting),
         logged=stored,
         size=100,
         waiting_bytes=sum(len(data) for _, data in waiting),

@@ -1,9 +1,10 @@
 """One run's events in memory, read by many.
 
-There is one writer and one buffer of serialized events, bounded in bytes. A reader is a position in it, so it
-costs nothing while it keeps up and cannot make others wait: when it is further behind than its limit it is
-*dropped*, which its stream turns into RESOURCE_EXHAUSTED with the last sequence, and it may attach again.
-Events that are no longer buffered are reported by a ``gap``, never left out silently.
+There is one writer and one buffer of serialized events, bounded in the bytes that it really uses. A reader is a
+position in it, so it costs nothing while it keeps up and cannot make others wait: when it is further behind than its
+limit it is *dropped*. In an adapter its stream then ends with RESOURCE_EXHAUSTED and the last sequence, and it may
+attach again; in a router it goes on from the run log. Events that are no longer buffered are reported by a ``gap``,
+never left out silently.
 
 A reader may *hold* the run: the run is done for it. Nothing waits for such a reader here either, but ``unread_bytes``
 says how far the foremost of them is behind, so that the producer of events can wait (back-pressure).
@@ -12,10 +13,10 @@ Everything happens in one event loop; appending is synchronous and takes constan
 """
 
 import asyncio
+import sys
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from dragoman.protocol.limits import READER_LAG_BYTES, RUN_BUFFER_BYTES
 from dragoman.protocol.wire import RESULT, peek
@@ -23,10 +24,12 @@ from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
 
 __all__ = [
+    "ENTRY_BYTES",
     "EventBuffer",
     "EventReader",
     "Reader",
     "SequenceAheadError",
+    "SharedBound",
     "SlowReaderError",
 ]
 
@@ -34,15 +37,24 @@ _CHUNK_EVENTS = 256
 _CHUNK_BYTES = 256 * 1024
 """Events that a reader takes at once: so many, and no more once they have so many bytes. So a long replay lets others
 in between, and what a stalled stream has taken and not written stays small."""
+ENTRY_BYTES: Final = 200
+"""What an event takes in memory beside its bytes."""
+_MOST_EPHEMERAL: Final = 64
+"""Events without sequence that wait for a reader; the oldest are dropped."""
 
 
-class _Entry(Struct, frozen=True):
+class _Entry(Struct, frozen=True, gc=False):
     data: bytes
     sequence: int
     end: int
-    """Bytes ever appended, up to the end of this entry."""
+    """Bytes ever taken, up to the end of this entry."""
     skipped: pb.GapReason.ValueType = pb.GAP_REASON_EVICTED
     """Why sequences are missing before it."""
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory."""
+        return len(self.data) + ENTRY_BYTES
 
 
 _EVICTED = _Entry(b"", 0, 0)
@@ -52,13 +64,30 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+def _all_stored() -> int:
+    return sys.maxsize
+
+
+class SharedBound:
+    """Bounds the memory of many buffers together: each keeps less while all of them have more than this.
+
+    Args:
+        most: bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.used = 0
+        """Bytes that the buffers keep."""
+
+
 class EventReader(Protocol):
     """A cursor in a run's events, wherever they come from."""
 
     last_sequence: int
     """The last sequence handed out."""
-    dropped: asyncio.Event
-    """Set when it was dropped for being slow."""
+    on_dropped: Callable[[], None]
+    """Called when it is dropped for being slow."""
 
     async def read(self) -> list[bytes]:
         """Return the next events, waiting for at least one; an empty list at the end of the run.
@@ -98,6 +127,9 @@ class EventBuffer:
         reader_lag_bytes: how far a reader may fall behind; at most the capacity. Well above the largest
             event, as a single one beyond it drops even a reader that keeps up.
         first_sequence: the first sequence that will be appended.
+        stored: returns up to which sequence the run log has the events. Others are kept beyond the capacity, up to
+            ``RUN_BUFFER_BYTES``.
+        shared: bounds this buffer and others together.
     """
 
     def __init__(
@@ -107,6 +139,8 @@ class EventBuffer:
         capacity_bytes: int = RUN_BUFFER_BYTES,
         reader_lag_bytes: int = READER_LAG_BYTES,
         first_sequence: int = 1,
+        stored: Callable[[], int] = _all_stored,
+        shared: SharedBound | None = None,
     ) -> None:
         self.run_id = run_id
         self.last_sequence = first_sequence - 1
@@ -117,8 +151,10 @@ class EventBuffer:
         self._removed = 0  # entries deleted from the list's front
         self._end_bytes = 0
         self.kept_bytes = 0
-        """Bytes of events held in memory."""
+        """Bytes of memory that the events take."""
         self._capacity = capacity_bytes
+        self._stored = stored
+        self._shared = shared or SharedBound(sys.maxsize)
         self._lag = min(reader_lag_bytes, capacity_bytes)
         self._readers: set[Reader] = set()
         self._taken_bytes = 0  # by the foremost reader that holds the run, or by the last one while there is none
@@ -165,10 +201,13 @@ class EventBuffer:
         if sequence <= self.last_sequence:
             raise ValueError(f"sequence {sequence} after {self.last_sequence}")
         self.last_sequence = sequence
-        self._end_bytes += len(data)
-        self.kept_bytes += len(data)
+        size = len(data) + ENTRY_BYTES
+        self._end_bytes += size
+        self.kept_bytes += size
+        self._shared.used += size
         self._entries.append(_Entry(data, sequence, self._end_bytes, skipped))
-        self._evict()
+        if self.kept_bytes > self._capacity or self._shared.used > self._shared.most:
+            self._evict()
         for reader in tuple(self._readers):
             reader._appended(self._end_bytes, self._lag)  # noqa: SLF001 - one machine in two classes
 
@@ -188,6 +227,11 @@ class EventBuffer:
         for reader in self._readers:
             reader._wake()  # noqa: SLF001 - one machine in two classes
 
+    def release(self) -> None:
+        """Give the memory back, as no reader comes any more; those that are there read on."""
+        self._shared.used -= self.kept_bytes
+        self._shared = SharedBound(sys.maxsize)
+
     def reader(
         self,
         after_sequence: int = 0,
@@ -195,6 +239,7 @@ class EventBuffer:
         replay_done: bool = False,
         copies: list[bytes] | None = None,
         holds: bool = False,
+        is_strict: bool = False,
     ) -> "Reader":
         """Join after ``after_sequence``; at the end of a run that is over its result comes again.
 
@@ -203,6 +248,7 @@ class EventBuffer:
             replay_done: mark where the replay ends, unless the run is closed: nothing follows a result.
             copies: ephemeral events to send just before that mark, as they are after the last event appended.
             holds: whether the run is done for this reader; see ``unread_bytes``.
+            is_strict: whether the reader is dropped where it would get a ``gap`` for what is no longer buffered.
 
         Raises:
             SequenceAheadError: there is no such sequence yet.
@@ -212,7 +258,9 @@ class EventBuffer:
         ends_with_result = self.is_closed and self._entries and peek(self._entries[-1].data).field == RESULT
         if after_sequence == self.last_sequence and ends_with_result:
             after_sequence -= 1
-        reader = Reader(self, after_sequence, replay_done=replay_done, copies=copies or [], holds=holds)
+        reader = Reader(
+            self, after_sequence, replay_done=replay_done, copies=copies or [], holds=holds, is_strict=is_strict
+        )
         self._readers.add(reader)
         self._note_taken()
         return reader
@@ -231,8 +279,13 @@ class EventBuffer:
             self.on_taken()
 
     def _evict(self) -> None:
-        while self.kept_bytes > self._capacity and self._start < len(self._entries) - 1:
-            self.kept_bytes -= len(self._entries[self._start].data)
+        capacity = self._capacity if self._shared.used <= self._shared.most else min(self._capacity, _CHUNK_BYTES)
+        while self.kept_bytes > capacity and self._start < len(self._entries) - 1:
+            first = self._entries[self._start]
+            if self.kept_bytes <= RUN_BUFFER_BYTES and first.sequence > self._stored():
+                break
+            self.kept_bytes -= first.size
+            self._shared.used -= first.size
             self._entries[self._start] = _EVICTED
             self._start += 1
         if self._start > 1024 and self._start * 2 > len(self._entries):
@@ -240,17 +293,12 @@ class EventBuffer:
             self._removed += self._start
             self._start = 0
 
-    def _seek(self, after_sequence: int) -> int:
-        """Return the index, counted from the first entry ever, of what follows ``after_sequence``."""
-        found = bisect_right(self._entries, after_sequence, lo=self._start, key=lambda entry: entry.sequence)
-        return self._removed + found
-
-    def _bytes_before(self, index: int) -> int:
-        """Return how many bytes were appended before an entry, counted as ``_seek`` does."""
-        position = index - self._removed
-        if position >= len(self._entries):
-            return self._end_bytes
-        return self._entries[position].end - len(self._entries[position].data)
+    def _seek(self, after_sequence: int) -> tuple[int, int]:
+        """Return the index of what follows, counted from the first entry ever, and the bytes appended before it."""
+        position = bisect_right(self._entries, after_sequence, lo=self._start, key=lambda entry: entry.sequence)
+        is_end = position >= len(self._entries)
+        before = self._end_bytes if is_end else self._entries[position].end - self._entries[position].size
+        return self._removed + position, before
 
     def _from(self, index: int) -> tuple[int, list[_Entry]]:
         """Return the next entries from ``index``, or from the first that is kept, and the index after them."""
@@ -266,24 +314,37 @@ class Reader:
     """One reader's cursor in a run. Made by ``EventBuffer.reader``; close it when done."""
 
     def __init__(
-        self, fanout: EventBuffer, after_sequence: int, *, replay_done: bool, copies: list[bytes], holds: bool
+        self,
+        fanout: EventBuffer,
+        after_sequence: int,
+        *,
+        replay_done: bool,
+        copies: list[bytes],
+        holds: bool,
+        is_strict: bool,
     ) -> None:
         self.last_sequence = after_sequence
         """The last sequence handed out."""
         self.holds = holds
         """Whether the run is done for this reader."""
-        self.dropped = asyncio.Event()
-        """Set when the reader was dropped for being slow."""
+        self.on_dropped: Callable[[], None] = _nothing
+        """Called when the reader is dropped for being slow."""
+        self.is_dropped = False
         self._fanout = fanout
-        self._index = fanout._seek(after_sequence)  # noqa: SLF001 - one machine in two classes
+        self._index, self._taken_bytes = fanout._seek(after_sequence)  # noqa: SLF001 - one machine in two classes
         # A reader that joins may be a whole buffer behind; only what is appended from now on counts.
         self._joined_at = fanout._end_bytes  # noqa: SLF001 - one machine in two classes
         self._read_bytes = self._joined_at
-        self._taken_bytes = fanout._bytes_before(self._index)  # noqa: SLF001 - one machine in two classes
-        self._ephemeral: deque[tuple[int, bytes]] = deque(maxlen=64)  # with the sequence they come after
-        self._wakeup = asyncio.Event()
+        self._ephemeral: list[tuple[int, bytes]] = []  # with the sequence they come after
+        self._waiter: asyncio.Future[None] | None = None
         self._replay_until = fanout.last_sequence if replay_done and not fanout.is_closed else None
         self._copies = copies
+        self._is_strict = is_strict
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the mark of the replay's end is still to come."""
+        return self._replay_until is not None
 
     async def read(self) -> list[bytes]:
         """Return the next events, waiting for at least one; an empty list at the end of the run.
@@ -292,15 +353,15 @@ class Reader:
             SlowReaderError: this reader was dropped.
         """
         while True:
-            if self.dropped.is_set():
+            if self.is_dropped:
                 raise SlowReaderError(self.last_sequence)
             events = self._take()
             if events:
                 return events
             if self._fanout.is_closed:
                 return []
-            self._wakeup.clear()
-            await self._wakeup.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
 
     def close(self) -> None:
         """Leave. Closing twice is fine."""
@@ -309,21 +370,36 @@ class Reader:
             self._fanout._note_taken()  # noqa: SLF001 - one machine in two classes
 
     def _take(self) -> list[bytes]:
+        fanout = self._fanout
+        if self._is_strict and self._index < fanout._removed + fanout._start:  # noqa: SLF001 - as above
+            self.is_dropped = True
+            self.close()
+            raise SlowReaderError(self.last_sequence)
+        self._index, entries = fanout._from(self._index)  # noqa: SLF001 - as above
         events: list[bytes] = []
-        self._index, entries = self._fanout._from(self._index)  # noqa: SLF001 - one machine in two classes
-        for entry in entries:
-            self._take_between(events)
-            if entry.sequence != self.last_sequence + 1:
-                events.append(self._gap(entry.sequence, entry.skipped))
+        if entries and self._is_all_of(entries):
+            events = [entry.data for entry in entries]
+            self.last_sequence = entries[-1].sequence
+        else:
+            for entry in entries:
                 self._take_between(events)
-            events.append(entry.data)
-            self.last_sequence = entry.sequence
-            self._read_bytes = max(self._read_bytes, entry.end)
-        self._take_between(events)
-        if entries and self.holds:
-            self._taken_bytes = entries[-1].end
-            self._fanout._advance(self._taken_bytes)  # noqa: SLF001 - one machine in two classes
+                if entry.sequence != self.last_sequence + 1:
+                    events.append(self._gap(entry.sequence, entry.skipped))
+                    self._take_between(events)
+                events.append(entry.data)
+                self.last_sequence = entry.sequence
+            self._take_between(events)
+        if entries:
+            self._read_bytes = max(self._read_bytes, entries[-1].end)
+            if self.holds:
+                self._taken_bytes = entries[-1].end
+                fanout._advance(self._taken_bytes)  # noqa: SLF001 - as above
         return events
+
+    def _is_all_of(self, entries: list[_Entry]) -> bool:
+        """Return whether nothing comes before, between or behind these entries: mostly so."""
+        is_dense = entries[-1].sequence - self.last_sequence == len(entries)
+        return is_dense and not self._ephemeral and self._replay_until is None
 
     def _take_between(self, events: list[bytes]) -> None:
         """Take what belongs between the last sequence and the next: exactly here, it says what is true here."""
@@ -332,7 +408,7 @@ class Reader:
             events.append(self._replay_done())
             self._replay_until = None
         while self._ephemeral and self._ephemeral[0][0] <= self.last_sequence:
-            events.append(self._ephemeral.popleft()[1])
+            events.append(self._ephemeral.pop(0)[1])
 
     def _gap(self, first: int, reason: pb.GapReason.ValueType) -> bytes:
         gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=first - 1, reason=reason)
@@ -345,13 +421,17 @@ class Reader:
 
     def _appended(self, end_bytes: int, lag: int) -> None:
         if end_bytes - self._read_bytes > lag:
-            self.dropped.set()
+            self.is_dropped = True
             self.close()
-        self._wakeup.set()
+            self.on_dropped()
+        self._wake()
 
     def _send_ephemeral(self, data: bytes, after: int) -> None:
         self._ephemeral.append((after, data))
-        self._wakeup.set()
+        del self._ephemeral[:-_MOST_EPHEMERAL]
+        self._wake()
 
     def _wake(self) -> None:
-        self._wakeup.set()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -30,6 +30,7 @@ from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.private import hold_socket_path
+from dragoman.protocol.signals import Signal, interruptible
 from dragoman.protocol.tls import server_credentials
 from dragoman.protocol.wire import join
 from dragoman.v1 import event_pb2
@@ -201,7 +202,7 @@ async def write_event(context: Context, data: bytes) -> None:
 
 
 async def stream_events(
-    context: Context, reader: EventReader, *, batching: bool = False, ended_early: asyncio.Event | None = None
+    context: Context, reader: EventReader, *, batching: bool = False, ended_early: Signal | None = None
 ) -> None:
     """Write what ``reader`` hands out, until the run is over.
 
@@ -215,30 +216,19 @@ async def stream_events(
         DragomanError: SLOW_CONSUMER or DRAINING, with the last sequence written.
         PeerGoneError: the caller went away.
     """
+    written = _Written(reader.last_sequence)
+    stop = ended_early or Signal()
     try:
         await _send_head(context)
-    except BaseException:
-        reader.close()
-        raise
-    stop = ended_early or asyncio.Event()
-    watchers = [asyncio.create_task(reader.dropped.wait()), asyncio.create_task(stop.wait())]
-    written = _Written(reader.last_sequence)
-    pump = asyncio.create_task(_pump(context, reader, written, batching=batching))
-    try:
-        await asyncio.wait([pump, *watchers], return_when=asyncio.FIRST_COMPLETED)
-        if pump.done():
-            await pump
-        elif watchers[0].done():
-            raise slow_consumer(written.last_sequence())
-        else:
-            raise draining(written.last_sequence())
-    except SlowReaderError as error:
-        raise slow_consumer(written.last_sequence()) from error
+        async with interruptible() as interrupt:
+            reader.on_dropped = interrupt
+            with stop.calling(interrupt):
+                await _pump(context, reader, written, batching=batching)
+    except (TimeoutError, SlowReaderError) as error:
+        early = draining if isinstance(error, TimeoutError) and stop.is_set() else slow_consumer
+        raise early(written.last_sequence()) from error
     finally:
         reader.close()
-        for task in (pump, *watchers):
-            task.cancel()
-        await asyncio.gather(pump, *watchers, return_exceptions=True)
 
 
 async def _send_head(context: Context) -> None:
@@ -281,9 +271,14 @@ async def _pump(context: Context, reader: EventReader, written: _Written, *, bat
         if not events:
             return
         written.messages = join(events) if batching and len(events) > 1 else events
-        for data in written.messages:
-            await write_event(context, data)
-            written.count += 1
+        try:
+            for data in written.messages:
+                await context.write(data)
+                written.count += 1
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise PeerGoneError from error  # as in write_event
 
 
 def slow_consumer(last_sequence: int) -> DragomanError:

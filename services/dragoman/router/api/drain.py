@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 
 import structlog
 from dragoman.protocol.server import draining
+from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.remote import RemoteAdapter
 from dragoman.router.cluster.forwarding import ReplicaForwarder
@@ -35,7 +36,7 @@ class Drain:
         self._adapters = adapters
         self._forwarder = forwarder
         self._tasks = tasks
-        self.ending = asyncio.Event()
+        self.ending = Signal()
         """Set when the streams of clients end because the router does."""
         self.is_draining = False
         self._hurry = asyncio.Event()

@@ -1,16 +1,15 @@
 """Streaming a run to a caller: from memory, from the log, or from both."""
 
-import asyncio
 import contextlib
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.server import Context, draining, stream_events
+from dragoman.protocol.signals import interruptible
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Remote
 from dragoman.router.model.stored import StoredRun
-from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.state import Superseded, is_known, is_replayed
 from dragoman.router.storage.reader import StoredEventReader
@@ -81,16 +80,10 @@ class RunStreams:
 
     async def reader(self, run: Run, after_sequence: int = 0, *, joined: bool = False) -> EventReader:
         """Return a reader of a run's events: from memory if they are there still, else from the log."""
-        if run.fanout.first_kept <= after_sequence + 1:
-            return run.fanout.reader(after_sequence, replay_done=joined, copies=_pending(run) if joined else [])
-        await run.ledger.flushed(_WRITTEN_S)
-        return StoredEventReader(
-            self._store,
-            run.run_id,
-            after_sequence,
-            fanout=run.fanout,
-            copies=(lambda: _pending(run)) if joined else None,
-        )
+        if run.fanout.first_kept > after_sequence + 1:
+            await run.ledger.flushed(_WRITTEN_S)
+        copies = (lambda: _pending(run)) if joined else None
+        return StoredEventReader(self._store, run.run_id, after_sequence, fanout=run.fanout, copies=copies)
 
     def stored_reader(self, stored: StoredRun, after_sequence: int = 0) -> EventReader:
         """Return a reader of the events of a run that is over, from the log."""
@@ -142,8 +135,10 @@ async def _accepted(run: Run) -> None:
         SupersededError: another router has it.
     """
     if not is_known(run.state):
-        known, ending = asyncio.ensure_future(run.until(is_known)), asyncio.ensure_future(run.streams_end.wait())
-        await first_of(known, ending)
+        with contextlib.suppress(TimeoutError):
+            async with interruptible() as interrupt:
+                with run.streams_end.calling(interrupt):
+                    await run.until(is_known)
     if isinstance(run.state, Superseded):
         raise SupersededError
     if run.refusal is not None:

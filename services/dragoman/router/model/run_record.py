@@ -6,7 +6,7 @@ because such a stream does not say reliably how the agent ended. The router then
 defects, such as missing fields within a body, are no violations.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dragoman.protocol.failures import is_retryable
@@ -15,7 +15,6 @@ from dragoman.router.model.stored import AHEAD
 from dragoman.router.model.stream_validator import ProtocolViolationError, StreamValidator
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
-from msgspec import Struct
 
 VIOLATION_CODE = "adapter_protocol_violation"
 NOT_STARTED = "not_started"
@@ -30,8 +29,6 @@ class RunRecord:
 
     run_id: str
     adapter: str
-    number: int
-    """A counter of accepted runs."""
     accepted_at: float
     digest: bytes | None = None
     """A digest of the request; ``None`` if no adapter ever had the run."""
@@ -262,28 +259,3 @@ def cancelled_between_attempts(failed: pb.Result, reason: str) -> pb.Result:
     if failed.HasField("tree_confirmed_dead"):
         result.tree_confirmed_dead = failed.tree_confirmed_dead
     return result
-
-
-class Retention(Struct, frozen=True):
-    """The retention of finished runs in memory: time, number and size."""
-
-    seconds: float
-    most_runs: int
-    most_bytes: int
-
-    def expired(self, finished: Iterable[tuple[RunRecord, int]], now: float) -> Sequence[str]:
-        """Return the ids of finished runs to remove.
-
-        Args:
-            finished: finished runs, each with the size of its events in bytes.
-            now: the time.
-        """
-        newest = sorted(finished, key=lambda pair: pair[0].finished_at or now, reverse=True)
-        expired: list[str] = []
-        retained_bytes = 0
-        for index, (record, size) in enumerate(newest):
-            retained_bytes += size
-            is_old = now - (record.finished_at or now) >= self.seconds
-            if is_old or index >= self.most_runs or retained_bytes > self.most_bytes:
-                expired.append(record.run_id)
-        return expired

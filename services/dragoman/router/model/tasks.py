@@ -1,8 +1,9 @@
 """Waiting for several things, background tasks, and notices of changes."""
 
 import asyncio
+import contextlib
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -48,6 +49,36 @@ class Tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
             # Their callbacks run in the loop's next turn.
             await asyncio.sleep(0)
+
+
+class Conditions:
+    """Wakes those that wait for a condition. What may bring one about ends with ``check``."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+
+    async def until(self, reached: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until a condition holds at a ``check``; False if it does not within ``timeout_s`` seconds."""
+        if reached():
+            return True
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = reached
+        try:
+            if timeout_s is None:
+                await waiter
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout_s):
+                        await waiter
+        finally:
+            del self._waiting[waiter]
+        return waiter.done() and not waiter.cancelled()
+
+    def check(self) -> None:
+        """Wake those whose conditions hold."""
+        for waiter, reached in self._waiting.items():
+            if not waiter.done() and reached():
+                waiter.set_result(None)
 
 
 class Changes:

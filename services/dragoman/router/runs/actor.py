@@ -10,8 +10,10 @@ from typing import Any
 
 import structlog
 from dragoman.protocol.errors import DragomanError
-from dragoman.protocol.event_buffer import EventBuffer
+from dragoman.protocol.event_buffer import EventBuffer, SharedBound
 from dragoman.protocol.keepalive import KeepaliveStreams
+from dragoman.protocol.limits import MIB
+from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.assignment import Dispatched
@@ -46,8 +48,12 @@ from dragoman.router.runs.state import (
 )
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
-from msgspec import Struct
+from msgspec import Struct, field
 
+_MEMORY_BYTES = MIB
+"""What of a run stays in memory, once the log has it, for readers that come later or are slower."""
+_ALL_MEMORY_BYTES = 64 * MIB
+"""The same of all runs; beyond it, each keeps less."""
 _STORED_S = 2.0
 """How long the result waits to be stored before it is published; only a log that is out of order takes longer."""
 
@@ -64,6 +70,8 @@ class RunHost(Struct, frozen=True):
     clock: Clock
     tasks: Tasks
     """Tasks that outlive the calls that start them."""
+    memory: SharedBound = field(default_factory=lambda: SharedBound(_ALL_MEMORY_BYTES))
+    """Bounds what the events of all runs take."""
     over: Callable[["Run"], None] = _nothing
     """Called once the run is over: its result is published, or it is rejected."""
     superseded: Callable[["Run"], None] = _nothing
@@ -93,7 +101,13 @@ class Run(RunMachine):
         """The present adapter."""
         self.backends = [backend]
         """All adapters that the run was sent to, the present one last."""
-        self.fanout = EventBuffer(record.run_id, first_sequence=record.last_sequence + 1)
+        self.fanout = EventBuffer(
+            record.run_id,
+            capacity_bytes=_MEMORY_BYTES,
+            first_sequence=record.last_sequence + 1,
+            stored=lambda: self.ledger.logged,
+            shared=host.memory,
+        )
         self.notices = RunNotices(record, self.fanout, host.clock)
         self.ledger = RunLedger()
         self.keepalive = KeepaliveStreams(0.0, _nothing)
@@ -106,7 +120,7 @@ class Run(RunMachine):
         """Returns the adapters that could take over from the present one."""
         self.grace: duration_pb2.Duration | None = None
         """Its ``limits.grace``, if its adapter leaves its limits to the router."""
-        self.streams_end = asyncio.Event()
+        self.streams_end = Signal()
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
         self._clock = host.clock
@@ -162,10 +176,10 @@ class Run(RunMachine):
         self.record.instance_id = instance.instance_id
         self.log = self.log.bind(instance=instance.instance_id)
 
-    def append(self, event: Durable, *, changes_record: bool) -> None:
+    def append(self, sequence: int, data: bytes, *, changes_record: bool) -> None:
         """Publish and store an event of the adapter that changes no state, but perhaps the record."""
-        self.fanout.append(event.data, event.sequence)
-        self.ledger.append(event, changes_row=changes_record)
+        self.fanout.append(data, sequence)
+        self.ledger.append(sequence, data, changes_row=changes_record)
 
     def move(self, backend: AdapterBackend) -> None:
         """Say which adapter gets it next."""
@@ -227,7 +241,7 @@ class Run(RunMachine):
                 self.notices.report(status)
             case do.StoreAttemptEnd(event):
                 self._failed_at = self.backend, self.record.instance_id
-                self.ledger.append(event)
+                self.ledger.append(event.sequence, event.data)
                 self.tasks.start(self._await_stored(event, AttemptEndStored()), f"end attempt {self.run_id}")
             case do.Publish(event):
                 self.fanout.append(event.data, event.sequence)

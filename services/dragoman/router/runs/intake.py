@@ -14,6 +14,8 @@ from dragoman.router.runs.state import Deciding, Starting, is_at_adapter, progre
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
 
+_WAITS: Final = frozenset({"batch", "started", "attempt_ended", "result"})
+"""Kinds of events that something may have to wait for: a batch for its turn, the others for the session."""
 _AT_ONCE: Final = 256
 """Events of a batch that are taken before others get their turn: a few milliseconds."""
 
@@ -40,7 +42,31 @@ class EventIntake:
         Raises:
             ProtocolViolationError: the contract does not allow it.
         """
-        event = _parsed(message)
+        event = parsed(message)
+        if not self.take_at_once(event, message):
+            await self.take_waiting(event, message)
+
+    def take_at_once(self, event: pb.AgentEvent, message: bytes) -> bool:
+        """Take an event that nothing waits for, as is so of almost all; False if it is for ``take_waiting``.
+
+        Raises:
+            ProtocolViolationError: as above.
+        """
+        run, kind = self._run, event.WhichOneof("body")
+        if not event.sequence or kind in _WAITS or self.stand_in is not None:
+            return False
+        if not run.ledger.is_ready(event.sequence):
+            return False
+        if not run.is_ending:
+            self._take_one(event, message, is_withheld=False)
+        return True
+
+    async def take_waiting(self, event: pb.AgentEvent, message: bytes) -> None:
+        """Take any event, once it may be published.
+
+        Raises:
+            ProtocolViolationError: as above.
+        """
         if event.HasField("batch"):
             await self._take_batch(event, message)
             return
@@ -120,7 +146,7 @@ class EventIntake:
             run.notices.warn("fallback_withheld", withheld)
         self._note(event, kind)
         if run.record.result is None:
-            run.append(Durable(event.sequence, data), changes_record=kind in READ)
+            run.append(event.sequence, data, changes_record=kind in READ)
         else:
             run.send(ResultReceived(Durable(event.sequence, data)))
 
@@ -180,7 +206,12 @@ class EventIntake:
             run.fanout.send_ephemeral(data)
 
 
-def _parsed(message: bytes) -> pb.AgentEvent:
+def parsed(message: bytes) -> pb.AgentEvent:
+    """Return an adapter's message as an event.
+
+    Raises:
+        ProtocolViolationError: it is none.
+    """
     try:
         return pb.AgentEvent.FromString(message)
     except DecodeError as error:

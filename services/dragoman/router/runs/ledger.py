@@ -1,5 +1,7 @@
 """One run's entry in the run log, as the run writes it."""
 
+import sys
+
 from dragoman.router.runs.inputs import Durable
 from dragoman.router.storage.database import BUSY_S
 from dragoman.router.storage.writer import LoggedRun, Writer
@@ -25,6 +27,11 @@ class RunLedger:
         return self._entry is not None and self._entry[1].is_begun
 
     @property
+    def logged(self) -> int:
+        """The last sequence that the log has, or never will have."""
+        return sys.maxsize if self._entry is None else self._entry[1].logged
+
+    @property
     def is_taken(self) -> bool:
         """Whether another router has the run."""
         return self._entry is not None and self._entry[1].is_taken
@@ -42,11 +49,11 @@ class RunLedger:
             writer, logged = self._entry
             writer.changed(logged)
 
-    def append(self, event: Durable, *, changes_row: bool = True) -> None:
+    def append(self, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
         """Store an event, shortly; and the run's row if it changes that."""
         if self._entry is not None:
             writer, logged = self._entry
-            writer.append(logged, event.sequence, event.data, changes_row=changes_row)
+            writer.backlog.append(logged, sequence, data, changes_row=changes_row)
 
     def skip(self, sequence: int) -> None:
         """Store that the events up to this one are missing."""

@@ -1,10 +1,9 @@
 """What holds a run's state: it takes inputs one after the other, and lets others await a state."""
 
 import abc
-import asyncio
-from collections import deque
 from collections.abc import Callable
 
+from dragoman.router.model.tasks import Conditions
 from dragoman.router.runs.actions import Action
 from dragoman.router.runs.inputs import Input
 from dragoman.router.runs.state import Live, State, decide, is_ending
@@ -21,9 +20,9 @@ class RunMachine(abc.ABC):
 
     def __init__(self, beginning: Live) -> None:
         self._state: State = beginning
-        self._inbox: deque[Input] = deque()
+        self._inbox: list[Input] = []
         self._is_deciding = False
-        self._waiting: dict[asyncio.Future[None], Callable[[State], bool]] = {}
+        self._conditions = Conditions()
 
     @property
     def state(self) -> State:
@@ -37,15 +36,7 @@ class RunMachine(abc.ABC):
 
     async def until(self, reached: Callable[[State], bool], timeout_s: float | None = None) -> bool:
         """Wait until the run is in such a state, be it for a moment; False if it is not in time."""
-        if reached(self._state):
-            return True
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[waiter] = reached
-        try:
-            await asyncio.wait({waiter}, timeout=timeout_s)
-        finally:
-            del self._waiting[waiter]
-        return waiter.done()
+        return await self._conditions.until(lambda: reached(self._state), timeout_s)
 
     def send(self, event: Input) -> None:
         """Say what has happened: the state that follows is entered at once, and its actions are executed.
@@ -59,10 +50,8 @@ class RunMachine(abc.ABC):
         self._is_deciding = True
         try:
             while self._inbox:
-                self._state, actions = decide(self._state, self._inbox.popleft())
-                for waiter, reached in self._waiting.items():
-                    if not waiter.done() and reached(self._state):
-                        waiter.set_result(None)
+                self._state, actions = decide(self._state, self._inbox.pop(0))
+                self._conditions.check()
                 for action in actions:
                     self._execute(action)
         finally:

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import itertools
 from collections.abc import Iterator
 
 from dragoman.protocol.caller import current_caller
@@ -14,7 +13,8 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.requests import orphan_after_s, safe_labels
-from dragoman.router.model.run_record import Retention, RunRecord, router_failed
+from dragoman.router.model.retention import RetainedRuns
+from dragoman.router.model.run_record import RunRecord, router_failed
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.policy.sessions import remove_router_settings
@@ -45,7 +45,7 @@ class RunRegistry:
         clock: the time.
         tasks: outlive the calls that start them.
         reattach_s: how long a broken stream of an adapter is tried to be followed.
-        retention: what is kept of runs that are over, in memory.
+        retained: what stays in memory of runs that are over.
         run_log: keeps all runs for longer.
         admission: decides where and when they run.
     """
@@ -55,18 +55,18 @@ class RunRegistry:
         clock: Clock,
         tasks: Tasks,
         reattach_s: float,
-        retention: Retention,
+        retained: RetainedRuns,
         run_log: RunLog,
         admission: AdmissionController,
     ) -> None:
         self._reattach_s = reattach_s
         self._admission = admission
-        self._retention = retention
+        self._retained = retained
+        self._expiry: asyncio.TimerHandle | None = None
         self.run_log = run_log
         self._runs: dict[str, Run] = {}
         self.sessions = Sessions(run_log, clock, lambda run_id: run.record if (run := self.find(run_id)) else None)
         self.exclusion = TaskExclusion(self.live, run_log)
-        self._numbers = itertools.count(1)
         self._host = RunHost(clock, tasks, over=self._over, superseded=self._superseded)
         run_log.is_in_memory = self._runs.__contains__
 
@@ -112,7 +112,7 @@ class RunRegistry:
     def execute(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found) -> Run:
         """Accept a run, and start it at its adapter with this session. ``request`` gets its id."""
         request.run_id = request.run_id or new_run_id()
-        record = self._record(request.run_id, backend)
+        record = RunRecord(request.run_id, backend.record.type, self._host.clock.time())
         record.digest = self.run_log.digests.digest(request)
         record.started_by = current_caller().name
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
@@ -160,12 +160,12 @@ class RunRegistry:
 
     def take_over(self, stored: StoredRun, at: Dispatched, backend: AdapterBackend) -> Run:
         """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
-        if (own := self._runs.pop(stored.run_id, None)) is not None:
+        if (own := self._runs.get(stored.run_id)) is not None:
+            self._drop(stored.run_id)
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
         summary = stored.state.run
-        record = self._record(stored.run_id, backend)
-        record.adapter = stored.adapter  # what is at a configured address may not have said yet what it is
-        record.accepted_at, record.digest = stored.accepted_at, stored.digest
+        # What is at a configured address may not have said yet what it is.
+        record = RunRecord(stored.run_id, stored.adapter, stored.accepted_at, stored.digest)
         record.started_by = summary.started_by
         record.agent_id, record.company_id = summary.agent_id, summary.company_id
         record.task_key, record.labels = summary.task_key, dict(summary.labels)
@@ -203,40 +203,36 @@ class RunRegistry:
         """Forget a run that another router owns: from now on it is found through the log."""
         if self._runs.get(run.run_id) is not run:
             return  # this router has recovered its own run
-        self._forget(run.run_id, run.record.number)
+        self._drop(run.run_id)
         if run.instance is not None and run.ledger.is_begun:
             run.backend.lose(run.instance)
         elif run.instance is not None:
             # Both routers accepted it, as this one could not ask the log; so there are perhaps two agents at it.
             run.tasks.start(end_duplicate(run, run.instance, self.run_log), f"leave {run.run_id}")
 
-    def _record(self, run_id: str, backend: AdapterBackend) -> RunRecord:
-        return RunRecord(
-            run_id=run_id,
-            adapter=backend.record.type,
-            number=next(self._numbers),
-            accepted_at=self._host.clock.time(),
-        )
-
     def _over(self, run: Run) -> None:
+        is_here = self._runs.get(run.run_id) is run
         if run.refusal is not None:
-            self._forget(run.run_id, run.record.number)
             run.tasks.start(self.run_log.forget(run.run_id), f"forget {run.run_id}")
-            return
-        if run.record.is_free:
-            self._forget(run.run_id, run.record.number)  # whichever router its request comes to starts it anew
-            return
-        finished = [(one.record, one.fanout.kept_bytes) for one in self._runs.values() if is_over(one.state)]
-        for run_id in self._retention.expired(finished, self._host.clock.time()):
-            self._runs.pop(run_id, None)
-        # By id and number: a timer that held the run would keep what was forgotten to make room.
-        loop = asyncio.get_running_loop()
-        loop.call_later(self._retention.seconds, self._forget, run.run_id, run.record.number)
+        if is_here and (run.refusal is not None or run.record.is_free):
+            self._drop(run.run_id)  # whichever router its request comes to starts it anew
+        elif is_here:
+            self._retained.add(run.run_id, run.fanout.kept_bytes, self._host.clock.monotonic())
+            self._expire()
 
-    def _forget(self, run_id: str, number: int) -> None:
-        run = self._runs.get(run_id)
-        if run is not None and run.record.number == number:
-            del self._runs[run_id]
+    def _expire(self) -> None:
+        now = self._host.clock.monotonic()
+        for run_id in self._retained.expired(now):
+            self._drop(run_id)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if (left_s := self._retained.next_end_s(now)) is not None:
+            self._expiry = asyncio.get_running_loop().call_later(left_s, self._expire)
+
+    def _drop(self, run_id: str) -> None:
+        self._retained.discard(run_id)
+        if (run := self._runs.pop(run_id, None)) is not None:
+            run.fanout.release()
 
 
 def taken(run_id: str) -> DragomanError:

@@ -157,7 +157,9 @@ class Superseded(Struct, frozen=True):
 Over: TypeAlias = Finished | Rejected | Superseded
 State: TypeAlias = Live | Over
 
-_AtAdapter = Starting | Streaming | Reconnecting
+_AtAdapter: TypeAlias = Starting | Streaming | Reconnecting
+_AT_ADAPTER: Final = (Starting, Streaming, Reconnecting)
+_LIVE: Final = (Queued, Recovering, *_AT_ADAPTER, Deciding)
 _L = TypeVar("_L", bound=Live)
 
 Decision: TypeAlias = tuple[State, tuple[Action, ...]]
@@ -330,12 +332,12 @@ def _update(state: _L, **progress: bool) -> _L:
 
 def is_over(state: State) -> bool:
     """Return whether the run has ended for its readers: with its published result, an error, or another owner."""
-    return not isinstance(state, Live) and not (isinstance(state, Finished) and not state.is_published)
+    return not isinstance(state, _LIVE) and not (isinstance(state, Finished) and not state.is_published)
 
 
 def is_ending(state: State) -> bool:
     """Return whether it is decided how the run ends, if perhaps not published yet."""
-    return not isinstance(state, Live)
+    return not isinstance(state, _LIVE)
 
 
 def progress_of(state: State) -> Progress:
@@ -372,7 +374,7 @@ def is_unstarted(state: State) -> bool:
 
 def is_at_adapter(state: State) -> bool:
     """Return whether an adapter process has the run, or was asked to take it, and its attempt has not ended."""
-    return isinstance(state, _AtAdapter)
+    return isinstance(state, _AT_ADAPTER)
 
 
 def has_adapter(state: State) -> bool:

@@ -37,7 +37,7 @@ from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.cancellation import request_cancel
 from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, Reconnected
-from dragoman.router.runs.intake import EventIntake
+from dragoman.router.runs.intake import EventIntake, parsed
 from dragoman.router.runs.stand_in import StandIn
 from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
 from dragoman.router.storage.run_log import RunLog
@@ -231,12 +231,14 @@ class UpstreamStream:
         self._run.record.validator.begin_stream()
         if self.intake.stand_in is not None:
             self.intake.stand_in.restart()
-        listening = asyncio.ensure_future(self._note_acceptance(call))
         try:
             # Should the stream not end with its process, it is ended; what was on its way may still come.
             loop = asyncio.get_running_loop()
             with instance.when_gone(lambda: loop.call_later(_LAST_WORDS_S, call.cancel)):
                 async with asyncio.timeout_at(patience.deadline):
+                    # Not by dict(): older releases of grpc count keys and values as one there.
+                    if any(key == RUN_ID_METADATA_KEY for key, _value in await call.initial_metadata()):
+                        self._run.send(Accepted())
                     message = await call.read()
                 patience.restore()
                 if isinstance(self._run.state, Reconnecting):
@@ -255,25 +257,18 @@ class UpstreamStream:
             raise _BrokenError(None) from None
         finally:
             call.cancel()
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
 
     async def _read(self, call: StreamCall, message: Any) -> None:
         run = self._run
         while message is not grpc.aio.EOF:
-            await self.intake.take(message)
+            event = parsed(message)
+            if not self.intake.take_at_once(event, message):
+                await self.intake.take_waiting(event, message)
             if not is_at_adapter(run.state):
                 await _let_end(run, call)
                 return
             message = await call.read()
         raise ProtocolViolationError("the stream ended without a result")
-
-    async def _note_acceptance(self, call: StreamCall) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-            metadata = await call.initial_metadata()
-            # Not by dict(): older releases of grpc count keys and values as one there.
-            if any(key == RUN_ID_METADATA_KEY for key, _value in metadata):
-                self._run.send(Accepted())
 
     def _attach_request(self, instance: AdapterInstance) -> bytes:
         record = self._run.record

@@ -1,9 +1,10 @@
 """The runs that are written, and the events that wait for the store, bounded in bytes."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
+from dragoman.router.model.tasks import Conditions
 from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
 
 _GAP: Final = "The run log cannot keep up; some events are not persisted and will be replaced by a gap in replays."
@@ -17,23 +18,13 @@ class Signals:
         """Set when there is something to write."""
         self.hurry = asyncio.Event()
         """Set when it must not wait for more."""
-        self.written = asyncio.Condition()
-        """Notified after each step of the write loop."""
+        self.written = Conditions()
+        """Checked after each step of the write loop."""
 
     def urge(self) -> None:
         """Have everything written soon."""
         self.hurry.set()
         self.work.set()
-
-    async def wake(self) -> None:
-        """Wake those that wait for what is written."""
-        async with self.written:
-            self.written.notify_all()
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait for a condition that the write loop brings about."""
-        async with self.written:
-            await self.written.wait_for(reached)
 
 
 class Backlog:
@@ -46,6 +37,8 @@ class Backlog:
 
     def __init__(self, most: int, signals: Signals) -> None:
         self._runs: dict[str, LoggedRun] = {}
+        self._changed: dict[LoggedRun, None] = {}
+        """Those of which something is to be written, perhaps."""
         self._most = most
         self._signals = signals
         self.size = 0
@@ -53,6 +46,12 @@ class Backlog:
 
     def __iter__(self) -> Iterator[LoggedRun]:
         return iter(list(self._runs.values()))
+
+    def due(self) -> list[LoggedRun]:
+        """Return the runs of which the write loop has something to write."""
+        for run in [run for run in self._changed if not run.is_changed or not run.is_tracked]:
+            del self._changed[run]
+        return [run for run in self._changed if run.is_due]
 
     def find(self, run_id: str) -> LoggedRun | None:
         """Return the run with this id."""
@@ -65,6 +64,7 @@ class Backlog:
             replaced.supersede()
             self.release(replaced)
         self._runs[run.stored.run_id] = run
+        run.is_tracked = True
 
     def release(self, run: LoggedRun) -> None:
         """Remove a run with its events; if it is not gone yet, it is dropped."""
@@ -77,12 +77,13 @@ class Backlog:
 
     def discard(self, run: LoggedRun) -> None:
         """Remove a run of which everything is written."""
+        run.is_tracked = False
         if self._runs.get(run.stored.run_id) is run:
             del self._runs[run.stored.run_id]
 
     def append(self, run: LoggedRun, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
         """Add a run's next event; skipped sequences are known to be lost."""
-        if self._runs.get(run.stored.run_id) is not run:
+        if not run.is_tracked:
             return  # another router has it, or it cannot be stored
         run.waiting.append((sequence, data))
         run.waiting_bytes += len(data)
@@ -92,15 +93,15 @@ class Backlog:
             pass
         if self.size > ROW_BYTES:
             self._signals.hurry.set()
+        run.changes += 1
         if changes_row:
-            self.changed(run)
-        else:
-            run.changes += 1
-            self._signals.work.set()
+            run.row_change = run.changes
+        self._changed[run] = None
+        self._signals.work.set()
 
     def skip(self, run: LoggedRun, sequence: int) -> None:
         """Note that a run's events up to this one are missing."""
-        if self._runs.get(run.stored.run_id) is run and sequence > run.last:
+        if run.is_tracked and sequence > run.last:
             run.last = run.dropped = sequence
             self.changed(run)
 
@@ -108,6 +109,7 @@ class Backlog:
         """Note that a run's row is to be written, and what waits before."""
         run.changes += 1
         run.row_change = run.changes
+        self._changed[run] = None
         self._signals.work.set()
 
     def is_writing(self, run_id: str) -> bool:
@@ -117,7 +119,7 @@ class Backlog:
 
     def is_crowded(self, run: LoggedRun) -> bool:
         """Return whether many events of this run, or of all, wait."""
-        return not run.is_gone and (run.waiting_bytes > self._most // 8 or self.size > self._most // 2)
+        return (run.waiting_bytes > self._most // 32 or self.size > self._most // 4) and not run.is_gone
 
     def _drop_oldest(self) -> bool:
         """Drop one event; False if all that wait are results, behind which no event could report the gap."""
@@ -125,7 +127,7 @@ class Backlog:
         if not droppable:
             return False
         run = max(droppable, key=lambda item: item.waiting_bytes)
-        sequence, data = run.waiting.popleft()
+        sequence, data = run.waiting.pop(0)
         if not run.dropped:
             run.remark("log_gap", _GAP)
         run.dropped = max(run.dropped, sequence)

@@ -1,7 +1,6 @@
 """One run as its writer sees it: the state of its row, the events that wait, and how far they may be published."""
 
 import enum
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -50,9 +49,11 @@ class LoggedRun(Struct, eq=False):
     is_inserting: bool = False
     """Whether the store is inserting it, and may have done so already."""
     is_over: bool = False
+    is_tracked: bool = False
+    """Whether the writer has it, and takes more of it."""
     is_behind: bool = False
     """Whether its readers know that the store fails."""
-    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
+    waiting: list[tuple[int, bytes]] = field(default_factory=list)
     waiting_bytes: int = 0
     logged: int = 0
     """The last sequence whose event the store has, or that it knows to be missing."""
@@ -97,7 +98,7 @@ class LoggedRun(Struct, eq=False):
     @property
     def is_due(self) -> bool:
         """Whether the write loop has something to write of it."""
-        return self.is_changed and self.state in {RowState.STORED, RowState.LATE}
+        return self.is_changed and (self.state is RowState.STORED or self.state is RowState.LATE)
 
     def may_publish(self, sequence: int) -> bool:
         """Return whether a sequence may be published: a router that takes the run over leaves it out, too."""
@@ -109,9 +110,13 @@ class LoggedRun(Struct, eq=False):
 
     def trim(self, written: int) -> int:
         """Drop the waiting events up to a sequence, which are written; return their size."""
-        size = 0
-        while self.waiting and self.waiting[0][0] <= written:
-            size += len(self.waiting.popleft()[1])
+        count = size = 0
+        for sequence, data in self.waiting:
+            if sequence > written:
+                break
+            count += 1
+            size += len(data)
+        del self.waiting[:count]
         self.waiting_bytes -= size
         if self.dropped <= written:
             self.dropped = 0

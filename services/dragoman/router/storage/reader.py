@@ -1,9 +1,8 @@
 """Reading a run from the log, and then from memory while it is live."""
 
-import asyncio
 from collections.abc import Callable
 
-from dragoman.protocol.event_buffer import EventBuffer, Reader
+from dragoman.protocol.event_buffer import EventBuffer, Reader, SlowReaderError
 from dragoman.protocol.wire import peek
 from dragoman.router.model.errors import log_unavailable, unknown_run
 from dragoman.router.model.stored import StoredEvents
@@ -13,8 +12,14 @@ from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class StoredEventReader:
-    """Reads a run whose first events only the log has; an ``EventReader``.
+    """Reads a run from memory, and from the log what is no longer there: at a pace of its own; an ``EventReader``.
+
+    A reader that cannot keep up with a live run is never ended for that: it goes on in the log, and comes back.
 
     Args:
         store: the log.
@@ -38,15 +43,18 @@ class StoredEventReader:
     ) -> None:
         self.last_sequence = after_sequence
         """The last sequence handed out."""
-        self.dropped = asyncio.Event()
-        """Set when it was dropped for being slow; never while it reads the log, at a pace of its own."""
+        self.on_dropped: Callable[[], None] = _nothing
+        """Never called: see above."""
         self._after = after_sequence
         self._store = store
         self._run_id = run_id
         self._fanout = fanout
         self._end = end
         self._copies = copies
+        self._fell_behind = False
         self._live: Reader | None = None
+        if fanout is not None and self._is_in_memory(fanout):
+            self._live = self._go_live(fanout)
 
     async def read(self) -> list[bytes]:
         """Return the next events; see ``EventReader``.
@@ -54,29 +62,45 @@ class StoredEventReader:
         Raises:
             DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was deleted meanwhile.
         """
-        if self._live is None:
-            events = await self._from_log()
-            if not events and self.last_sequence < self._end:
-                raise unknown_run(self._run_id)
-            if events or self._fanout is None or self._has_read_result(self._fanout):
-                return events
-            self._live = self._go_live(self._fanout)
-        events = await self._live.read()
-        self.last_sequence = self._live.last_sequence
-        return events
+        while True:
+            if self._live is None:
+                events = await self._from_log()
+                if not events and self.last_sequence < self._end:
+                    raise unknown_run(self._run_id)
+                if events or self._fanout is None or self._has_read_result(self._fanout):
+                    return events
+                self._live = self._go_live(self._fanout)
+            try:
+                events = await self._live.read()
+            except SlowReaderError:
+                self._fall_behind(self._live)
+                continue
+            self.last_sequence = self._live.last_sequence
+            return events
 
     def close(self) -> None:
         """Leave."""
         if self._live is not None:
             self._live.close()
 
+    def _fall_behind(self, live: Reader) -> None:
+        """Leave memory for the log."""
+        if not live.is_replaying:
+            self._copies = None  # it had them
+        self._live, self._fell_behind = None, True
+
+    def _is_in_memory(self, fanout: EventBuffer) -> bool:
+        return fanout.first_kept <= self.last_sequence + 1
+
     async def _from_log(self) -> list[bytes]:
-        if self._fanout is not None and self._fanout.first_kept <= self.last_sequence + 1:
+        if self._fanout is not None and self._is_in_memory(self._fanout):
             return []
         try:
             rows = await self._store.events(self._run_id, self.last_sequence)
         except StoreError as error:
             raise log_unavailable(error) from error
+        if not rows and self._fell_behind:
+            raise log_unavailable("it does not have what is no longer in memory")
         return [event for row in rows if self._is_published(row.first) for event in self._events(row)]
 
     def _is_published(self, sequence: int) -> bool:
@@ -89,9 +113,12 @@ class StoredEventReader:
 
     def _go_live(self, fanout: EventBuffer) -> Reader:
         copies = self._copies
-        live = fanout.reader(self.last_sequence, replay_done=copies is not None, copies=copies() if copies else [])
-        live.dropped = self.dropped  # a watcher has this one
-        return live
+        return fanout.reader(
+            self.last_sequence,
+            replay_done=copies is not None,
+            copies=copies() if copies else [],
+            is_strict=self._is_in_memory(fanout),
+        )
 
     def _events(self, row: StoredEvents) -> list[bytes]:
         events: list[bytes] = []

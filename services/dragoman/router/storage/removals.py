@@ -42,13 +42,9 @@ class Removals:
 
     async def wait(self, run_id: str) -> None:
         """Wait until a run is deleted, or the store is known to fail."""
-
-        def reached() -> bool:
-            return run_id not in self._pending or self._is_failing()
-
-        if not reached():
+        if run_id in self._pending:
             self._signals.hurry.set()
-            await self._signals.until(reached)
+            await self._signals.written.until(lambda: run_id not in self._pending or self._is_failing())
 
     async def execute(self) -> None:
         """Delete the runs that can be deleted now.
@@ -68,7 +64,7 @@ class Removals:
             except Exception as error:  # noqa: BLE001 - one run must not keep all others from being written
                 _log.error("rejected run not removed from the run log", run_id=run_id, why=type(error).__name__)
             del self._pending[run_id]
-            await self._signals.wake()
+            self._signals.written.check()
 
 
 def _is_inserting(run: LoggedRun | None) -> bool:

@@ -187,7 +187,6 @@ class RunLog:
         record = RunRecord(
             run_id=stored.run_id,
             adapter=stored.adapter,
-            number=0,
             accepted_at=stored.accepted_at,
             digest=stored.digest,
         )

@@ -55,7 +55,7 @@ class WriteLoop:
             if not backoff.failures:
                 await self._gather()
             try:
-                await self._write(list(self._backlog))
+                await self._write(self._backlog.due())
             except StoreError as error:
                 if error.is_lasting and await self._write_one_by_one():
                     self._works()  # it was the fault of single runs
@@ -63,7 +63,7 @@ class WriteLoop:
                 pause_s = backoff.next_s()
                 self.fails(error)
                 self.is_replaced |= error.is_replaced
-                await self._signals.wake()
+                self._signals.written.check()
                 if self.is_closing:
                     return
                 await asyncio.sleep(pause_s)
@@ -75,12 +75,13 @@ class WriteLoop:
                 self._works()
 
     def _has_work(self) -> bool:
-        return self.is_replaced or any(run.is_due for run in self._backlog) or self.removals.is_due
+        return self.is_replaced or bool(self._backlog.due()) or self.removals.is_due
 
     async def _gather(self) -> None:
         if not self.is_closing and self._backlog.size < ROW_BYTES:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._signals.hurry.wait(), GATHER_S)
+                async with asyncio.timeout(GATHER_S):
+                    await self._signals.hurry.wait()
         # Cleared only now: a request that came before the wait is as urgent as one that comes within it.
         self._signals.hurry.clear()
 
@@ -93,9 +94,9 @@ class WriteLoop:
         late = [run for run in runs if run.state is RowState.LATE]
         for run in late:
             if run.state is RowState.LATE and run.stored.run_id not in self.removals and not await self.insert(run):
-                await self._give_up(run)
+                self._give_up(run)
         await self._execute(late)
-        await self._signals.wake()
+        self._signals.written.check()
 
     async def _execute(self, runs: Iterable[LoggedRun]) -> None:
         writes = plan(runs)
@@ -109,7 +110,7 @@ class WriteLoop:
                 continue
             self._backlog.size -= write.apply()
             if run.stored.run_id in lost:
-                await self._give_up(run)
+                self._give_up(run)
             elif run.is_over and not run.is_changed:
                 self._backlog.discard(run)
 
@@ -131,12 +132,12 @@ class WriteLoop:
             run.state = RowState.STORED
         return is_new
 
-    async def _give_up(self, run: LoggedRun) -> None:
+    def _give_up(self, run: LoggedRun) -> None:
         run.supersede()
         self._backlog.release(run)
         if not run.is_over:
             run.lost()
-        await self._signals.wake()  # now that this is known, nothing is published that was waited for
+        self._signals.written.check()  # now that this is known, nothing is published that was waited for
 
     async def _write_one_by_one(self) -> bool:
         """Write each run by itself, and drop those that cannot be written for a reason of their own.
@@ -152,17 +153,17 @@ class WriteLoop:
             except StoreError as error:
                 if not error.is_lasting:
                     return False
-                await self._drop(run)
+                self._drop(run)
             except Exception:  # noqa: BLE001 - as above
-                await self._drop(run)
+                self._drop(run)
         return True
 
-    async def _drop(self, run: LoggedRun) -> None:
+    def _drop(self, run: LoggedRun) -> None:
         _log.error("run no longer persisted", run_id=run.stored.run_id)
         self._backlog.release(run)
         if not run.is_over:
             run.remark("log_gap", _UNSTORABLE)
-        await self._signals.wake()
+        self._signals.written.check()
 
     async def _reopen(self) -> None:
         """Open the database that took the place of the one before, and insert the runs again.
@@ -188,9 +189,10 @@ class WriteLoop:
                 run.remark("log_unavailable", _FAILING)
 
     def _works(self) -> None:
-        if self.failing:
-            self.failing = ""
-            _log.info("run log recovered")
+        if not self.failing:
+            return
+        self.failing = ""
+        _log.info("run log recovered")
         for run in self._backlog:
             if run.is_behind:
                 run.is_behind = False

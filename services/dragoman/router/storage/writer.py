@@ -5,8 +5,6 @@ they wait longer, and the readers of their runs get a notice. When there are too
 replays show as a gap.
 """
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -135,7 +133,7 @@ class Writer:
         """
         if not run.may_publish(sequence):
             self._signals.urge()
-            await self._signals.until(lambda: run.may_publish(sequence))
+            await self._signals.written.until(lambda: run.may_publish(sequence))
 
         def has_room() -> bool:
             return not self.backlog.is_crowded(run) or bool(self._loop.failing) or self._loop.is_closing
@@ -143,9 +141,7 @@ class Writer:
         if has_room():
             return
         self._signals.hurry.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STALLED_S):
-                await self._signals.until(has_room)
+        await self._signals.written.until(has_room, STALLED_S)
 
     def changed(self, run: LoggedRun) -> None:
         """Note that something of a run is to be written."""
@@ -186,7 +182,7 @@ class Writer:
         """Write what waits, once; what cannot be written then is lost."""
         self._loop.is_closing = True
         self._signals.urge()
-        await self._signals.wake()
+        self._signals.written.check()
 
 
 async def _caught_up(runs: Sequence[LoggedRun], signals: Signals, timeout_s: float) -> bool:
@@ -198,8 +194,4 @@ async def _caught_up(runs: Sequence[LoggedRun], signals: Signals, timeout_s: flo
     if reached():
         return True
     signals.urge()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await signals.until(reached)
-            return True
-    return False
+    return await signals.written.until(reached, timeout_s)

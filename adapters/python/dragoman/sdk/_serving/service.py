@@ -25,6 +25,7 @@ from dragoman.protocol.limits import (
 )
 from dragoman.protocol.logs import failure_fields
 from dragoman.protocol.server import Context, draining, stream_events
+from dragoman.protocol.signals import Signal
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._run.faults import place_of
 from dragoman.sdk._run.run import Run
@@ -60,7 +61,7 @@ class AdapterServicer:
         self._driving: set[asyncio.Task[None]] = set()
         self._streams: set[asyncio.Task[None]] = set()
         self._draining = False
-        self._streams_end = asyncio.Event()
+        self._streams_end = Signal()
 
     # Describe, Detect, TestEnvironment, models, skills.
 
