@@ -90,20 +90,35 @@ def test_a_retry_has_a_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "resumed", "kind"),
+    ("output", "resumed", "kind", "code"),
     [
-        ("Error: thread/resume failed: no rollout found for thread id 1-2 (code -32600)", True, "SESSION_LOST"),
-        ("Not inside a trusted directory and --skip-git-repo-check was not specified.", False, "INVALID_CONFIG"),
-        ("Error: unknown variant `bogus`, expected one of `read-only`\nin `sandbox_mode`", False, "INVALID_CONFIG"),
-        ("error: unexpected argument '--nope' found", False, "INVALID_CONFIG"),
-        ('Error: CODEX_HOME points to "/x", but that path does not exist', False, "INVALID_CONFIG"),
-        ("Not logged in", False, "AUTH_REQUIRED"),
+        (
+            "Error: thread/resume failed: no rollout found for thread id 1-2 (code -32600)",
+            True,
+            "SESSION_LOST",
+            "codex_thread_not_found",
+        ),
+        (
+            "Not inside a trusted directory and --skip-git-repo-check was not specified.",
+            False,
+            "INVALID_CONFIG",
+            "codex_no_repository",
+        ),
+        (
+            "Error: unknown variant `bogus`, expected one of `read-only`\nin `sandbox_mode`",
+            False,
+            "INVALID_CONFIG",
+            "codex_config",
+        ),
+        ("error: unexpected argument '--nope' found", False, "INVALID_CONFIG", "codex_config"),
+        ('Error: CODEX_HOME points to "/x", but that path does not exist', False, "INVALID_CONFIG", "codex_config"),
+        ("Not logged in", False, "AUTH_REQUIRED", "codex_stderr"),
     ],
 )
-def test_final_messages(output: str, resumed: bool, kind: str) -> None:
+def test_final_messages(output: str, resumed: bool, kind: str, code: str) -> None:
     failure = failure_of_text(output, resumed=resumed)
     assert failure is not None
-    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+    assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", code)
 
 
 def test_words_that_say_nothing() -> None:

@@ -99,7 +99,7 @@ def test_no_bytes_make_it_raise(data: bytes) -> None:
 
 
 def test_a_deep_nest_is_a_log_line() -> None:
-    deep = b'{"method":"turn/completed","params":{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}}"
+    deep = b'{"method":"turn/completed","params":{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}}"
     outputs = list(parser().line("stdout", Line(deep, 0, True)))
     assert len(outputs) == 1
     assert of_kind(outputs, "log")
@@ -213,6 +213,7 @@ class TestRecordings:
         assert (subject.command, subject.reason, subject.tool_name) == ("touch made.txt", "May I?", "exec_command")
         calls = of_kind(outputs, "tool_call")
         assert [call.status for call in calls] == [pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_RUNNING]
+        assert [call.id for call in calls] == [subject.tool_call_id] * 2
         assert (calls[-1].title, json.loads(calls[-1].input_json)["cmd"]) == ("touch made.txt", "touch made.txt")
 
     def test_a_command_that_fails(self) -> None:
@@ -232,6 +233,8 @@ class TestRecordings:
         assert reader.report.terminal is not None
         assert reader.report.terminal.interrupted
         assert not reader.report.terminal.succeeded
+        assert reader.report.terminal.failure is not None
+        assert reader.report.terminal.failure.code == "codex_interrupted"
 
     def test_a_question(self) -> None:
         outputs, _ = replay("question")

@@ -39,6 +39,14 @@ def test_a_login(tmp_path: Path) -> None:
     assert (find_login(env).state, find_login(env).method) == (api.AUTH_STATE_OK, "github")
 
 
+def test_the_checks_of_a_model_that_is_not_githubs() -> None:
+    own = {"COPILOT_PROVIDER_BASE_URL": "http://user:password@127.0.0.1:1"}
+    assert list(adapter().extra_checks({}, {})) == []
+    found = list(adapter().extra_checks({}, own))
+    assert [(check.code, check.detail) for check in found] == [("own_model", "127.0.0.1:1"), ("model_needed", "")]
+    assert [check.code for check in adapter().extra_checks({}, {**own, "COPILOT_MODEL": "m"})] == ["own_model"]
+
+
 @pytest.mark.parametrize(
     ("words", "kind"),
     [

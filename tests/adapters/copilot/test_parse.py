@@ -247,6 +247,8 @@ def test_an_interruption_ends_calls_and_the_run() -> None:
     assert [result.status for result in of_kind(outputs, "tool_result")] == [pb.TOOL_STATUS_CANCELLED]
     assert tested.report.terminal is not None
     assert tested.report.terminal.interrupted
+    assert tested.report.terminal.failure is not None
+    assert tested.report.terminal.failure.code == "copilot_interrupted"
 
 
 def test_it_is_interrupted_once_it_works_and_left_alone_before() -> None:

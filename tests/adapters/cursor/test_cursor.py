@@ -243,17 +243,22 @@ def test_what_is_refused(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "resumed", "kind"),
+    ("words", "resumed", "kind", "code"),
     [
-        ("Error: 401 Unauthorized", False, pb.FAILURE_KIND_AUTH_REQUIRED),
-        ("Not logged in. Please run cursor-agent login", False, pb.FAILURE_KIND_AUTH_REQUIRED),
-        ("Error: Chat 1-2 not found", True, pb.FAILURE_KIND_SESSION_LOST),
+        ("Error: 401 Unauthorized", False, pb.FAILURE_KIND_AUTH_REQUIRED, "cursor_auth_required"),
+        (
+            "Not logged in. Please run cursor-agent login",
+            False,
+            pb.FAILURE_KIND_AUTH_REQUIRED,
+            "cursor_auth_required",
+        ),
+        ("Error: Chat 1-2 not found", True, pb.FAILURE_KIND_SESSION_LOST, "cursor_session"),
     ],
 )
-def test_words_on_standard_error(words: str, resumed: bool, kind: int) -> None:
+def test_words_on_standard_error(words: str, resumed: bool, kind: int, code: str) -> None:
     failure = adapter().classify(Evidence(Report(), exit_code=1, stderr_tail=words, resumed=resumed))
     assert failure is not None
-    assert failure.kind == kind
+    assert (failure.kind, failure.code) == (kind, code)
 
 
 def test_unspecific_errors_and_chats_that_were_not_requested() -> None:

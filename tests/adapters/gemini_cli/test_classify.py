@@ -47,6 +47,7 @@ def test_errors_of_the_service(output: str, kind: str, code: str | None, status:
     assert failure.http_status == status
     assert failure.message.startswith("Gemini CLI: ")
     assert "[API Error" not in failure.message
+    assert "]" not in failure.message
     assert "{" not in failure.message
 
 
@@ -58,39 +59,49 @@ def test_a_limit_says_until_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "kind"),
+    ("output", "kind", "code"),
     [
-        ("Model stream ended without a finish reason.", pb.FAILURE_KIND_NETWORK),
-        ("The response was blocked due to safety settings (SAFETY).", pb.FAILURE_KIND_MODEL_REFUSED),
-        ("The answer reached the token limit.", pb.FAILURE_KIND_OUTPUT_LIMIT),
-        ("The model returned an empty response.", pb.FAILURE_KIND_NO_RESULT),
-        ("", pb.FAILURE_KIND_NO_RESULT),
+        ("Model stream ended without a finish reason.", pb.FAILURE_KIND_NETWORK, "gemini_stream_broken"),
+        (
+            "The response was blocked due to safety settings (SAFETY).",
+            pb.FAILURE_KIND_MODEL_REFUSED,
+            "gemini_blocked",
+        ),
+        ("The answer reached the token limit.", pb.FAILURE_KIND_OUTPUT_LIMIT, "gemini_max_tokens"),
+        ("The model returned an empty response.", pb.FAILURE_KIND_NO_RESULT, "gemini_empty_answer"),
+        ("", pb.FAILURE_KIND_NO_RESULT, "gemini_empty_answer"),
     ],
 )
-def test_answers_that_never_came(output: str, kind: int) -> None:
-    assert failure_of_stream(output).kind == kind
+def test_answers_that_never_came(output: str, kind: int, code: str) -> None:
+    failure = failure_of_stream(output)
+    assert (failure.kind, failure.code) == (kind, code)
 
 
 NOISE = "YOLO mode is enabled. All tool calls will be automatically approved.\nRipgrep is not available.\n"
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "words", "kind"),
+    ("exit_code", "words", "kind", "code"),
     [
-        (41, "When using Gemini API, you must specify the GEMINI_API_KEY environment variable.", "AUTH_REQUIRED"),
-        (42, 'Error resuming session: Invalid session identifier "x".', "SESSION_LOST"),
-        (42, "Error resuming session: No previous sessions found for this project.", "SESSION_LOST"),
-        (42, "Error: Session x already exists.", "INVALID_CONFIG"),
-        (52, "Invalid configuration in settings.json", "INVALID_CONFIG"),
-        (53, "Reached max session turns", "MAX_TURNS"),
-        (55, "Gemini CLI is not running in a trusted directory.", "INVALID_CONFIG"),
-        (1, "Unknown arguments: no-such-option, noSuchOption", "INVALID_CONFIG"),
+        (
+            41,
+            "When using Gemini API, you must specify the GEMINI_API_KEY environment variable.",
+            "AUTH_REQUIRED",
+            "auth_required",
+        ),
+        (42, 'Error resuming session: Invalid session identifier "x".', "SESSION_LOST", "session_lost"),
+        (42, "Error resuming session: No previous sessions found for this project.", "SESSION_LOST", "session_lost"),
+        (42, "Error: Session x already exists.", "INVALID_CONFIG", "bad_input"),
+        (52, "Invalid configuration in settings.json", "INVALID_CONFIG", "bad_configuration"),
+        (53, "Reached max session turns", "MAX_TURNS", "max_turns"),
+        (55, "Gemini CLI is not running in a trusted directory.", "INVALID_CONFIG", "untrusted"),
+        (1, "Unknown arguments: no-such-option, noSuchOption", "INVALID_CONFIG", "bad_option"),
     ],
 )
-def test_exits_without_a_last_word(exit_code: int, words: str, kind: str) -> None:
+def test_exits_without_a_last_word(exit_code: int, words: str, kind: str, code: str) -> None:
     failure = failure_of_exit(exit_code, NOISE + words, resumed=True)
     assert failure is not None
-    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+    assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", f"gemini_{code}")
     assert words.removeprefix("Error: ").split(".", maxsplit=1)[0] in failure.message
 
 

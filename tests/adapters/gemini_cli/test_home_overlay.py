@@ -107,8 +107,9 @@ def test_comments_in_settings_are_no_hindrance(tmp_path: Path) -> None:
 def test_unreadable_settings_end_the_run(tmp_path: Path, content: str) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(FailureError, match="not readable"):
+    with pytest.raises(FailureError, match="not readable") as caught:
         read_settings(path)
+    assert caught.value.info.code == "gemini_settings"
 
 
 def test_merging_goes_object_by_object() -> None:

@@ -107,6 +107,7 @@ async def test_an_unknown_session_is_begun_anew(services: Services) -> None:
     events = await services.follow(request)
     assert len(of(events, "started")) == 2
     assert of(events, "attempt_ended")[0].failure.kind == pb.FAILURE_KIND_SESSION_LOST
+    assert of(events, "attempt_ended")[0].failure.code == "session_unknown"
     assert events[-1].result.session.handle.native_id == "s-2"
 
 

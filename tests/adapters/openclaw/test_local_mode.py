@@ -128,9 +128,11 @@ def test_a_session_is_looked_for() -> None:
     local_mode.check_session(known, listing.replace("11111111-2222-3333-4444-555555555555", OLD_ID))
     with pytest.raises(FailureError) as raised:
         local_mode.check_session(known, listing)
+    assert raised.value.info.code == "openclaw_session_unknown"
     assert raised.value.info.kind == pb.FAILURE_KIND_SESSION_LOST
     with pytest.raises(FailureError) as raised:
         local_mode.check_session(known, "Error")
+    assert raised.value.info.code == "openclaw_sessions_unknown"
     assert raised.value.info.kind == pb.FAILURE_KIND_PROCESS_CRASHED
 
 

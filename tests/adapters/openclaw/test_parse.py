@@ -184,6 +184,7 @@ def test_a_session_that_is_not_there_is_lost_and_nothing_is_begun() -> None:
     assert parser.report.terminal is not None
     assert parser.report.terminal.failure is not None
     assert parser.report.terminal.failure.kind == pb.FAILURE_KIND_SESSION_LOST
+    assert parser.report.terminal.failure.code == "openclaw_session_unknown"
     assert parser.report.session_id == ""
 
 

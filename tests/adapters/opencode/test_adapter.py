@@ -107,7 +107,7 @@ def test_a_session_that_is_gone(tmp_path: Path) -> None:
     message = "\x1b[91mError: \x1b[0mSession not found"
     failure = adapter().classify(Evidence(Report(), resumed=True, stderr_tail=message))
     assert failure is not None
-    assert failure.kind == pb.FAILURE_KIND_SESSION_LOST
+    assert (failure.kind, failure.code) == (pb.FAILURE_KIND_SESSION_LOST, "opencode_session_lost")
 
 
 def test_a_session_without_any_model() -> None:

@@ -106,14 +106,15 @@ def test_a_nested_agent_has_its_lineage() -> None:
     ],
 )
 def test_what_its_words_mean(words: str, kind: int) -> None:
-    assert failure_of_words(words).kind == kind
+    failure = failure_of_words(words)
+    assert (failure.kind, failure.code) == (kind, "qwen_error")
 
 
 def test_an_unknown_session() -> None:
     words = f"No saved session found with ID {SESSION}. Run `qwen --resume` without an ID to choose."
     found = adapter().classify(Evidence(Report(), exit_code=1, resumed=True, stderr_tail=words))
     assert found is not None
-    assert found.kind == pb.FAILURE_KIND_SESSION_LOST
+    assert (found.kind, found.code) == (pb.FAILURE_KIND_SESSION_LOST, "qwen_session")
     assert adapter().classify(Evidence(Report(), exit_code=1, stderr_tail=words)) is None
 
 

@@ -90,7 +90,7 @@ def test_an_adapter_may_want_to_authenticate_first() -> None:
 
 def test_another_version_of_the_protocol_is_refused() -> None:
     talk = Talk().hear({"id": 1, "result": {"protocolVersion": 2}})
-    assert failure(talk).kind == pb.FAILURE_KIND_VERSION_UNSUPPORTED
+    assert (failure(talk).kind, failure(talk).code) == (pb.FAILURE_KIND_VERSION_UNSUPPORTED, "acp_version")
     assert talk.closes
     assert talk.written == []
 
@@ -262,18 +262,18 @@ def test_the_same_words_after_something_was_done_are_progress() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind"),
+    ("reason", "kind", "code"),
     [
-        ("max_tokens", pb.FAILURE_KIND_OUTPUT_LIMIT),
-        ("max_turn_requests", pb.FAILURE_KIND_MAX_TURNS),
-        ("refusal", pb.FAILURE_KIND_MODEL_REFUSED),
-        ("cancelled", pb.FAILURE_KIND_PROCESS_CRASHED),
-        ("sunset", pb.FAILURE_KIND_NO_RESULT),
+        ("max_tokens", pb.FAILURE_KIND_OUTPUT_LIMIT, "acp_max_tokens"),
+        ("max_turn_requests", pb.FAILURE_KIND_MAX_TURNS, "acp_max_turn_requests"),
+        ("refusal", pb.FAILURE_KIND_MODEL_REFUSED, "acp_refusal"),
+        ("cancelled", pb.FAILURE_KIND_PROCESS_CRASHED, "acp_cancelled"),
+        ("sunset", pb.FAILURE_KIND_NO_RESULT, "acp_stop_reason"),
     ],
 )
-def test_a_stop_reason_that_is_no_success(reason: str, kind: int) -> None:
+def test_a_stop_reason_that_is_no_success(reason: str, kind: int, code: str) -> None:
     talk = Talk.ready(agent_text("Hm."), {"id": 3, "result": {"stopReason": reason}})
-    assert failure(talk).kind == kind
+    assert (failure(talk).kind, failure(talk).code) == (kind, code)
     assert talk.parser.report.terminal is not None
     assert talk.parser.report.terminal.subtype == reason
 
