@@ -1,0 +1,257 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+
+import { Failure, features, Server, type Adapter, type Run } from "@dragoman/adapter";
+import { Client } from "@dragoman/client";
+import {
+  FailureKind,
+  Feature,
+  InputResolution,
+  Outcome,
+  PermissionMode,
+  SessionChange,
+  SessionDisposition,
+  type AgentEvent,
+  type ExecuteRequestSchema,
+  type MessageInitShape,
+} from "@dragoman/client/v1";
+
+type Request = MessageInitShape<typeof ExecuteRequestSchema>;
+
+/** Serves an adapter that does this for each run. */
+async function served(t: TestContext, run: Adapter["run"], ...declared: Feature[]) {
+  const folder = mkdtempSync(join(tmpdir(), "server-"));
+  const address = `unix:${join(folder, "a.sock")}`;
+  const logged: string[] = [];
+  const capabilities = features(PermissionMode.STRICT, Feature.PROMPT, Feature.PERMISSION_REQUESTS, ...declared);
+  const server = new Server(
+    { describe: { adapter: "tested", version: "3", capabilities }, run },
+    (_level, message, fields) => {
+      logged.push(`${message} ${JSON.stringify(fields)}`);
+    },
+  );
+  await server.listen(address);
+  const client = new Client(address);
+  t.after(async () => {
+    client.close();
+    await server.stop(0);
+    rmSync(folder, { recursive: true });
+  });
+  return { server, client, logged };
+}
+
+const hello = (value = "hello") => ({ task: { case: "prompt" as const, value } });
+
+async function eventsOf(run: AsyncIterable<AgentEvent>): Promise<AgentEvent[]> {
+  const events: AgentEvent[] = [];
+  for await (const event of run) events.push(event);
+  return events;
+}
+
+const forever = (run: Run) =>
+  new Promise<void>((_, reject) => run.signal.addEventListener("abort", () => reject(run.signal.reason as Error)));
+
+test("a run has its events in order, and a result", async (t) => {
+  const { client } = await served(t, async (run) => {
+    await run.text("a", "one ");
+    await run.text("a", run.prompt);
+  });
+  const events = await eventsOf(client.execute({ ...hello(), labels: { team: "a" } }));
+  assert.deepEqual(
+    events.map(({ body }) => body.case),
+    ["started", "state", "text", "text", "result"],
+  );
+  assert.deepEqual(
+    events.map(({ sequence }) => sequence),
+    [1n, 2n, 3n, 4n, 5n],
+  );
+  const [started] = events;
+  assert.deepEqual(started?.body.case === "started" && started.body.value.labels, { team: "a" });
+});
+
+test("the same request joins, another is refused", async (t) => {
+  let runs = 0;
+  const { client } = await served(t, async (run) => {
+    runs += 1;
+    await run.text("a", "x");
+  });
+  const first = await eventsOf(client.execute({ ...hello(), runId: "r1", env: { A: "1", B: "2" } }));
+  const second = await eventsOf(client.execute({ ...hello(), runId: "r1", env: { B: "2", A: "1" } }));
+  assert.deepEqual(second, first);
+  assert.equal(runs, 1);
+  await assert.rejects(client.execute({ ...hello("other"), runId: "r1" }).wait(), { reason: "RUN_ID_REUSED" });
+});
+
+test("a failure has its kind; a fault of the adapter is hidden, and logged", async (t) => {
+  const { client, logged } = await served(t, async (run) => {
+    if (run.prompt === "fail") throw new Failure(FailureKind.RATE_LIMITED, "too_many", "Wait a minute.");
+    throw new Error(`a bug near ${run.request.env["TOKEN"]}`);
+  });
+  const failed = (await client.execute(hello("fail")).wait()).failure;
+  assert.deepEqual([failed?.kind, failed?.code, failed?.retryable], [FailureKind.RATE_LIMITED, "too_many", true]);
+  const bug = (await client.execute({ ...hello(), env: { TOKEN: "env-secret-1" } }).wait()).failure;
+  assert.equal(bug?.kind, FailureKind.INTERNAL);
+  assert.ok(!JSON.stringify(bug?.message).includes("bug"));
+  const line = logged.find((text) => text.includes("the adapter failed"));
+  assert.match(line ?? "", /a bug near \[redacted\]/);
+});
+
+test("cancel ends a run, also one whose adapter does not stop", async (t) => {
+  const { client } = await served(t, async (run) => {
+    await run.text("a", "x");
+    await (run.prompt === "deaf" ? delay(60_000, undefined, { ref: false }) : forever(run));
+  });
+  for (const prompt of ["hello", "deaf"]) {
+    const run = client.execute(hello(prompt));
+    await run.accepted();
+    assert.equal((await run.cancel({ graceMs: 0 })).outcome, Outcome.CANCELLED, prompt);
+    assert.equal((await run.wait()).outcome, Outcome.CANCELLED, prompt);
+    assert.equal((await run.cancel()).outcome, Outcome.CANCELLED, prompt);
+  }
+});
+
+test("limits end a run", async (t) => {
+  const { client } = await served(t, async (run) => {
+    await run.text("a", "123456789");
+    await forever(run);
+  });
+  const limits = { wall: { nanos: 100_000_000 }, grace: {}, outputBytes: 4n };
+  const run = client.execute({ ...hello(), limits });
+  const events = await eventsOf(run);
+  assert.equal(run.result?.outcome, Outcome.TIMED_OUT);
+  assert.equal(run.result?.failure?.kind, FailureKind.WALL_TIMEOUT);
+  assert.equal(run.result?.counters?.droppedBytes, 5n);
+  assert.deepEqual(
+    events.flatMap(({ body }) => (body.case === "text" ? [body.value.content.value] : [])),
+    ["1234"],
+  );
+});
+
+test("a run that no client holds is cancelled", async (t) => {
+  const { client } = await served(t, forever);
+  const run = client.execute({ ...hello(), runId: "r1", orphanAfter: {} });
+  await run.accepted();
+  run.close();
+  assert.equal((await client.attach({ runId: "r1" }).wait()).outcome, Outcome.CANCELLED);
+});
+
+test("a permission is asked for, answered once, and repeated to a late reader", async (t) => {
+  const { client } = await served(t, async (run) => {
+    const { isAllowed, message } = await run.permit({ toolName: "Bash", command: "ls" });
+    await run.text("a", `${isAllowed} ${message}`);
+  });
+  const run = client.execute({ ...hello(), runId: "r1", permissions: { interactive: true } });
+  let id = "";
+  const events: AgentEvent[] = [];
+  for await (const event of run) {
+    events.push(event);
+    if (event.body.case !== "inputRequest") continue;
+    id = event.body.value.id;
+    const late = client.attach({ runId: "r1", afterSequence: event.sequence });
+    for await (const copy of late) {
+      if (copy.body.case === "inputRequest") assert.equal(copy.sequence, 0n);
+      if (copy.body.case === "inputRequest") break;
+    }
+    await assert.rejects(run.respond(id, { optionIds: ["maybe"] }), { reason: "INVALID_ANSWER" });
+    const { sequence } = await run.respond(id, { optionIds: ["allow"], message: "go on" });
+    assert.equal((await run.respond(id, { optionIds: ["allow"], message: "go on" })).sequence, sequence);
+    await assert.rejects(run.respond(id, { optionIds: ["reject"] }), { reason: "ALREADY_RESOLVED" });
+  }
+  assert.ok(events.some(({ body }) => body.case === "text" && body.value.content.value === "true go on"));
+  await assert.rejects(run.respond("other", { optionIds: ["allow"] }), { reason: "REQUEST_NOT_FOUND" });
+});
+
+test("a question expires to its default, and is dropped with its run", async (t) => {
+  const { client } = await served(t, async (run) => {
+    const { how } = await run.ask({ title: "Which?", options: [{ id: "a" }, { id: "b" }] });
+    await run.text("a", InputResolution[how]);
+  });
+  const permissions = { interactive: true, requestTimeout: { nanos: 50_000_000 } };
+  const events = await eventsOf(client.execute({ ...hello(), permissions }));
+  assert.ok(events.some(({ body }) => body.case === "text" && body.value.content.value === "EXPIRED"));
+  const run = client.execute({ ...hello(), permissions: { interactive: true } });
+  for await (const { body } of run) {
+    if (body.case !== "inputRequest") continue;
+    await run.cancel({ graceMs: 0 });
+    await assert.rejects(run.respond(body.value.id, { optionIds: ["a"] }), { reason: "RUN_FINISHED" });
+  }
+});
+
+test("what is not declared is refused", async (t) => {
+  const { client } = await served(t, async () => {});
+  const refused: [string, Request][] = [
+    ["model", { model: "large" }],
+    ["prompt_template", { task: { case: "promptTemplate", value: "x" } }],
+    ["session.key", { session: { selector: { case: "key", value: {} } } }],
+    ["fallback", { fallback: {} }],
+    ["skills", { skills: [{ name: "x" }] }],
+  ];
+  for (const [field, request] of refused) {
+    await assert.rejects(
+      client.execute({ ...hello(), ...request }).wait(),
+      (error: { reason: string; violations: { field: string }[] }) => {
+        assert.deepEqual([error.reason, error.violations[0]?.field], ["NOT_SUPPORTED", field]);
+        return true;
+      },
+    );
+  }
+  await assert.rejects(client.execute({ requiredCapabilities: [Feature.FORK] }).wait(), {
+    reason: "CAPABILITY_MISSING",
+    metadata: { missing: "FEATURE_FORK" },
+  });
+});
+
+test("a session is resumed in its adapter and directory alone", async (t) => {
+  const { client } = await served(
+    t,
+    async (run) => ({
+      outcome: Outcome.SUCCEEDED,
+      summary: run.session.nativeId,
+      session: { change: SessionChange.SET, handle: { nativeId: "s2" } },
+    }),
+    Feature.RESUME,
+    Feature.WORKSPACE,
+  );
+  const resume = async (handle: object): Promise<[SessionDisposition, string]> => {
+    const workspace = { cwd: tmpdir() };
+    const run = client.execute({ ...hello(), workspace, session: { selector: { case: "handle", value: handle } } });
+    const [started] = await eventsOf(run);
+    assert.deepEqual([run.result?.session?.handle?.adapter, run.result?.session?.handle?.cwd], ["tested", tmpdir()]);
+    return [started?.body.case === "started" ? started.body.value.sessionDisposition : 0, run.result?.summary ?? ""];
+  };
+  assert.deepEqual(await resume({ adapter: "tested", nativeId: "s1", cwd: tmpdir() }), [
+    SessionDisposition.RESUME,
+    "s1",
+  ]);
+  assert.deepEqual(await resume({ params: { sessionId: "s1" } }), [SessionDisposition.RESUME, "s1"]);
+  assert.deepEqual(await resume({ adapter: "other", nativeId: "s1" }), [SessionDisposition.RESUME_REFUSED, ""]);
+  assert.deepEqual(await resume({ adapter: "tested", nativeId: "s1", cwd: "/" }), [
+    SessionDisposition.RESUME_REFUSED,
+    "",
+  ]);
+});
+
+test("a server that stops ends its runs with their results, and takes no new ones", async (t) => {
+  const { server, client } = await served(t, forever);
+  const run = client.execute(hello());
+  await run.accepted();
+  const ended = run.wait();
+  const stopped = server.stop(0);
+  await assert.rejects(
+    client.execute(hello()).accepted(),
+    (error: { reason?: string; code: number }) => error.reason === "DRAINING" || error.code === 14,
+  );
+  assert.equal((await ended).outcome, Outcome.CANCELLED);
+  await stopped;
+});
+
+test("a second server on the same socket is refused", async (t) => {
+  const { client, server } = await served(t, async () => {});
+  const second = new Server({ describe: { adapter: "tested" }, run: async () => {} }, () => {});
+  await assert.rejects(second.listen(client.address), /another server listens/);
+  assert.equal((await client.describe()).instanceId, server.described.instanceId);
+});
