@@ -627,3 +627,66 @@ func TestListen(t *testing.T) {
 		t.Errorf("where others can write: %v", err)
 	}
 }
+
+func TestSessions(t *testing.T) {
+	seen := make(chan string, 8)
+	client, _ := serve(t, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+		seen <- run.Resume
+		id := "session-1"
+		if run.Resume == "gone" {
+			return nil, &adapter.Failure{Kind: pb.FailureKind_FAILURE_KIND_SESSION_LOST, Message: "There is no such session."}
+		}
+		return nil, run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Session{Session: &pb.Session{NativeId: id}}})
+	}, pb.Feature_FEATURE_RESUME)
+	resuming := func(handle *pb.SessionHandle) *pb.ExecuteRequest {
+		return request(func(r *pb.ExecuteRequest) {
+			if handle != nil {
+				r.Session = &pb.SessionSelector{Selector: &pb.SessionSelector_Handle{Handle: handle}}
+			}
+		})
+	}
+	first := resultOf(execute(t, client, resuming(nil))).GetSession()
+	if first.GetChange() != pb.SessionChange_SESSION_CHANGE_SET || first.GetHandle().GetNativeId() != "session-1" {
+		t.Fatalf("the session to store is %v", first)
+	}
+	other := &pb.SessionHandle{Adapter: "another", NativeId: "session-1"}
+	for _, test := range []struct {
+		name        string
+		handle      *pb.SessionHandle
+		resumed     string
+		disposition pb.SessionDisposition
+		change      pb.SessionChange
+	}{
+		{"its own", first.GetHandle(), "session-1", pb.SessionDisposition_SESSION_DISPOSITION_RESUME, pb.SessionChange_SESSION_CHANGE_SET},
+		{"another's", other, "", pb.SessionDisposition_SESSION_DISPOSITION_RESUME_REFUSED, pb.SessionChange_SESSION_CHANGE_SET},
+		{"nameless", &pb.SessionHandle{}, "", pb.SessionDisposition_SESSION_DISPOSITION_RESUME_REFUSED, pb.SessionChange_SESSION_CHANGE_SET},
+		{"gone", &pb.SessionHandle{NativeId: "gone"}, "gone", pb.SessionDisposition_SESSION_DISPOSITION_RESUME,
+			pb.SessionChange_SESSION_CHANGE_CLEAR},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for len(seen) > 0 {
+				<-seen
+			}
+			all := execute(t, client, resuming(test.handle))
+			started := all[0].GetStarted()
+			if resumed := <-seen; resumed != test.resumed || started.GetSessionDisposition() != test.disposition {
+				t.Errorf("resumed %q as %v", resumed, started.GetSessionDisposition())
+			}
+			if isRefused := test.resumed == ""; isRefused != (started.GetSessionReason() != "") {
+				t.Errorf("the reason is %q", started.GetSessionReason())
+			}
+			if change := resultOf(all).GetSession().GetChange(); change != test.change {
+				t.Errorf("the change is %v", change)
+			}
+		})
+	}
+}
+
+func TestASessionIsNotResumedWithoutTheFeature(t *testing.T) {
+	client, _ := serve(t, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+		return nil, run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Session{Session: &pb.Session{NativeId: "session-1"}}})
+	})
+	if session := resultOf(execute(t, client, request(nil))).GetSession(); session != nil {
+		t.Errorf("the result offers a session that cannot be resumed: %v", session)
+	}
+}

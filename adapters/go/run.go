@@ -68,9 +68,12 @@ type Run struct {
 	Prompt  string             // rendered, with what goes before it
 	Config  map[string]any     // the settings, checked against the schema
 	Cwd     string             // absolute and existing; empty if the adapter has no FEATURE_WORKSPACE
+	Resume  string             // the agent's ID of the session to resume, or to copy if Fork; empty for a new one
+	Fork    bool
 
 	described *pb.DescribeResponse
 	settings  *request.Settings
+	session   sessionPlan
 	redactor  *redact.Redactor
 	logger    *slog.Logger
 	log       *eventlog.Log
@@ -84,6 +87,7 @@ type Run struct {
 
 	mu          sync.Mutex
 	phase       phase
+	sessionID   string // as the agent says
 	attempt     uint32
 	clocks      clocks
 	counters    *pb.RunCounters
@@ -139,6 +143,9 @@ func newRun(own *pb.ExecuteRequest, settings *request.Settings, described *pb.De
 		counters: &pb.RunCounters{}, calls: map[string]bool{}, items: map[itemKey]*item{},
 		heardAt: now, writtenAt: now, stop: stop{changed: make(chan struct{}, 1)},
 	}
+	run.session = planSession(own, described, run.Cwd)
+	run.Resume = run.session.nativeID
+	run.Fork = run.session.disposition == pb.SessionDisposition_SESSION_DISPOSITION_FORK
 	if settings.OutputBytes > 0 {
 		left := settings.OutputBytes
 		run.budget = &left
@@ -163,8 +170,7 @@ func (r *Run) start(started *pb.Started) error {
 	started.Capabilities = proto.CloneOf(r.described.GetCapabilities())
 	started.Permissions = proto.CloneOf(r.Request.GetPermissions())
 	started.PromptBytes = r.settings.PromptBytes
-	started.SessionDisposition = pb.SessionDisposition_SESSION_DISPOSITION_NEW
-	started.SessionReason = r.Request.GetSession().GetReason()
+	started.SessionDisposition, started.SessionReason = r.session.disposition, r.session.reason
 	r.attempt++
 	r.phase = attempt
 	event := &pb.AgentEvent{Body: &pb.AgentEvent_Started{Started: started}, Origin: pb.EventOrigin_EVENT_ORIGIN_ADAPTER}
@@ -228,6 +234,9 @@ func (r *Run) emit(event *pb.AgentEvent) error {
 		for number := range pb.OutputStream_name {
 			r.endItem(itemKey{"output " + pb.OutputStream(number).String(), ended.GetToolCallId()})
 		}
+	}
+	if id := event.GetSession().GetNativeId(); id != "" {
+		r.sessionID = id
 	}
 	r.count(event)
 	if !r.isPiped && !r.within(event) {
@@ -548,7 +557,7 @@ func (r *Run) finish(result *pb.Result) {
 		_ = r.start(&pb.Started{})
 	}
 	r.flushItems()
-	result.Counters = r.counters
+	result.Counters, result.Session = r.counters, r.sessionUpdate(result)
 	result.Duration = durationpb.New(time.Since(r.clocks.acceptedAt))
 	r.phase = ended
 	event := &pb.AgentEvent{Body: &pb.AgentEvent_Result{Result: result}, Origin: pb.EventOrigin_EVENT_ORIGIN_ADAPTER}
