@@ -10,30 +10,49 @@ __all__ = [
 ]
 
 
-class Signal(asyncio.Event):
-    """An ``asyncio.Event`` that also calls back."""
+class Signal:
+    """Is set once, and then calls back. Small, as each run and each stream has some."""
+
+    __slots__ = ("_calls", "_is_set")
 
     def __init__(self) -> None:
-        super().__init__()
-        self._calls: set[Callable[[], object]] = set()
+        self._is_set = False
+        self._calls: list[Callable[[], object]] = []
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
 
     def set(self) -> None:
         """Set it, and make the calls."""
-        if not self.is_set():
-            super().set()
+        if not self._is_set:
+            self._is_set = True
             for call in tuple(self._calls):
                 call()
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        if self._is_set:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        with self.calling(wake):
+            await waiter
 
     @contextlib.contextmanager
     def calling(self, call: Callable[[], object]) -> Iterator[None]:
         """Have this called should it be set while the block runs, or be set already."""
-        if self.is_set():
+        if self._is_set:
             call()
-        self._calls.add(call)
+        self._calls.append(call)
         try:
             yield
         finally:
-            self._calls.discard(call)
+            self._calls.remove(call)
 
 
 @contextlib.asynccontextmanager

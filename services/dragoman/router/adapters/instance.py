@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.v1 import adapter_pb2
 
@@ -24,10 +25,9 @@ class AdapterInstance:
         self.serving = asyncio.Event()
         """Set while it is connected and says SERVING."""
         self.serving.set()
-        self.gone = asyncio.Event()
+        self.gone = Signal()
         """Set once this process is known not to answer ever again."""
         self.gone_because = ""
-        self._on_gone: set[Callable[[], object]] = set()
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -39,19 +39,6 @@ class AdapterInstance:
             self.gone_because = because
             self.serving.clear()
             self.gone.set()
-            for call in tuple(self._on_gone):
-                call()
-
-    @contextlib.contextmanager
-    def when_gone(self, call: Callable[[], object]) -> Iterator[None]:
-        """Have this called should the process go while the block runs, or be gone already."""
-        if self.gone.is_set():
-            call()
-        self._on_gone.add(call)
-        try:
-            yield
-        finally:
-            self._on_gone.discard(call)
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:

@@ -1,11 +1,11 @@
 """Where a run is: in this router, in another one, or only in the log."""
 
-import asyncio
 from typing import TypeAlias
 
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.server import Context
+from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.cluster.failover import Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
@@ -59,9 +59,7 @@ class Remote(Struct, frozen=True):
         """
         return await self.forwarder.answer(self.stored, method, request, context)
 
-    async def stream(
-        self, request: adapter_pb2.AttachRequest, context: Context, *, ended_early: asyncio.Event
-    ) -> None:
+    async def stream(self, request: adapter_pb2.AttachRequest, context: Context, *, ended_early: Signal) -> None:
         """Forward an Attach to that router.
 
         Raises:

@@ -8,6 +8,7 @@ import grpc
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.server import Context, draining, write_event
+from dragoman.protocol.signals import Signal
 from dragoman.protocol.wire import peek
 from dragoman.router.adapters.channel import AdapterChannel, StreamCall, explained, is_cut
 from dragoman.router.model.errors import elsewhere
@@ -66,7 +67,7 @@ class ReplicaForwarder:
         return router_pb2.GetRunResponse.FromString(answer)
 
     async def stream(
-        self, stored: StoredRun, request: pb.AttachRequest, context: Context, *, ended_early: asyncio.Event
+        self, stored: StoredRun, request: pb.AttachRequest, context: Context, *, ended_early: Signal
     ) -> None:
         """Forward an Attach to the router that owns a run.
 

@@ -234,7 +234,7 @@ class UpstreamStream:
         try:
             # Should the stream not end with its process, it is ended; what was on its way may still come.
             loop = asyncio.get_running_loop()
-            with instance.when_gone(lambda: loop.call_later(_LAST_WORDS_S, call.cancel)):
+            with instance.gone.calling(lambda: loop.call_later(_LAST_WORDS_S, call.cancel)):
                 async with asyncio.timeout_at(patience.deadline):
                     # Not by dict(): older releases of grpc count keys and values as one there.
                     if any(key == RUN_ID_METADATA_KEY for key, _value in await call.initial_metadata()):

@@ -119,7 +119,7 @@ class Backlog:
 
     def is_crowded(self, run: LoggedRun) -> bool:
         """Return whether many events of this run, or of all, wait."""
-        return (run.waiting_bytes > self._most // 32 or self.size > self._most // 4) and not run.is_gone
+        return (run.waiting_bytes > self._most // 32 or self.size > self._most // 8) and not run.is_gone
 
     def _drop_oldest(self) -> bool:
         """Drop one event; False if all that wait are results, behind which no event could report the gap."""
