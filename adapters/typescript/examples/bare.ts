@@ -1,5 +1,5 @@
-// An adapter in a few lines, without the SDK: it says the words of its prompt, and declares no duty. A router renders its templates,
-// keeps its limits, redacts its events and refuses what it cannot honour.
+// An adapter in a few lines, without the SDK: it says the words of its prompt, and declares no duty. A router renders
+// its templates, keeps its limits, redacts its events and refuses what it cannot honour.
 import { definitionOf } from "@dragoman/client/grpc";
 import {
   AdapterService,

@@ -34,15 +34,15 @@ export type Log = (
 /** What an author supplies. */
 export interface Adapter {
   /**
-   * What the adapter is: its type, label, version, capabilities, the schema of its settings. The server adds what it knows itself:
-   * revision, instance, process, and what this package does of a router's duties.
+   * What the adapter is: its type, label, version, capabilities, the schema of its settings. The server adds what it
+   * knows itself: revision, instance, process, and what this package does of a router's duties.
    */
   describe: MessageInitShape<typeof DescribeResponseSchema>;
 
   /**
-   * Does one run. It emits the agent's events and returns how the run ended: nothing means that it succeeded, or was stopped if it
-   * was asked to. A `Failure` that it throws is the agent's failure; any other error is a fault of the adapter, which is logged
-   * and shown to no caller.
+   * Does one run. It emits the agent's events and returns how the run ended: nothing means that it succeeded, or was
+   * stopped if it was asked to. A `Failure` that it throws is the agent's failure; any other error is a fault of the
+   * adapter, which is logged and shown to no caller.
    */
   run: (run: Run) => Promise<MessageInitShape<typeof ResultSchema> | void>;
 

@@ -1,4 +1,6 @@
-/** Between gRPC and the adapter: statuses of what goes wrong, bounds of requests, streams that wait for their readers. */
+/**
+ * Between gRPC and the adapter: statuses of what goes wrong, bounds of requests, streams that wait for their readers.
+ */
 import {
   fromBinary,
   toBinary,

@@ -18,8 +18,8 @@ export interface TimeLimits {
 }
 
 /**
- * Says when a run has exceeded one of its limits. Silence is not the agent's while a tool call is open, which has a limit of
- * its own, nor while it waits for readers of its events or for an answer. Times are in milliseconds.
+ * Says when a run has exceeded one of its limits. Silence is not the agent's while a tool call is open, which has a
+ * limit of its own, nor while it waits for readers of its events or for an answer. Times are in milliseconds.
  */
 export class Clocks {
   readonly #limits: TimeLimits;

@@ -9,8 +9,8 @@ const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 /** The variable that marks all processes of a run. */
 export const MARKER = "DRAGOMAN_RUN_MARKER";
 
-// What an agent inherits: the environment of a service holds secrets that no model should see, and variables that change how
-// programs work.
+// What an agent inherits: the environment of a service holds secrets that no model should see, and variables that
+// change how programs work.
 const INHERITED = new Set(
   `PATH HOME USER LOGNAME SHELL TMPDIR TMP TEMP LANG LANGUAGE TZ TERM COLORTERM NO_COLOR
   HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy

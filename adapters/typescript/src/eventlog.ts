@@ -1,9 +1,9 @@
 /**
  * The events of one run in memory: one writer, many readers.
  *
- * A reader is a position, so it costs nothing while it keeps up and cannot make others wait. If it falls too far behind it is
- * dropped, and may attach again; events that are no longer kept become a gap. A reader may hold the run: the writer waits
- * while even the foremost of these is far behind.
+ * A reader is a position, so it costs nothing while it keeps up and cannot make others wait. If it falls too far
+ * behind it is dropped, and may attach again; events that are no longer kept become a gap. A reader may hold the run:
+ * the writer waits while even the foremost of these is far behind.
  */
 import { create, toBinary } from "@bufbuild/protobuf";
 import { AgentEventSchema, GapReason, type AgentEvent, type MessageInitShape } from "@dragoman/client/v1";

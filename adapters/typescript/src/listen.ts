@@ -9,8 +9,8 @@ import { dirname, isAbsolute } from "node:path";
 const HEALTH = "/grpc.health.v1.Health/";
 
 /**
- * Lets a server listen at "unix:/path", which only this user can reach, or at "host:port" on loopback, where callers need this
- * user's token.
+ * Lets a server listen at "unix:/path", which only this user can reach, or at "host:port" on loopback, where callers
+ * need this user's token.
  *
  * @throws Error nothing can listen there; the message says why
  */
@@ -48,7 +48,10 @@ function taken(address: string): Error {
   return new Error(`another server listens on ${address}; stop it or choose another path`);
 }
 
-/** Keeps another server from the same path for the life of this process. Where there is no such lock, a call finds a live server. */
+/**
+ * Keeps another server from the same path for the life of this process. Where there is no such lock, a call finds a
+ * live server.
+ */
 async function lock(path: string, address: string): Promise<void> {
   if (process.platform !== "linux") return;
   const name = createHash("sha256").update(path).digest("hex").slice(0, 32);

@@ -6,8 +6,8 @@ import { absolutePath } from "./environment.js";
 const SHELL_OPERATORS = /[;&|<>`$\n(){}]+/;
 
 /**
- * Returns what the permissions of a run say about an action: the first rule that matches decides, then the default. In an
- * unattended run, ASK is DENY.
+ * Returns what the permissions of a run say about an action: the first rule that matches decides, then the default.
+ * In an unattended run, ASK is DENY.
  *
  * @param cwd where relative paths are meant from
  */

@@ -80,8 +80,9 @@ export class Run {
   }
 
   /**
-   * Opens the attempt. Call it before anything of the agent is started, to say what that is: `command`, `argv`, `env`, `notes`,
-   * `agentVersion`, how the session is used. The rest is filled in. Without it the first event opens the attempt.
+   * Opens the attempt. Call it before anything of the agent is started, to say what that is: `command`, `argv`,
+   * `env`, `notes`, `agentVersion`, how the session is used. The rest is filled in. Without it the first event opens
+   * the attempt.
    */
   start(started: MessageInitShape<typeof StartedSchema> = {}): void {
     const { recorder, clocks } = this.#live;
@@ -106,8 +107,9 @@ export class Run {
   }
 
   /**
-   * Writes an event of the agent. Text, thinking and output of tools need no offset: it is counted after redaction, and a piece
-   * without content says that its item is complete. Await it: it waits while the callers that hold the run are far behind.
+   * Writes an event of the agent. Text, thinking and output of tools need no offset: it is counted after redaction,
+   * and a piece without content says that its item is complete. Await it: it waits while the callers that hold the
+   * run are far behind.
    */
   emit(body: EventBody, extras: EventExtras = {}): Promise<void> {
     if (OWN.has(body.case)) throw new Error(`emit an event ${body.case}: only the server writes it`);
@@ -133,8 +135,8 @@ export class Run {
   }
 
   /**
-   * Asks the caller, and waits for the answer, or for what stands for it when the question expires or the run ends. Call it only
-   * if `request.permissions.interactive` is set; see `permit` for permissions.
+   * Asks the caller, and waits for the answer, or for what stands for it when the question expires or the run ends.
+   * Call it only if `request.permissions.interactive` is set; see `permit` for permissions.
    */
   ask(question: Question): Promise<Resolution> {
     this.#begin();
@@ -142,8 +144,8 @@ export class Run {
   }
 
   /**
-   * Decides about an action of the agent, as the permissions of the run say: by a rule, or by asking the caller. In a run that is
-   * not interactive no caller is asked, and what no rule allows is denied.
+   * Decides about an action of the agent, as the permissions of the run say: by a rule, or by asking the caller. In a
+   * run that is not interactive no caller is asked, and what no rule allows is denied.
    *
    * @param question what the caller is shown beside the subject
    */
@@ -196,9 +198,9 @@ export class Run {
   }
 
   /**
-   * Runs a program in the run's directory, with the run's variables, and waits until it and all that it started is gone. It opens
-   * the attempt, unless `start` did. Each line goes to `handle`, one after the other; without one, to `log`. When the run is to
-   * stop, the program gets SIGTERM, and is killed after the grace.
+   * Runs a program in the run's directory, with the run's variables, and waits until it and all that it started is
+   * gone. It opens the attempt, unless `start` did. Each line goes to `handle`, one after the other; without one, to
+   * `log`. When the run is to stop, the program gets SIGTERM, and is killed after the grace.
    */
   exec(command: Command, handle: (line: Line) => void | Promise<void> = (line) => this.log(line)): Promise<Exit> {
     return execute(this.#live, this, command, handle);

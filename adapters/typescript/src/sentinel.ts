@@ -3,8 +3,8 @@ import { once } from "node:events";
 
 import { MARKER } from "./environment.js";
 
-// Reads "+ PID MARKER" and "- PID MARKER". When its input ends and programs are left, this process is gone, and they are killed
-// with all that they started.
+// Reads "+ PID MARKER" and "- PID MARKER". When its input ends and programs are left, this process is gone, and they
+// are killed with all that they started.
 const SCRIPT = `
 live=
 while read -r op pid marker; do

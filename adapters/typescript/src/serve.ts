@@ -4,8 +4,8 @@ import { Server } from "./server.js";
 const GRACE_MS = 15_000;
 
 /**
- * Serves an adapter where the variable DRAGOMAN_LISTEN says, and ends the process on SIGTERM or SIGINT, once its runs have ended; a
- * second signal ends these at once.
+ * Serves an adapter where the variable DRAGOMAN_LISTEN says, and ends the process on SIGTERM or SIGINT, once its runs
+ * have ended; a second signal ends these at once.
  */
 export async function serve(adapter: Adapter, log: Log = toStandardError): Promise<void> {
   const address = process.env["DRAGOMAN_LISTEN"];

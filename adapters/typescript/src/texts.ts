@@ -24,8 +24,8 @@ interface Piece {
 }
 
 /**
- * The texts of a run that come in pieces. A secret may begin in one piece and end in another, so each text goes through a
- * redactor of its own, which holds back what may become one; offsets are counted in what comes out.
+ * The texts of a run that come in pieces. A secret may begin in one piece and end in another, so each text goes
+ * through a redactor of its own, which holds back what may become one; offsets are counted in what comes out.
  */
 export class Texts {
   readonly #redactor: Redactor;

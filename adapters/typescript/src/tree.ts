@@ -11,8 +11,8 @@ interface Entry {
 }
 
 /**
- * Finds and signals what a program has started. On Linux it is found by its parents, by its session, and by a marker in its
- * environment; elsewhere by its process group.
+ * Finds and signals what a program has started. On Linux it is found by its parents, by its session, and by a marker
+ * in its environment; elsewhere by its process group.
  */
 export class Tree {
   readonly #leader: number;

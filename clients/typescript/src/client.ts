@@ -33,8 +33,8 @@ const CONNECT_MS = 20_000;
 /** Options of a client. */
 export interface ClientOptions {
   /**
-   * The token of calls over TCP. Default: `DRAGOMAN_TOKEN`, else this user's token, which is sent only to a server of this
-   * user on this machine.
+   * The token of calls over TCP. Default: `DRAGOMAN_TOKEN`, else this user's token, which is sent only to a server of
+   * this user on this machine.
    */
   token?: string;
   /** Milliseconds for which a broken stream is reconnected without progress. Default: 30,000. */
@@ -70,8 +70,8 @@ export class Client {
   /**
    * Runs an agent. The request is sent when the run is first read, or by `run.accepted()`.
    *
-   * Without a run ID it gets a new one, which makes sending it idempotent; without `orphanAfter` it gets 30 seconds. The end
-   * of the signal ends the stream, not the run: use `run.cancel()` to end that.
+   * Without a run ID it gets a new one, which makes sending it idempotent; without `orphanAfter` it gets 30 seconds.
+   * The end of the signal ends the stream, not the run: use `run.cancel()` to end that.
    */
   execute(request: MessageInitShape<typeof ExecuteRequestSchema>, settings: { signal?: AbortSignal } = {}): Run {
     const own: ExecuteRequest = clone(ExecuteRequestSchema, create(ExecuteRequestSchema, request));
@@ -82,8 +82,8 @@ export class Client {
   }
 
   /**
-   * Follows a run that exists: the events after a sequence, `replayDone`, then live events. Set `hold` to keep the run from
-   * being orphaned while the stream is open.
+   * Follows a run that exists: the events after a sequence, `replayDone`, then live events. Set `hold` to keep the
+   * run from being orphaned while the stream is open.
    */
   attach(request: MessageInitShape<typeof AttachRequestSchema>, settings: { signal?: AbortSignal } = {}): Run {
     const attach: AttachRequest = clone(AttachRequestSchema, create(AttachRequestSchema, request));
@@ -191,8 +191,8 @@ export class Link {
   }
 
   /**
-   * Waits for the first connection, or for the failure of the attempt. A failed call alone does not show whether the request
-   * was sent: if the connection was refused it was not, if it broke it may have been.
+   * Waits for the first connection, or for the failure of the attempt. A failed call alone does not show whether the
+   * request was sent: if the connection was refused it was not, if it broke it may have been.
    */
   async connected(): Promise<void> {
     const channel = this.grpc.getChannel();

@@ -25,9 +25,9 @@ const EXECUTE = definitionOfMethod(AdapterService.method.execute);
 const ATTACH = definitionOfMethod(AdapterService.method.attach);
 
 /**
- * The events of one run, for one reader. It survives broken connections: after one it attaches after the last sequence;
- * before the first event it sends the same request again, which is idempotent. Events that are no longer stored are reported
- * by a `gap`. Batches are unrolled, and no event with a sequence comes twice.
+ * The events of one run, for one reader. It survives broken connections: after one it attaches after the last
+ * sequence; before the first event it sends the same request again, which is idempotent. Events that are no longer
+ * stored are reported by a `gap`. Batches are unrolled, and no event with a sequence comes twice.
  *
  * Leaving the loop detaches from the run, and does not cancel it: it continues for `orphanAfter`.
  */
@@ -86,7 +86,8 @@ export class Run implements AsyncIterable<AgentEvent> {
   /**
    * Cancels the run, and answers once its result is recorded.
    *
-   * @param options `graceMs`: milliseconds that the agent gets to stop by itself; absent: the run's own, 0: it is killed at once
+   * @param options `graceMs`: milliseconds that the agent gets to stop by itself; absent: the run's own, 0: it is
+   * killed at once
    */
   cancel(options: { graceMs?: number; reason?: string } = {}): Promise<CancelResponse> {
     const { graceMs, reason = "" } = options;
@@ -158,7 +159,10 @@ class ReconnectingStream {
     return this.#isAccepted;
   }
 
-  /** Opens a stream if none is open, else receives a message; if the stream broke it waits before the next one. Returns new events. */
+  /**
+   * Opens a stream if none is open, else receives a message; if the stream broke it waits before the next one.
+   * Returns new events.
+   */
   async step(): Promise<AgentEvent[]> {
     try {
       if (!this.#messages) {
@@ -218,8 +222,8 @@ class ReconnectingStream {
   async #mustAttach(): Promise<boolean> {
     if (this.#seen.lastSequence > 0n) return true;
     if (!this.#isAccepted) return false;
-    // A router that stopped before it dispatched a run leaves one that starts anew by the same request. An adapter forgets
-    // its runs when it stops, and would start the run twice; it does not know GetRun.
+    // A router that stopped before it dispatched a run leaves one that starts anew by the same request. An adapter
+    // forgets its runs when it stops, and would start the run twice; it does not know GetRun.
     try {
       await this.#getRun(this.runId);
       return false;

@@ -31,7 +31,9 @@ const CALLER_WORDS = setOf(
   "pass pwd pat auth cred creds credential credentials bearer jwt dsn salt private signature signing",
 );
 
-/** Returns what a name says about the value under it; of a counter, numbers are amounts and other text may be secret. */
+/**
+ * Returns what a name says about the value under it; of a counter, numbers are amounts and other text may be secret.
+ */
 export function kindOf(name: string): "plain" | "counter" | "secret" {
   if (!SECRET_WORD.test(name)) return "plain";
   const parts = wordsOf(name);
