@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,18 @@ async def test_a_run_goes_through_an_adapter_that_is_launched_for_it(folder: Pat
         assert after.state == router_pb2.ADAPTER_STATE_READY
         assert len({os.getpid(), after.pid, after.guard_pid}) == 3
         assert after.description.instance_id == events[0].started.instance_id
+
+
+async def test_a_process_that_starts_is_called_once_it_listens(folder: Path) -> None:
+    channel = AdapterChannel(f"unix:{folder}/late.sock")
+    listening = asyncio.create_task(channel.listening())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(listening), 0.05)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "late.sock"))
+        server.listen()
+        await asyncio.wait_for(listening, PATIENCE_S)
+    await channel.close()
 
 
 async def test_an_adapter_that_is_too_busy_to_describe_itself_is_asked_again(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """The gRPC channel to one address: calls, streams, health, and what their failures mean."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
 import grpc
+from dragoman.protocol.addresses import is_served
 from dragoman.protocol.bounds import first_violation
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error, is_explained
@@ -23,6 +25,8 @@ _HEALTH = "/grpc.health.v1.Health/Watch"
 RETRY_S = 1.0
 """After which a call that found no adapter is worth another try, where nothing better is known."""
 _CUT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+_LOOK_S = 0.01
+"""How often to look whether a process that starts listens."""
 
 
 class NotServedError(Exception):
@@ -43,6 +47,14 @@ class AdapterChannel:
         self.address = address
         self._channel = open_channel(address, _options(address), only_local=True)
         self._unary: dict[str, Any] = {}
+
+    async def listening(self) -> None:
+        """Wait until a process that was just started listens on its Unix socket.
+
+        gRPC tries to connect no more often than ten times a second, which is half of a process's start.
+        """
+        while not is_served(self.address):  # noqa: ASYNC110 - there is no event for that
+            await asyncio.sleep(_LOOK_S)
 
     async def connected(self) -> None:
         """Wait until there is a connection, trying as long as it takes."""

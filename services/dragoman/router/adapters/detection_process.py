@@ -47,7 +47,7 @@ class DetectionProcess:
             return
         channel = AdapterChannel(launched.address)
         try:
-            connected = asyncio.ensure_future(channel.connected())
+            connected = asyncio.ensure_future(channel.listening())
             await first_of(connected, asyncio.ensure_future(launched.ended()), timeout_s=context.timing.start_s)
             is_up = not connected.cancelled() and connected.exception() is None
             if not is_up:

@@ -170,7 +170,7 @@ class AdapterProcess:
         """Wait until it is ready; ``None`` if it will not be, and the calls that wait have failed."""
         start_s = self._context.timing.start_s
         ended = asyncio.ensure_future(launched.ended())
-        hands = asyncio.ensure_future(handshake(channel))
+        hands = asyncio.ensure_future(_first_handshake(channel))
         stopping = asyncio.ensure_future(self.stopping.wait())
         await first_of(ended, hands, stopping, timeout_s=start_s)
         output = f"(log: {launched.log_path})"
@@ -251,6 +251,11 @@ class AdapterProcess:
             if self.ownership is Ownership.ADOPTED:
                 self.ownership = Ownership.LEFT
             self.request_stop(timing.stop_s)
+
+
+async def _first_handshake(channel: AdapterChannel) -> adapter_pb2.DescribeResponse:
+    await channel.listening()
+    return await handshake(channel)
 
 
 def _has_result(future: "asyncio.Future[Any]") -> bool:
