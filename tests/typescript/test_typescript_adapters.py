@@ -106,16 +106,23 @@ async def test_a_killed_adapter_takes_its_agent_with_it_without_a_router(tmp_pat
     adapter = await asyncio.create_subprocess_exec(
         NODE, str(PROGRAMS["lines"]), env={**os.environ, "DRAGOMAN_LISTEN": socket}, stderr=asyncio.subprocess.PIPE
     )
-    assert adapter.stderr is not None
-    assert b"adapter ready" in await adapter.stderr.readline()
-    async with Client(socket) as client, client.execute(shell('setsid sleep 60 & echo "$!"; wait', tmp_path)) as run:
-        agent = 0
-        while not agent:
-            event = await anext(run)
-            agent = int(event.log.text) if event.HasField("log") else 0
-        adapter.kill()
+    try:
+        assert adapter.stderr is not None
+        assert b"adapter ready" in await adapter.stderr.readline()
+        async with (
+            Client(socket) as client,
+            client.execute(shell('setsid sleep 60 & echo "$!"; wait', tmp_path)) as run,
+        ):
+            agent = 0
+            while not agent:
+                event = await anext(run)
+                agent = int(event.log.text) if event.HasField("log") else 0
+            adapter.kill()
+            await _gone(agent)
+    finally:
+        if adapter.returncode is None:
+            adapter.kill()
         await adapter.wait()
-        await _gone(agent)
 
 
 async def _gone(pid: int) -> None:
