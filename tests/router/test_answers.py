@@ -92,7 +92,7 @@ async def test_the_same_answer_is_fine_after_the_run_is_over_and_another_gets_th
         other = await failure(answer("q", pb.InputAnswer(option_ids=["no"])))
         assert other.reason is Reason.ALREADY_RESOLVED
         assert json.loads(other.metadata["answer"]) == {"optionIds": ["yes"], "message": "go"}
-        assert (await failure(answer("nothing", first))).reason is Reason.RUN_FINISHED
+        assert (await failure(answer("nothing", first))).reason is Reason.REQUEST_NOT_FOUND
 
     async with beside(folder) as (caller, sidecar):
         stream = caller.execute("fake", *steps, run_id="r")

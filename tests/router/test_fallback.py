@@ -565,7 +565,7 @@ async def test_a_run_whose_router_is_killed_goes_on_in_its_second_attempt(folder
         assert durable(whole) == ["started", "attempt_ended", "started", "text:b", "state", "result"]
         assert (await caller.run("r")).run.adapter == "two"
         again = await failure(caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=9))
-        assert again.reason is Reason.RUN_FINISHED
+        assert again.reason is Reason.REQUEST_NOT_FOUND
     await gone(entry.pid)
 
 

@@ -366,7 +366,7 @@ async def test_cancel_answers_with_how_the_run_ended(folder: Path) -> None:
         unknown = await failure(caller.adapter.Cancel(pb.CancelRequest(run_id="unknown")))
         assert unknown.reason is Reason.RUN_NOT_FOUND
         over = await failure(caller.adapter.Respond(pb.RespondRequest(run_id="s", request_id="q")))
-        assert over.reason is Reason.RUN_FINISHED
+        assert over.reason is Reason.REQUEST_NOT_FOUND
 
 
 async def test_a_run_that_is_accepted_and_silent_is_cancelled_without_delay(folder: Path) -> None:

@@ -141,7 +141,7 @@ async def test_a_finished_run_is_replayed_after_a_restart_by_the_same_request_or
         answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
         assert answer.outcome == event_pb2.OUTCOME_SUCCEEDED
         respond = pb.RespondRequest(run_id="r", request_id="g")
-        assert (await failure(caller.adapter.Respond(respond, timeout=PATIENCE_S))).reason is Reason.RUN_FINISHED
+        assert (await failure(caller.adapter.Respond(respond, timeout=PATIENCE_S))).reason is Reason.REQUEST_NOT_FOUND
         assert (await caller.entry("fake")).state == router_pb2.ADAPTER_STATE_IDLE, "nothing was started for that"
 
 

@@ -24,7 +24,7 @@ from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLoca
 from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
-from dragoman.router.runs.answers import find_answer, finished, repeat_answer
+from dragoman.router.runs.answers import find_input, finished, repeat_answer, unknown_request
 from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
 from dragoman.router.runs.state import Superseded, is_recorded, is_replayed
 from dragoman.v1 import adapter_pb2 as pb
@@ -250,9 +250,13 @@ async def _call(backend: AdapterBackend, method: str, data: bytes, context: Cont
 
 
 async def _answer_again(request: pb.RespondRequest, reader: EventReader, end: int, error: DragomanError) -> bytes:
-    """Answer a Respond to an input request that was answered before; raise ``error`` if it was not."""
-    resolved = await find_answer(reader, request.request_id, end)
-    if resolved is None:
-        raise error
+    """Answer a Respond to an input request that was answered before; raise ``error`` if it was not.
+
+    Raises:
+        DragomanError: the same, or REQUEST_NOT_FOUND if the run did not ask at all.
+    """
+    recorded = await find_input(reader, request.request_id, end)
+    if recorded.resolved is None:
+        raise error if recorded.may_be_requested else unknown_request(request.run_id, request.request_id)
     is_over = error.reason is Reason.RUN_FINISHED
-    return repeat_answer(request.run_id, resolved, request.answer, is_over=is_over).SerializeToString()
+    return repeat_answer(request.run_id, recorded.resolved, request.answer, is_over=is_over).SerializeToString()

@@ -1,6 +1,6 @@
 """Repeated answers to input requests: the same answer is accepted, because its first response may have been lost."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
@@ -10,11 +10,22 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 
 _MASK: Final = "[redacted]"
+_GAP: Final = FIELD_BY_KIND["gap"]
+_REQUESTED: Final = FIELD_BY_KIND["input_request"]
 _RESOLVED: Final = FIELD_BY_KIND["input_resolved"]
 
 
-async def find_answer(reader: EventReader, request_id: str, end: int) -> pb.AgentEvent | None:
-    """Return the event that says how a question ended; ``None`` if there is none.
+class RecordedInput(NamedTuple):
+    """What a run recorded of an input request."""
+
+    may_be_requested: bool = False
+    """Whether it was requested, or events are missing that may have been that."""
+    resolved: pb.AgentEvent | None = None
+    """The event that says how it ended; ``None`` if there is none."""
+
+
+async def find_input(reader: EventReader, request_id: str, end: int) -> RecordedInput:
+    """Return what a run recorded of an input request.
 
     Args:
         reader: at the beginning of the run; closed when this returns.
@@ -24,18 +35,21 @@ async def find_answer(reader: EventReader, request_id: str, end: int) -> pb.Agen
     Raises:
         DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was forgotten meanwhile.
     """
+    may_be_requested = False
     try:
         while reader.last_sequence < end:
             events = await reader.read()
             if not events:
-                return None
+                break
             for data in events:
-                if peek(data).field != _RESOLVED:
+                if peek(data).field not in {_GAP, _REQUESTED, _RESOLVED}:
                     continue
                 event = pb.AgentEvent.FromString(data)
                 if event.input_resolved.id == request_id:
-                    return event
-        return None
+                    return RecordedInput(may_be_requested=True, resolved=event)
+                is_request = event.HasField("gap") or event.input_request.id == request_id
+                may_be_requested = may_be_requested or is_request
+        return RecordedInput(may_be_requested)
     finally:
         reader.close()
 
@@ -72,6 +86,15 @@ def repeat_answer(
             facts,
         )
     return adapter_pb2.RespondResponse(sequence=resolved.sequence)
+
+
+def unknown_request(run_id: str, request_id: str) -> DragomanError:
+    """Return the error for an answer to a question that a run never asked."""
+    return DragomanError(
+        Reason.REQUEST_NOT_FOUND,
+        f"Run {run_id!r} has no input request {request_id[:200]!r}.",
+        {"run_id": run_id, "request_id": request_id},
+    )
 
 
 def finished(run_id: str) -> DragomanError:

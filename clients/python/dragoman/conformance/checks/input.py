@@ -51,7 +51,7 @@ async def unknown_request(kit: Kit) -> None:
     await stream.rest()
     ended = await refusal(kit.call("Respond", respond))
     expect_reason(live, Reason.REQUEST_NOT_FOUND)
-    expect_reason(ended, Reason.REQUEST_NOT_FOUND, Reason.RUN_FINISHED)
+    expect_reason(ended, Reason.REQUEST_NOT_FOUND)
 
 
 @check("respond.recorded")
