@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,21 @@ class Caller:
                     watch.cancel()
                     return entry
         raise AssertionError(f"{type_} never came into state {state}")
+
+    async def until_listed(
+        self, holds: Callable[[Sequence[router_pb2.AdapterEntry]], object]
+    ) -> Sequence[router_pb2.AdapterEntry]:
+        """Wait until the list of adapters is like this, and return it."""
+        watch = self.router.WatchAdapters(router_pb2.WatchAdaptersRequest(), timeout=PATIENCE_S)
+        async for response in watch:
+            if holds(response.adapters):
+                watch.cancel()
+                return response.adapters
+        raise AssertionError("the list never was like that")
+
+    async def until_gone(self, type_: str) -> None:
+        """Wait until an adapter is no longer listed."""
+        await self.until_listed(lambda entries: all(entry.adapter != type_ for entry in entries))
 
     async def until_known(self, run_id: str) -> None:
         """Wait until the router has heard of a run, whether or not it is accepted."""

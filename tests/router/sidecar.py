@@ -204,6 +204,8 @@ class Sidecar:
         self.aliases = aliases
         self.revision = revision
         self.instance_id = instance_id or new_instance_id()
+        self.pid = os.getpid()
+        """What it says is its process id."""
         self.calls: list[tuple[str, Any]] = []
         self.runs: dict[str, _Run] = {}
         self.detections: list[pb.Detection] = [
@@ -249,7 +251,7 @@ class Sidecar:
             label=self.type.title(),
             revision=self.revision,
             instance_id=self.instance_id,
-            pid=os.getpid(),
+            pid=self.pid,
             config_schema_json=self.schema,
             capabilities=event_pb2.Capabilities(
                 items=[event_pb2.Capability(feature=feature) for feature in self.features],

@@ -113,11 +113,12 @@ async def test_bad_manifests_are_reported_and_harm_no_other(folder: Path) -> Non
     async with routing(config(folder, manifests=(folder,))) as (_, caller):
         listed = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest())
         refused = {entry.adapter: entry.reason for entry in listed.adapters if entry.state == REFUSED}
-        assert refused["broken"] == "manifest broken.toml: is not valid TOML"
+        place = "line 1, column 8" if sys.version_info >= (3, 12) else "end of document"
+        assert refused["broken"] == f"manifest {folder}/broken.toml: is not valid TOML at {place}"
         assert "unknown key 'colour'" in refused["odd"]
         assert "type must be" in refused["nameless"]
         assert "command must be" in refused["nothing"]
-        assert refused["fake"] == "the name 'fake' is already used by adapter 'fake' (manifest fake.json)"
+        assert refused["fake"] == f"the name 'fake' is already used by adapter 'fake' (manifest {folder}/fake.json)"
         assert listed.router_pid
         assert listed.router_version
         events = await caller.execute("fake", {"end": "SUCCEEDED"}).rest()

@@ -45,6 +45,9 @@ class Resting(AdapterBackend):
     async def stop(self, grace_s: float) -> None:
         """There is nothing to stop."""
 
+    async def _end_unused(self) -> None:
+        """There is nothing to end."""
+
     async def _acquire(self) -> AdapterInstance:
         return self.instance
 

@@ -62,6 +62,23 @@ class Names(RuleBasedStateMachine):
     def dial(self, address: str) -> None:
         self.directory.add(dialed(address))
 
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        if not self.directory.records:
+            return
+        record = data.draw(st.sampled_from(self.directory.records))
+        self.directory.remove(record)
+        assert record not in self.directory.records
+        for name in record.names:
+            assert self.directory.find(name) is not record
+
+    @invariant()
+    def no_free_name_is_refused(self) -> None:
+        for record in self.directory.records:
+            if record.is_rejected and not record.names and record.spec.launch is not None:
+                wanted = {record.spec.name, *record.spec.aliases}
+                assert any(self.directory.find(name) is not None for name in wanted)
+
     @rule(data=st.data(), name=names, aliases=st.lists(names, max_size=2), revision=st.integers(0, 1))
     def learn(self, data: st.DataObject, name: str, aliases: list[str], revision: int) -> None:
         if not self.directory.records:
@@ -89,7 +106,7 @@ class Names(RuleBasedStateMachine):
 
     @invariant()
     def all_are_listed_and_refused_ones_say_why(self) -> None:
-        entries = self.directory.entries()
+        entries = [record.entry() for record in self.directory.by_type()]
         assert len(entries) == len(self.directory.records)
         for entry in entries:
             assert bool(entry.reason) == (entry.state == router_pb2.ADAPTER_STATE_REFUSED)

@@ -22,11 +22,8 @@ FILLS |= {"add", "append", "extend", "update"}
 """Methods that write into the field they are called on."""
 
 UNUSED = {
-    "AdapterEntry.lease_expires_at": "no router grants leases yet",
     "Batching.max_delay": "servers delay no event; what is ready at the same time is one batch",
     "Capabilities.instructions_path_key": "adapters of this SDK read the key that leaving it empty means",
-    "RestartAdapterResponse.draining_runs": "no router restarts adapters yet",
-    "UnregisterAdapterResponse.unregistered": "no router grants leases yet",
 }
 """Field -> why nothing uses it."""
 

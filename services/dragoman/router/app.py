@@ -24,11 +24,14 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
+from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
 from dragoman.router.adapters.detection_file import DetectionFile
 from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.adapters.registrations import Registrations
 from dragoman.router.adapters.registry import AdapterRegistry
+from dragoman.router.adapters.watch import FileWatch
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.adapter_service import AdapterServicer
 from dragoman.router.api.detection import AgentDetector
@@ -198,14 +201,17 @@ class _Running:
         store = Store(_database(config.run_log, places))
         self.run_log = RunLog(store, clock, owner, kept=kept, lease_s=config.log_lease_s)
         policy = AdmissionPolicy(config.max_runs, config.upstream_retries, config.breaker_crashes)
-        self._adapters = adapters = AdapterPool(context)
+        self._members = members = AdapterSet(context)
+        self._sources = launching.sources
+        self._adapters = adapters = AdapterPool(context, members)
+        self._registrations = Registrations(members, context)
         requests = _request_policy(config.policy)
         admission = AdmissionController(clock, changes, self.run_log, policy, adapters.get, requests)
         retained = RetainedRuns(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
         runs = RunRegistry(clock, self.tasks, config.reattach_s, retained, self.run_log, admission)
         self.failover = Failover(runs, self.run_log, adapters, processes, self.tasks, config.reattach_s)
         forwarder = ReplicaForwarder()
-        self.drain = Drain(runs, adapters, forwarder, self.tasks)
+        self.drain = Drain(runs, members, forwarder, self.tasks, timing.stop_s)
         detections = DetectionFile(places.detections)
         self.detector = AgentDetector(adapters, admission, context, detections, version)
         locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
@@ -220,7 +226,10 @@ class _Running:
                 raw_requests=True,
             ),
             _ROUTER: service_handler(
-                _ROUTER, RouterServicer(adapter_list, run_list, runs.sessions, self.drain, version=version)
+                _ROUTER,
+                RouterServicer(
+                    adapter_list, run_list, runs.sessions, self.drain, self._registrations, version=version
+                ),
             ),
         }
         self.server = DragomanServer(
@@ -232,14 +241,17 @@ class _Running:
         )
 
     def begin(self, address: str) -> None:
-        """Connect to the configured addresses, and renew the lease of this router's runs from now on.
+        """From now on connect to adapters that run already, follow which come and go, and renew the runs' lease.
 
         Args:
             address: where other routers reach this one.
         """
         self.run_log.address = address
         self.tasks.start(self.run_log.keep_alive(), "keep the run log")
-        self._adapters.begin()
+        self._members.begin()
+        for source in self._sources:
+            self.tasks.start(FileWatch(source, self._members).run(), "watch the adapters' files")
+        self.tasks.start(self._registrations.expire(), "expire registrations")
         self.tasks.start(self._check_limits(), "check configured limits")
 
     async def _check_limits(self) -> None:

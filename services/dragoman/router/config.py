@@ -27,8 +27,11 @@ class RouterConfig(Struct, frozen=True):
             ``None`` for the user's default directories.
         entry_points: whether to offer installed adapters (entry points of group ``dragoman.adapters``).
         user_manifests: whether to read the manifests in ``$XDG_CONFIG_HOME/dragoman/adapters``.
-        manifests: more manifests: files, or folders of files; see ``dragoman.router._local.discovery``.
+        manifests: more manifests: files, or folders of files; see ``dragoman.router.adapters.discovery``. What is
+            added, changed or removed there takes effect within seconds.
         addresses: addresses of adapters that run already.
+        socket_dirs: directories in which each Unix socket is an adapter that runs already, as sidecars in one pod
+            share a volume. They are looked at every second.
         idle_after_s: idle time after which the router stops an adapter that it launched.
         detects_at_start: whether ``run_router`` detects all agents in the background once it listens, and reports
             them. Cached detections are not repeated.
@@ -70,6 +73,7 @@ class RouterConfig(Struct, frozen=True):
     user_manifests: bool = True
     manifests: tuple[Path, ...] = ()
     addresses: tuple[str, ...] = ()
+    socket_dirs: tuple[Path, ...] = ()
     idle_after_s: float = 300.0
     detects_at_start: bool = False
     detect_ttl_s: float = 24 * 3600.0
@@ -109,11 +113,12 @@ class RouterConfig(Struct, frozen=True):
             check_local(self.advertise)
 
     @property
-    def manifest_paths(self) -> list[Path]:
-        """Files and folders with manifests: those of this configuration, then the user's."""
+    def user_manifest_folder(self) -> Path | None:
+        """The folder with the user's manifests, which need not exist; ``None`` if they are not read."""
+        if not self.user_manifests:
+            return None
         base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-        users = Path(base) / "dragoman" / "adapters"
-        return [*self.manifests, *([users] if self.user_manifests and users.is_dir() else [])]
+        return Path(base) / "dragoman" / "adapters"
 
 
 def run_log_problem(run_log: str) -> str:

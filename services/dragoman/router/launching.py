@@ -6,7 +6,14 @@ It can be opened before the router, so that an adapter starts while the rest of 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from dragoman.router.adapters.discovery import address_specs, entry_point_specs, manifest_specs
+from dragoman.router.adapters.discovery import (
+    FileSource,
+    Manifests,
+    SocketDirectories,
+    address_specs,
+    entry_point_specs,
+    specs_of,
+)
 from dragoman.router.adapters.launcher import GuardLauncher
 from dragoman.router.adapters.registry import AdapterSpec
 from dragoman.router.config import RouterConfig
@@ -19,6 +26,8 @@ class Launching(Struct, frozen=True):
 
     dirs: RuntimeDirs
     specs: Sequence[AdapterSpec]
+    sources: Sequence[FileSource]
+    """The files among them, which may change."""
     launcher: GuardLauncher
 
     async def prepare(self, adapter: str) -> None:
@@ -46,12 +55,16 @@ async def open_launching(config: RouterConfig) -> AsyncIterator[Launching]:
         orphan_after_s = 0.0 if config.embedded else config.adapter_orphan_after_s
         launcher = GuardLauncher(dirs.runtime, dirs.logs, orphan_after_s=orphan_after_s)
         try:
-            yield Launching(dirs, _specs(config), launcher)
+            sources = (
+                Manifests(config.manifests, config.user_manifest_folder),
+                SocketDirectories(config.socket_dirs),
+            )
+            yield Launching(dirs, _specs(config, *sources), sources, launcher)
         finally:
             await launcher.close()
 
 
-def _specs(config: RouterConfig) -> list[AdapterSpec]:
+def _specs(config: RouterConfig, manifests: FileSource, sockets: FileSource) -> list[AdapterSpec]:
     """Discover the adapters. The first one gets a name that several claim."""
     entry_points = entry_point_specs() if config.entry_points else []
-    return [*entry_points, *manifest_specs(config.manifest_paths), *address_specs(config.addresses)]
+    return [*entry_points, *specs_of(manifests), *address_specs(config.addresses), *specs_of(sockets)]

@@ -32,7 +32,12 @@ _CUT_S: Final = 5.0
 _LOOK_S: Final = 0.005
 _CANCELLED_S: Final = 0.1
 """How long after that the cancellation of the calls on it may take."""
-_ACTING: Final = frozenset({"Respond", "Cancel", "SyncSkills", "DeleteSession"})
+_ACTING: Final = frozenset(
+    {
+        *("Respond", "Cancel", "SyncSkills", "DeleteSession"),
+        *("RegisterAdapter", "UnregisterAdapter", "RestartAdapter"),
+    }
+)
 """Unary methods that change something. They are not begun for a caller that has closed its connection already."""
 
 

@@ -20,6 +20,7 @@ from dragoman.protocol.tls import TlsFiles, client_files
 
 __all__ = [
     "check_peer",
+    "may_listen",
     "open_channel",
     "token_for",
     "untrusted",
@@ -52,14 +53,32 @@ def check_peer(address: Address) -> None:
         )
 
 
+def may_listen(pid: int, address: str) -> bool:
+    """Return whether a process, by its id here, may be the one that listens at an address.
+
+    It is known for Unix sockets on Linux: a process of another pid namespace says the id that it has there.
+    """
+    path = parse_address(address).path
+    if not path or sys.platform != "linux":
+        return True
+    listener = _listener(path)
+    return listener is not None and listener[0] == pid
+
+
 def _listener_at(path: str) -> int | None:
     """Return the user of the process that listens on a Unix socket; ``None`` if that is not known."""
+    listener = _listener(path)  # where it is not known, the socket's file and its directories are this user's
+    return listener[1] if listener is not None else None
+
+
+def _listener(path: str) -> tuple[int, int] | None:
+    """Return pid and user of the process that listens on a Unix socket; ``None`` if that is not known."""
     if sys.platform != "linux":
-        return None  # the socket's file and its directories are this user's: that has to do
+        return None
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         probe.connect(path)
-        return credentials(probe)[1]
+        return credentials(probe)
     return None
 
 

@@ -30,6 +30,8 @@ class AdapterBackend(abc.ABC):
         self._context = context
         self.uses = 0
         """How many calls and runs have a process, or wait for one."""
+        self.is_removed = False
+        """Whether it only serves the runs that it has, as it is no longer in the list."""
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[AdapterInstance]:
@@ -59,6 +61,25 @@ class AdapterBackend(abc.ABC):
 
         Its guard keeps it because it lives, and it would receive no Cancel.
         """
+
+    @property
+    def remarks(self) -> list[str]:
+        """What there is to say of it beside its state, for people."""
+        return []
+
+    async def retire(self) -> None:
+        """Serve only the runs and calls that are under way, and return once the last is over.
+
+        New ones are refused: it has been removed.
+        """
+        self.is_removed = True
+        why = "it was removed from this router"
+        self.record.reject(f"{why} ({self.record.spec.origin})" if self.record.spec.origin else why)
+        await self._end_unused()
+
+    @abc.abstractmethod
+    async def _end_unused(self) -> None:
+        """End it once it is not used any more, and return then."""
 
     @abc.abstractmethod
     async def stop(self, grace_s: float) -> None:
@@ -94,6 +115,13 @@ class AdapterBackend(abc.ABC):
             {"adapter": self.record.type},
         )
 
+    def reject(self, why: str) -> DragomanError:
+        """Note that it is rejected, and return the error for calls."""
+        self.record.reject(why)
+        _log.warning("adapter refused", adapter=self.record.type, reason=self.record.reason)
+        self._context.changes.notify()
+        return self.refusal()
+
     def unavailable(self, why: str, retry_after_s: float = RETRY_S) -> DragomanError:
         """Return the error for a call that gets no process."""
         error = unavailable(f"Adapter {self.record.type!r} {why}.", max(retry_after_s, 0.1))
@@ -102,7 +130,9 @@ class AdapterBackend(abc.ABC):
 
     def set_state(self, state: router_pb2.AdapterState.ValueType, reason: str = "") -> None:
         """Set the state of the adapter, and notify those that watch the list."""
+        if self.is_removed:
+            return
         # Only a later description that is valid ends a rejection.
         if not self.record.is_rejected or state == router_pb2.ADAPTER_STATE_READY:
-            self.record.state, self.record.reason = state, reason
+            self.record.enter(state, reason)
         self._context.changes.notify()

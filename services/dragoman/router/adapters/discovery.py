@@ -1,4 +1,4 @@
-"""Discovery of adapters: entry points, manifests, configured addresses.
+"""Discovery of adapters: entry points, manifests, configured addresses, directories of sockets.
 
 An **entry point** of group ``dragoman.adapters`` is launched by ``python -m dragoman.sdk``, never imported by the
 router. Entry points of group ``dragoman.adapter_aliases`` (``alias = "type"``) declare its aliases, so that they are
@@ -13,15 +13,21 @@ A **manifest** names any command, in any language. TOML or JSON::
 
 The command reads its address (``unix:/path``) from ``DRAGOMAN_LISTEN``, serves ``AdapterService`` and health there,
 and ends on SIGTERM. ``ListAdapters`` reports what is wrong with a manifest; other adapters are not affected.
+
+In a **directory of sockets** each Unix socket is an adapter that runs already. Directories, hidden files and lock
+files are passed over; ``ListAdapters`` reports what else is there.
 """
 
 import json
+import os
+import re
+import stat
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple, Protocol
 
 from dragoman.protocol.addresses import AddressError, check_local
 from dragoman.protocol.identity import is_adapter_type
@@ -50,6 +56,36 @@ _SERVE = (sys.executable, "-P", "-m", "dragoman.sdk")
 
 _KEYS = {"type", "command", "env", "aliases"}
 _SUFFIXES = {".toml", ".json"}
+_LOCK: Final = ".lock"
+"""How the names of the files end that servers lock beside their sockets."""
+_TOML_PLACE: Final = re.compile(r"\(at (line \d+, column \d+|end of document)\)$")
+
+
+class FileState(NamedTuple):
+    """What changes when a file is replaced or written."""
+
+    kind: int
+    inode: int
+    modified_ns: int
+    size: int
+    owner: int
+
+
+class FileSource(Protocol):
+    """Files of which each is an adapter."""
+
+    kind: router_pb2.AdapterSource.ValueType
+
+    def files(self) -> Mapping[Path, FileState]:
+        """Return the files that there are now, in order."""
+
+    def spec(self, path: Path) -> AdapterSpec:
+        """Return the adapter that a file is; one that cannot be used says why."""
+
+
+def specs_of(source: FileSource) -> list[AdapterSpec]:
+    """Return the adapters of all files that there are now."""
+    return [source.spec(path) for path in source.files()]
 
 
 class _ManifestError(ValueError):
@@ -102,31 +138,103 @@ def detection_launch(specs: Iterable[AdapterSpec]) -> LaunchSpec:
     return LaunchSpec(_SERVE, {DETECT_VARIABLE: references})
 
 
-def manifest_specs(paths: Iterable[Path]) -> list[AdapterSpec]:
-    """Return the adapters that manifests name; an invalid manifest becomes a spec with a problem.
+class Manifests:
+    """Manifests; a ``FileSource``.
 
     Args:
         paths: files, or folders whose ``.toml`` and ``.json`` files are read in order of their names.
+        user_folder: one more folder, which need not exist.
     """
-    return [_manifest_spec(file) for path in paths for file in _files(path)]
+
+    kind = router_pb2.ADAPTER_SOURCE_MANIFEST
+
+    def __init__(self, paths: Iterable[Path], user_folder: Path | None = None) -> None:
+        self._paths = [path.absolute() for path in paths]
+        self._user_folder = user_folder
+
+    def files(self) -> Mapping[Path, FileState]:
+        """Return the manifests that there are now. A file that was named counts even if it is missing."""
+        found: dict[Path, FileState] = {}
+        for path in self._paths:
+            mark = _mark(path)
+            if mark is not None and mark.kind == stat.S_IFDIR:
+                found.update(_manifests_in(path))
+            else:
+                found[path] = mark or FileState(0, 0, 0, 0, 0)
+        if self._user_folder is not None:
+            found.update(_manifests_in(self._user_folder))
+        return found
+
+    def spec(self, path: Path) -> AdapterSpec:
+        """Return the adapter that a manifest names; an invalid one becomes a specification with a problem."""
+        file = str(path)
+        try:
+            content = _read(path)
+            name = _checked_type(content)
+            launch = LaunchSpec(_command(content, path.parent), _env(content))
+            identity = manifest_identity(json.dumps(content), launch.command, launch.env)
+            aliases = _strings(content, "aliases")
+            return AdapterSpec(name, self.kind, aliases, launch, origin=file, file=file, identity=identity)
+        except _ManifestError as error:
+            return AdapterSpec(path.stem, self.kind, origin=file, file=file, problem=f"manifest {path}: {error}")
 
 
-def _files(path: Path) -> Sequence[Path]:
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and not file.name.startswith("."))
+def _manifests_in(folder: Path) -> Iterator[tuple[Path, FileState]]:
+    for path in _listed(folder):
+        if path.suffix in _SUFFIXES and (mark := _mark(path)) is not None:
+            yield path, mark
 
 
-def _manifest_spec(path: Path) -> AdapterSpec:
-    source = router_pb2.ADAPTER_SOURCE_MANIFEST
+class SocketDirectories:
+    """Directories of sockets; a ``FileSource``.
+
+    Args:
+        paths: the directories, which need not exist yet.
+    """
+
+    kind = router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = [path.absolute() for path in paths]
+
+    def files(self) -> Mapping[Path, FileState]:
+        """Return what there is that is a socket, or should be."""
+        found: dict[Path, FileState] = {}
+        for folder in self._paths:
+            for path in _listed(folder):
+                mark = _mark(path)
+                if mark is not None and mark.kind != stat.S_IFDIR and path.suffix != _LOCK:
+                    found[path] = mark
+        return found
+
+    def spec(self, path: Path) -> AdapterSpec:
+        """Return the adapter behind a socket; its name is known once it was reached."""
+        file, origin, mark = str(path), str(path.parent), _mark(path)
+        try:
+            address = str(check_local(f"unix:{path}"))
+        except AddressError as error:
+            return AdapterSpec(file, self.kind, origin=origin, file=file, problem=str(error))
+        if mark is not None and mark.kind != stat.S_IFSOCK:
+            problem = f"{path} is no socket, and only sockets may be in that directory; remove it"
+            return AdapterSpec(file, self.kind, origin=origin, file=file, problem=problem)
+        inode = mark.inode if mark is not None else 0
+        return AdapterSpec(address, self.kind, address=address, origin=origin, file=file, inode=inode)
+
+
+def _listed(folder: Path) -> Sequence[Path]:
+    """Return what is in a folder and not hidden, in order; nothing if it cannot be read, or is missing."""
     try:
-        content = _read(path)
-        name = _checked_type(content)
-        launch = LaunchSpec(_command(content, path.parent), _env(content))
-        identity = manifest_identity(json.dumps(content), launch.command, launch.env)
-        return AdapterSpec(name, source, _strings(content, "aliases"), launch, origin=path.name, identity=identity)
-    except _ManifestError as error:
-        return AdapterSpec(path.stem, source, origin=path.name, problem=f"manifest {path.name}: {error}")
+        return sorted(Path(entry.path) for entry in os.scandir(folder) if not entry.name.startswith("."))
+    except OSError:
+        return ()
+
+
+def _mark(path: Path) -> FileState | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return FileState(stat.S_IFMT(found.st_mode), found.st_ino, found.st_mtime_ns, found.st_size, found.st_uid)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -135,9 +243,15 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
     except OSError as error:
         raise _ManifestError(f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise _ManifestError(f"is not valid {kind}") from error
+    except UnicodeDecodeError as error:
+        raise _ManifestError(f"is not UTF-8 at byte {error.start + 1}") from error
+    except json.JSONDecodeError as error:
+        raise _ManifestError(f"is not valid JSON at line {error.lineno}, column {error.colno}") from error
+    except tomllib.TOMLDecodeError as error:
+        place = _TOML_PLACE.search(str(error))
+        raise _ManifestError(f"is not valid TOML{f' at {place[1]}' if place else ''}") from error
+    except RecursionError as error:
+        raise _ManifestError("is nested too deeply") from error
     if not isinstance(content, dict):
         raise _ManifestError("must be an object")
     unknown = sorted(set(content) - _KEYS)

@@ -53,6 +53,11 @@ class AdapterInstance:
                 self._unused_since = asyncio.get_running_loop().time()
                 self._unused.set()
 
+    @property
+    def users(self) -> int:
+        """The number of calls and runs that use it."""
+        return self._users
+
     def idle_s(self, now: float) -> float:
         """Return for how many seconds it has been unused, at this time of the event loop; 0 while it is used."""
         return 0.0 if self._users else max(0.0, now - self._unused_since)

@@ -1,60 +1,37 @@
 """All adapters of the router, by name."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any
 
-import structlog
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import AdapterContext
-from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.adapters.remote import RemoteAdapter
-from dragoman.router.adapters.supervisor import ProcessSupervisor
-from dragoman.router.model.tasks import first_of
 from dragoman.v1 import router_pb2
-
-_log = structlog.get_logger("dragoman.router")
 
 
 class AdapterPool:
-    """The backends of all adapters.
+    """Finds adapters.
 
     Args:
         context: what the backends of all adapters share.
+        adapters: the backends.
     """
 
-    def __init__(self, context: AdapterContext) -> None:
+    def __init__(self, context: AdapterContext, adapters: AdapterSet) -> None:
         self._registry = context.registry
         self._timing = context.timing
-        for record in self._registry.records:
-            if (kept := context.descriptions.load(record.spec.identity)) is not None:
-                self._registry.restore(record, kept)
-        self._backends: dict[AdapterRecord, AdapterBackend] = {
-            record: ProcessSupervisor(record, context)
-            if record.spec.launch is not None
-            else RemoteAdapter(record, context)
-            for record in self._registry.records
-        }
-
-    def begin(self) -> None:
-        """Connect to the configured addresses, and log which adapters are rejected."""
-        for record, backend in self._backends.items():
-            if isinstance(backend, RemoteAdapter) and not record.is_rejected:
-                backend.begin()
-        for record in self._backends:
-            if record.is_rejected:
-                _log.warning("adapter refused", adapter=record.type, reason=record.reason)
+        self._adapters = adapters
 
     @property
     def backends(self) -> list[AdapterBackend]:
         """The backends of all adapters that are not rejected, by type."""
-        usable = [backend for record, backend in self._backends.items() if not record.is_rejected]
+        usable = [backend for backend in self._adapters if not backend.record.is_rejected]
         return sorted(usable, key=lambda backend: backend.record.type)
 
     def entries(self) -> list[router_pb2.AdapterEntry]:
         """Return all adapters as ``ListAdapters`` shows them, without what the router says of their runs."""
-        return self._registry.entries()
+        return self._adapters.entries()
 
     def similar_names(self, name: str) -> list[str]:
         """Return known names that a wrong one may have meant."""
@@ -63,11 +40,15 @@ class AdapterPool:
     def present(self, name: str) -> AdapterBackend | None:
         """Return the adapter with this name, if the name is known by now."""
         record = self._registry.find(name)
-        return self._backends[record] if record is not None else None
+        return self._adapters.of(record) if record is not None else None
 
     def at_address(self, address: str) -> AdapterBackend | None:
-        """Return the adapter at a configured address, whatever it turns out to be."""
-        return next((one for record, one in self._backends.items() if record.spec.address == address), None)
+        """Return the adapter that runs already at an address, whatever it turns out to be."""
+        return next((one for one in self._adapters if one.record.spec.address == address), None)
+
+    def restore(self, address: str) -> AdapterBackend:
+        """Add an adapter that was registered at a router which is gone; it is known here once it was reached."""
+        return self._adapters.restore(address)
 
     async def get(self, name: str) -> AdapterBackend:
         """Return the adapter with this type or alias. A rejected one is returned too.
@@ -108,7 +89,7 @@ class AdapterPool:
             await asyncio.wait(asking, timeout=self._timing.learn_s)
 
     async def tried(self) -> None:
-        """Wait until each configured address was reached, or was tried for long enough."""
+        """Wait until each adapter that runs already was reached, or was tried for long enough."""
         trying = [asyncio.ensure_future(one.tried.wait()) for one in self.backends if isinstance(one, RemoteAdapter)]
         if trying:
             await asyncio.wait(trying, timeout=self._timing.learn_s)
@@ -124,21 +105,3 @@ class AdapterPool:
                     pass
             except DragomanError:
                 return  # its state says why
-
-    async def stop_launched(self, hurry: asyncio.Event) -> None:
-        """Stop all launched processes: gracefully, until ``hurry`` is set."""
-        launched = [backend for backend in self._backends.values() if isinstance(backend, ProcessSupervisor)]
-        stop_s = 0.0 if hurry.is_set() else self._timing.stop_s
-        stopping = asyncio.ensure_future(_all(backend.stop(stop_s) for backend in launched))
-        await first_of(asyncio.shield(stopping), asyncio.ensure_future(hurry.wait()))
-        if not stopping.done():
-            await _all(backend.stop(0.0) for backend in launched)
-        await stopping
-
-    async def stop(self) -> None:
-        """Stop all processes at once, and close all connections."""
-        await _all(backend.stop(0.0) for backend in self._backends.values())
-
-
-async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
-    await asyncio.gather(*work)

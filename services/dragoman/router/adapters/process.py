@@ -79,21 +79,39 @@ class AdapterProcess:
         self.launched: Launched | None = None
         self.stopping = asyncio.Event()
         """Set once it is to stop."""
+        self.retiring = asyncio.Event()
+        """Set once it is to stop as soon as it is not used."""
         self._owner = owner
         self._context = context
         self._adapter = adapter
         self._grace_s = 0.0
         self._why = "was stopped"
         """Why it is gone for its runs, once it is to stop."""
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Ends when it is gone; ``None`` before it is started."""
 
     def serves(self, instance: AdapterInstance) -> bool:
         """Return whether this is the process."""
         return _has_result(self.ready) and self.ready.result() is instance
 
+    def retire(self, grace_s: float | None = None) -> None:
+        """Have it stopped once its last call and run is over, or after ``grace_s`` seconds; ``None`` for no limit.
+
+        One that is not ready is stopped at once: what waits for it gets another process.
+        """
+        stop_s = self._context.timing.stop_s
+        if not _has_result(self.ready):
+            self.request_stop(0.0)
+        elif grace_s is not None and grace_s <= 0:
+            self.request_stop(stop_s)
+        else:
+            self.retiring.set()
+            if grace_s is not None:
+                self._context.tasks.start(_stop_after(self, grace_s, stop_s), f"grace {self._adapter}")
+
     def start(self, launch: Callable[[], Awaitable[Launched]], wait_s: float = 0.0) -> None:
         """Start it, after ``wait_s`` seconds."""
-        self._task = self._context.tasks.start(self._run(launch, wait_s), f"adapter {self._adapter}")
+        self.task = self._context.tasks.start(self._run(launch, wait_s), f"adapter {self._adapter}")
 
     def start_adopted(self, launched: Launched) -> None:
         """Begin with a process that runs already."""
@@ -114,8 +132,8 @@ class AdapterProcess:
         if self.stopping.is_set():
             await self._end(grace_s)
         self.request_stop(grace_s, why)
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        if self.task is not None:
+            await asyncio.shield(self.task)
 
     async def _end(self, grace_s: float) -> None:
         """End the process, if it is this router's to end."""
@@ -241,11 +259,11 @@ class AdapterProcess:
         clock, timing = asyncio.get_running_loop().time, self._context.timing
         while not self.stopping.is_set():
             await instance.unused()
-            left_s = timing.idle_s - instance.idle_s(clock())
+            left_s = 0.0 if self.retiring.is_set() else timing.idle_s - instance.idle_s(clock())
             is_awaited = self._owner.present is self and self._owner.uses > 0
             if left_s > 0 or is_awaited:
                 # A call that came and went meanwhile has restarted the idle time.
-                await asyncio.sleep(max(left_s, _LOOK_S))
+                await first_of(asyncio.ensure_future(self.retiring.wait()), timeout_s=max(left_s, _LOOK_S))
                 continue
             _log.info("idle adapter stopping", adapter=self._adapter)
             if self.ownership is Ownership.ADOPTED:
@@ -256,6 +274,17 @@ class AdapterProcess:
 async def _first_handshake(channel: AdapterChannel) -> adapter_pb2.DescribeResponse:
     await channel.listening()
     return await handshake(channel)
+
+
+async def _stop_after(process: AdapterProcess, grace_s: float, stop_s: float) -> None:
+    await first_of(asyncio.ensure_future(process.stopping.wait()), timeout_s=grace_s)
+    if not process.stopping.is_set():
+        process.request_stop(stop_s)
+
+
+def users_of(process: AdapterProcess) -> int:
+    """Return the number of calls and runs that use a process."""
+    return process.ready.result().users if _has_result(process.ready) else 0
 
 
 def _has_result(future: "asyncio.Future[Any]") -> bool:

@@ -5,12 +5,17 @@ is rejected and listed with the reason; the first one is not affected. An adapte
 keeps its names, so that callers get that reason.
 
 A launched adapter claims its configured name and declared aliases before it is started, and further aliases once its
-description is known, from this or an earlier start. An adapter at a configured address has no name before that.
+description is known, from this or an earlier start. An adapter that runs already has no name before that.
+
+An adapter that is removed gives its names back, and those that were rejected because of them may claim them.
 """
 
+import itertools
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from dragoman.protocol.errors import Reason
 from dragoman.protocol.identity import is_adapter_type, near_names
 from dragoman.v1 import adapter_pb2, router_pb2
 from google.protobuf.message import DecodeError
@@ -24,7 +29,16 @@ _SOURCES = {
     router_pb2.ADAPTER_SOURCE_ENTRY_POINT: "entry point",
     router_pb2.ADAPTER_SOURCE_MANIFEST: "manifest",
     router_pb2.ADAPTER_SOURCE_ADDRESS: "address",
+    router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY: "socket",
+    router_pb2.ADAPTER_SOURCE_REGISTRATION: "registration",
 }
+
+
+class Refusal(Struct, frozen=True):
+    """Why an adapter is rejected."""
+
+    reason: Reason
+    message: str
 
 
 class LaunchSpec(Struct, frozen=True):
@@ -46,13 +60,22 @@ class AdapterSpec(Struct, frozen=True):
     address: str = ""
     """Its address; empty for a launched adapter."""
     origin: str = ""
-    """The source of this specification, for people."""
+    """Where this specification comes from, for people: the path of a manifest or a socket directory."""
+    file: str = ""
+    """The path of the file that it was read from, or of the socket that was found; empty if there is none."""
+    inode: int = 0
+    """Of the socket that was found: another one at the same path is another adapter."""
     problem: str = ""
     """Why it is unusable; empty if it is usable."""
     reference: str = ""
     """Its object, ``module:attribute``, if it may be detected in one process with others. Else empty."""
     identity: str = ""
     """The key of its cached description, which changes with each upgrade. Empty: its description is not cached."""
+
+
+def registered_spec(address: str) -> AdapterSpec:
+    """Return the specification of an adapter that has announced itself at an address."""
+    return AdapterSpec(address, router_pb2.ADAPTER_SOURCE_REGISTRATION, address=address)
 
 
 class AdapterRecord(Struct, eq=False):
@@ -70,6 +93,10 @@ class AdapterRecord(Struct, eq=False):
     guard_pid: int | None = None
     live_runs: int = 0
     restarts: int = 0
+    since: float = field(default_factory=time.time)
+    """Since when it is in its state, for its reason, in seconds since the epoch."""
+    lease_expires_at: float | None = None
+    """When its registration expires, in seconds since the epoch; ``None`` if it has none."""
 
     @property
     def type(self) -> str:
@@ -86,13 +113,23 @@ class AdapterRecord(Struct, eq=False):
         """Whether it is rejected; ``reason`` says why."""
         return self.state == router_pb2.ADAPTER_STATE_REFUSED
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether it has announced itself."""
+        return self.spec.source == router_pb2.ADAPTER_SOURCE_REGISTRATION
+
+    def enter(self, state: router_pb2.AdapterState.ValueType, reason: str = "") -> None:
+        """Set its state, and why it is in it."""
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason, self.since = state, reason, time.time()
+
     def reject(self, reason: str) -> None:
         """Reject it."""
-        self.state, self.reason = router_pb2.ADAPTER_STATE_REFUSED, reason
+        self.enter(router_pb2.ADAPTER_STATE_REFUSED, reason)
 
     def entry(self) -> router_pb2.AdapterEntry:
         """Return its entry for ``ListAdapters``."""
-        return router_pb2.AdapterEntry(
+        entry = router_pb2.AdapterEntry(
             adapter=self.type,
             state=self.state,
             source=self.spec.source,
@@ -103,7 +140,12 @@ class AdapterRecord(Struct, eq=False):
             guard_pid=self.guard_pid,
             live_runs=self.live_runs,
             restarts=self.restarts,
+            origin=self.spec.origin,
         )
+        entry.since.FromNanoseconds(int(self.since * 1e9))
+        if self.lease_expires_at is not None:
+            entry.lease_expires_at.FromNanoseconds(int(self.lease_expires_at * 1e9))
+        return entry
 
 
 class AdapterRegistry:
@@ -116,6 +158,7 @@ class AdapterRegistry:
     def __init__(self, specs: Iterable[AdapterSpec] = ()) -> None:
         self._records: list[AdapterRecord] = []
         self._owners: dict[str, AdapterRecord] = {}
+        self._numbers = itertools.count()
         for spec in specs:
             self.add(spec)
 
@@ -125,16 +168,33 @@ class AdapterRegistry:
         return tuple(self._records)
 
     def add(self, spec: AdapterSpec) -> AdapterRecord:
-        """Add a configured adapter; its state says whether it was rejected."""
-        record = AdapterRecord(spec, len(self._records), address=spec.address)
+        """Add an adapter; its state says whether it was rejected."""
+        record = AdapterRecord(spec, next(self._numbers), address=spec.address)
         self._records.append(record)
         if spec.problem:
             record.reject(spec.problem)
-        elif spec.launch is not None:
-            refusal = self._claim(record, {spec.name, *spec.aliases})
-            if refusal:
-                record.reject(refusal)
+        else:
+            self._claim_configured(record)
         return record
+
+    def remove(self, record: AdapterRecord) -> None:
+        """Remove an adapter, and give its names to those that were rejected because of them."""
+        self._records.remove(record)
+        for name in record.names:
+            del self._owners[name]
+        for other in self._records:
+            if other.is_rejected and not other.names and not other.spec.problem:
+                self._claim_configured(other)
+
+    def _claim_configured(self, record: AdapterRecord) -> None:
+        """Have a launched adapter claim the names that are known before it is started."""
+        if record.spec.launch is None:
+            return
+        refusal = self._claim(record, {record.spec.name, *record.spec.aliases})
+        if refusal:
+            record.reject(refusal)
+        else:
+            record.enter(router_pb2.ADAPTER_STATE_IDLE)
 
     def describe(self, record: AdapterRecord, description: adapter_pb2.DescribeResponse) -> str:
         """Store an adapter's description, or reject the adapter because of it.
@@ -142,13 +202,21 @@ class AdapterRegistry:
         Returns:
             Why the adapter is rejected; empty if it is not.
         """
-        refusal = _rejection(record.spec, description)
-        refusal = refusal or self._claim(record, {description.adapter, *description.aliases, *record.spec.aliases})
+        mismatch = _rejection(record.spec, description)
+        refusal = mismatch.message if mismatch is not None else self._claim(record, _names(record.spec, description))
         if refusal:
             record.reject(refusal)
         else:
             record.description = description
         return refusal
+
+    def refusal(self, spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> Refusal | None:
+        """Return why an adapter that is not in the registry would be rejected; ``None`` if it would not."""
+        mismatch = _rejection(spec, description)
+        if mismatch is not None:
+            return mismatch
+        taken = self._taken(None, _names(spec, description))
+        return Refusal(Reason.ADAPTER_TAKEN, taken) if taken else None
 
     def restore(self, record: AdapterRecord, data: bytes) -> None:
         """Store the cached description of an adapter that has not been started yet, if it is usable."""
@@ -156,8 +224,8 @@ class AdapterRegistry:
             description = adapter_pb2.DescribeResponse.FromString(data)
         except DecodeError:
             return
-        names = {description.adapter, *description.aliases, *record.spec.aliases}
-        if record.is_rejected or _mismatch(record.spec, description) or self._claim(record, names):
+        is_wrong = record.is_rejected or _mismatch(record.spec, description) is not None
+        if is_wrong or self._claim(record, _names(record.spec, description)):
             return
         record.description = without_process(description)
 
@@ -176,15 +244,21 @@ class AdapterRegistry:
         """Return the types of all adapters that are not rejected."""
         return sorted(record.type for record in self._records if record.names and not record.is_rejected)
 
-    def entries(self) -> list[router_pb2.AdapterEntry]:
-        """Return the entries of all adapters, by type and then in the order of configuration."""
-        return [record.entry() for record in sorted(self._records, key=lambda one: (one.type, one.number))]
+    def by_type(self) -> list[AdapterRecord]:
+        """Return all adapters, by type and then in the order in which they were found."""
+        return sorted(self._records, key=lambda one: (one.type, one.number))
 
-    def _claim(self, record: AdapterRecord, names: set[str]) -> str:
+    def _taken(self, record: AdapterRecord | None, names: set[str]) -> str:
+        """Return which of these names another adapter has; empty if none."""
         for name in sorted(names):
             owner = self._owners.get(name)
             if owner is not None and owner is not record:
                 return f"the name {name!r} is already used by adapter {owner.type!r} ({_where(owner.spec)})"
+        return ""
+
+    def _claim(self, record: AdapterRecord, names: set[str]) -> str:
+        if taken := self._taken(record, names):
+            return taken
         for name in record.names - names:
             del self._owners[name]
         record.names = frozenset(names)
@@ -201,33 +275,45 @@ def without_process(description: adapter_pb2.DescribeResponse) -> adapter_pb2.De
     return lasting
 
 
-def _rejection(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> str:
-    """Return why an adapter with this description is rejected; empty if it is not."""
+def _names(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> set[str]:
+    return {description.adapter, *description.aliases, *spec.aliases}
+
+
+def _rejection(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> Refusal | None:
+    """Return why an adapter with this description is rejected; ``None`` if it is not."""
     if not description.instance_id and description.adapter and description.revision:
-        return "its DescribeResponse has no `instance_id`; set it to an ID that is new for each process"
+        return _refused("its DescribeResponse has no `instance_id`; set it to an ID that is new for each process")
     return _mismatch(spec, description)
 
 
-def _mismatch(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> str:
-    """Return why a description is invalid or does not match its specification; empty if it does."""
+def _mismatch(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> Refusal | None:
+    """Return why a description is invalid or does not match its specification; ``None`` if it does."""
     name = description.adapter
     if not name:
-        return "its DescribeResponse has no `adapter`; set it to the adapter's type"
+        return _refused("its DescribeResponse has no `adapter`; set it to the adapter's type")
     if not is_adapter_type(name):
-        return f"its type {name[:80]!r} is invalid; a type matches [a-z][a-z0-9_]*, at most 64 characters"
+        return _refused(f"its type {name[:80]!r} is invalid; a type matches [a-z][a-z0-9_]*, at most 64 characters")
     if spec.launch is not None and name != spec.name:
-        return f"it is configured as {spec.name!r}, but its DescribeResponse says {name!r}"
+        return _refused(f"it is configured as {spec.name!r}, but its DescribeResponse says {name!r}")
     if not description.revision:
-        return f"its DescribeResponse has no `revision`; set it to the protocol revision, now {MIN_REVISION}"
+        return _refused(
+            f"its DescribeResponse has no `revision`; set it to the protocol revision, now {MIN_REVISION}"
+        )
     if description.revision < MIN_REVISION:
-        return (
+        return Refusal(
+            Reason.REVISION_TOO_OLD,
             f"it implements protocol revision {description.revision}, but this router requires {MIN_REVISION}"
-            " or later; update the adapter"
+            " or later; update the adapter",
         )
     odd = [alias for alias in description.aliases if not alias or len(alias) > _LONGEST_ALIAS]
     if odd:
-        return f"its alias {odd[0][:80]!r} is empty or longer than {_LONGEST_ALIAS} characters"
-    return _schema_problem(description.config_schema_json)
+        return _refused(f"its alias {odd[0][:80]!r} is empty or longer than {_LONGEST_ALIAS} characters")
+    problem = _schema_problem(description.config_schema_json)
+    return _refused(problem) if problem else None
+
+
+def _refused(message: str) -> Refusal:
+    return Refusal(Reason.ADAPTER_REFUSED, message)
 
 
 def _schema_problem(text: str) -> str:
@@ -243,4 +329,5 @@ def _schema_problem(text: str) -> str:
 
 def _where(spec: AdapterSpec) -> str:
     kind = _SOURCES.get(spec.source, "other source")
-    return f"{kind} {spec.origin}" if spec.origin else kind
+    where = spec.address or spec.origin
+    return f"{kind} {where}" if where else kind

@@ -1,17 +1,20 @@
-"""Adapters at configured addresses, which the router does not start; it keeps a connection to each."""
+"""Adapters that run already, which the router does not start; it keeps a connection to each."""
 
 import asyncio
 import contextlib
 
 import structlog
+from dragoman.protocol.dialing import may_listen
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel, unavailable
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.health import HealthWatch, handshake
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.registry import AdapterRecord
+from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec
 from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, RestartDelay
+from dragoman.router.model.ports import Processes
+from dragoman.router.model.tasks import first_of
 from dragoman.v1 import adapter_pb2, router_pb2
 
 _FIRST_TRY_S = 1.0
@@ -24,7 +27,7 @@ _log = structlog.get_logger("dragoman.router")
 
 
 class RemoteAdapter(AdapterBackend):
-    """An adapter at a configured address."""
+    """An adapter at an address."""
 
     def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
         super().__init__(record, context)
@@ -34,6 +37,8 @@ class RemoteAdapter(AdapterBackend):
         self._process: tuple[int, int] | None = None
         """Pid and start mark of what answers; ``None`` if it cannot be seen from here."""
         self._reached = asyncio.Event()
+        self._again = asyncio.Event()
+        """Set if it is worth another try now."""
         self.tried = asyncio.Event()
         """Set once it is known, or was tried long enough, what is there."""
 
@@ -45,13 +50,31 @@ class RemoteAdapter(AdapterBackend):
     def begin(self) -> None:
         """Connect, and reconnect from now on."""
         self.set_state(router_pb2.ADAPTER_STATE_STARTING)
-        try:
-            self._channel = AdapterChannel(self.record.spec.address)
-        except DragomanError as error:
-            self.record.reject(error.message)
-            self.tried.set()
-            return
-        self._task = self._context.tasks.start(self._keep(self._channel), f"address {self.record.spec.address}")
+        self._task = self._context.tasks.start(self._keep(), f"address {self.record.spec.address}")
+
+    def serves(self, instance_id: str) -> bool:
+        """Return whether it is ready, with this process.
+
+        Args:
+            instance_id: the process's; empty for any.
+        """
+        instance = self._instance
+        return (
+            instance is not None
+            and not instance.gone.is_set()
+            and instance.serving.is_set()
+            and instance_id in {"", instance.instance_id}
+        )
+
+    def reconsider(self) -> None:
+        """Try it again now."""
+        self._again.set()
+
+    async def _end_unused(self) -> None:
+        instance = self._instance
+        if instance is not None and not instance.gone.is_set():
+            await first_of(asyncio.ensure_future(instance.unused()), asyncio.ensure_future(instance.gone.wait()))
+        await self.stop(0.0)
 
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002 - it is not ours to end
         """Close the connection; the adapter lives on."""
@@ -72,10 +95,11 @@ class RemoteAdapter(AdapterBackend):
             raise self.unavailable(self.record.reason or "is not responding")
         return self._instance
 
-    async def _keep(self, channel: AdapterChannel) -> None:
+    async def _keep(self) -> None:
         backoff = RestartDelay()
-        while True:
-            if await self._meet(channel):
+        while not self.is_removed:
+            self._again.clear()
+            if await self._meet():
                 backoff = RestartDelay()
                 assert self._instance is not None
                 await HealthWatch(self._instance, self.set_state, self._reconnect).run()
@@ -83,15 +107,19 @@ class RemoteAdapter(AdapterBackend):
             else:
                 now = self._context.clock.monotonic()
                 backoff = backoff.failed(now, self._context.clock.chance())
-                await asyncio.sleep(LONGEST_DELAY_S if self.record.is_rejected else backoff.wait_s(now))
+                wait_s = LONGEST_DELAY_S if self.record.is_rejected else backoff.wait_s(now)
+                await first_of(asyncio.ensure_future(self._again.wait()), timeout_s=wait_s)
 
-    async def _meet(self, channel: AdapterChannel) -> bool:
+    async def _meet(self) -> bool:
         """Connect, however long it takes, and check the adapter; False if it cannot be used."""
         try:
+            if self._channel is None:
+                self._channel = AdapterChannel(self.record.spec.address)
+            channel = self._channel
             await self._connect(channel)
             async with asyncio.timeout(self._context.timing.start_s):
                 description = await handshake(channel)
-            is_one = await self._is_one(channel, description.instance_id)
+            is_one = await _is_one(channel, description.instance_id)
         except TimeoutError:
             self.set_state(
                 router_pb2.ADAPTER_STATE_UNAVAILABLE,
@@ -99,9 +127,8 @@ class RemoteAdapter(AdapterBackend):
             )
             return False
         except DragomanError as error:
-            if error.reason is Reason.ADAPTER_REFUSED:
-                self.record.reject(error.message)
-                self._log_rejection()
+            if error.reason in {Reason.ADAPTER_REFUSED, Reason.ADDRESS_UNTRUSTED}:
+                self.reject(error.message)
             else:
                 self.set_state(router_pb2.ADAPTER_STATE_UNAVAILABLE, f"failed to answer Describe: {error.message}")
             return False
@@ -114,43 +141,26 @@ class RemoteAdapter(AdapterBackend):
             async with asyncio.timeout(_FIRST_TRY_S):
                 await channel.connected()
         except TimeoutError:
-            self.set_state(router_pb2.ADAPTER_STATE_UNAVAILABLE, f"is unreachable at {channel.address}")
+            self.set_state(router_pb2.ADAPTER_STATE_UNAVAILABLE, _unreachable(self.record.spec))
             self.tried.set()
             await channel.connected()
 
-    async def _is_one(self, channel: AdapterChannel, instance_id: str) -> bool:
-        """Ask over another connection who is there: behind one name may be several processes."""
-        if channel.address.startswith("unix:"):
-            return True
-        second = AdapterChannel(channel.address)
-        try:
-            other = (await second.describe(_SECOND_ASK_S)).instance_id
-            if instance_id != other and (await channel.describe(_SECOND_ASK_S)).instance_id == other:
-                raise unavailable("The adapter is restarting; try again.")
-            return instance_id == other
-        finally:
-            await second.close()
-
     def _welcome(self, channel: AdapterChannel, description: adapter_pb2.DescribeResponse, *, is_one: bool) -> bool:
         if not is_one:
-            self.record.reject(
+            self.reject(
                 f"Two processes answer at {channel.address}; runs stay with one process,"
                 " so configure one address each."
             )
-        elif not self._context.registry.describe(self.record, description):
-            self._instance = AdapterInstance(channel, description)
-            started = self._context.processes.started(description.pid) if description.pid > 0 else None
-            self._process = None if started is None else (description.pid, started)
-            self._reached.set()
-            self.set_state(router_pb2.ADAPTER_STATE_READY)
-            _log.info("adapter ready", adapter=description.adapter, instance=description.instance_id)
-            return True
-        self._log_rejection()
-        return False
-
-    def _log_rejection(self) -> None:
-        _log.warning("adapter refused", adapter=self.record.type, reason=self.record.reason)
-        self._context.changes.notify()
+            return False
+        if rejection := self._context.registry.describe(self.record, description):
+            self.reject(rejection)
+            return False
+        self._instance = AdapterInstance(channel, description)
+        self._process = _visible_process(self._context.processes, channel.address, description.pid)
+        self._reached.set()
+        self.set_state(router_pb2.ADAPTER_STATE_READY)
+        _log.info("adapter ready", adapter=description.adapter, instance=description.instance_id)
+        return True
 
     async def _reconnect(self) -> None:
         """Wait until there is a connection again, or the process is known to be gone."""
@@ -181,3 +191,33 @@ class RemoteAdapter(AdapterBackend):
             "adapter process replaced or gone", adapter=self._instance.adapter, instance=self._instance.instance_id
         )
         self._reached.clear()
+
+
+async def _is_one(channel: AdapterChannel, instance_id: str) -> bool:
+    """Ask over another connection who is there: behind one name may be several processes."""
+    if channel.address.startswith("unix:"):
+        return True
+    second = AdapterChannel(channel.address)
+    try:
+        other = (await second.describe(_SECOND_ASK_S)).instance_id
+        if instance_id != other and (await channel.describe(_SECOND_ASK_S)).instance_id == other:
+            raise unavailable("The adapter is restarting; try again.")
+        return instance_id == other
+    finally:
+        await second.close()
+
+
+def _unreachable(spec: AdapterSpec) -> str:
+    is_found = spec.source == router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY
+    return f"is unreachable at {spec.address}{'; if its adapter has ended, remove the socket' if is_found else ''}"
+
+
+def _visible_process(processes: Processes, address: str, pid: int) -> tuple[int, int] | None:
+    """Return pid and start mark of the process that answers; ``None`` if it is not visible from here.
+
+    In another pid namespace, as in another container, the pid that it reports is another process's here.
+    """
+    if pid <= 0 or not may_listen(pid, address):
+        return None
+    started = processes.started(pid)
+    return None if started is None else (pid, started)

@@ -10,7 +10,7 @@ from dragoman.router.adapters.channel import is_overdue
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.ports import Launched
-from dragoman.router.adapters.process import AdapterProcess, Ownership
+from dragoman.router.adapters.process import AdapterProcess, Ownership, users_of
 from dragoman.router.adapters.registry import AdapterRecord, without_process
 from dragoman.router.adapters.restart_delay import RestartDelay
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -38,6 +38,48 @@ class ProcessSupervisor(AdapterBackend):
     def is_up(self) -> bool:
         """Whether it is started or being started."""
         return self.present is not None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Say which processes serve their last runs."""
+        retiring = [one for one in self._processes if one.retiring.is_set() and one.launched is not None]
+        return sorted(
+            f"Process {one.launched.pid} was replaced and ends after its last {_counted(users_of(one))}."
+            for one in retiring
+            if one.launched is not None
+        )
+
+    async def restart(self, grace_s: float | None) -> int:
+        """Replace its process, and wait until the new one is ready; start one if there is none.
+
+        Args:
+            grace_s: how long live runs may continue in the old process; ``None`` for no limit.
+
+        Returns:
+            The number of calls and runs in old processes.
+
+        Raises:
+            DragomanError: ADAPTER_REFUSED or ADAPTER_UNAVAILABLE.
+        """
+        if self.record.is_rejected and not self.record.names:
+            raise self.refusal()  # its configuration is wrong, or another adapter has its name
+        _log.info("adapter restarting", adapter=self.record.type, grace_s=grace_s)
+        self.present, self._delay, self._has_failed = None, RestartDelay(), False
+        self.record.enter(router_pb2.ADAPTER_STATE_IDLE)  # what was wrong with its description may be corrected
+        self._start()
+        for process in self._processes - {self.present}:
+            process.retire(grace_s)
+        async with self.use():
+            return sum(users_of(process) for process in self._processes - {self.present})
+
+    async def _end_unused(self) -> None:
+        self._is_closed = True
+        self.present = None
+        for process in self._processes:
+            process.retire()
+        tasks = [process.task for process in self._processes if process.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def stop(self, grace_s: float) -> None:
         """Stop its processes within ``grace_s`` seconds, and start none again."""
@@ -100,10 +142,17 @@ class ProcessSupervisor(AdapterBackend):
             return None
 
     async def _acquire(self) -> AdapterInstance:
-        if self.present is None or self.present.stopping.is_set():
-            self._start()
-        assert self.present is not None
-        return await asyncio.shield(self.present.ready)
+        while True:
+            if self.present is None or self.present.stopping.is_set():
+                self._start()
+            process = self.present
+            assert process is not None
+            try:
+                return await asyncio.shield(process.ready)
+            except DragomanError:
+                if self.present in {None, process}:
+                    raise
+                # It was replaced while it started.
 
     def _start(self) -> None:
         if self._is_closed:
@@ -146,13 +195,6 @@ class ProcessSupervisor(AdapterBackend):
             self.set_state(router_pb2.ADAPTER_STATE_READY)
         return rejection
 
-    def reject(self, why: str) -> DragomanError:
-        """Note that a process's description is rejected; return the error for the calls that wait."""
-        self.record.reject(why)
-        _log.warning("adapter refused", adapter=self.record.type, reason=why)
-        self._context.changes.notify()
-        return self.refusal()
-
     def failed(self, process: AdapterProcess, why: str, ready_since: float | None = None) -> DragomanError:
         """Note that a process failed; return the error for the calls that wait."""
         now = self._context.clock.monotonic()
@@ -182,3 +224,7 @@ class ProcessSupervisor(AdapterBackend):
         self.record.address = ""
         self.record.pid = self.record.guard_pid = None
         return True
+
+
+def _counted(users: int) -> str:
+    return f"{users} calls or runs" if users > 1 else "call or run"

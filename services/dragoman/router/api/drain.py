@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 import structlog
 from dragoman.protocol.server import draining
 from dragoman.protocol.signals import Signal
-from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.remote import RemoteAdapter
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.tasks import Tasks, first_of
@@ -29,9 +29,13 @@ class Drain:
         adapters: the adapters.
         forwarder: the connections to other routers.
         tasks: the router's background tasks.
+        stop_s: how long a launched adapter may take to drain.
     """
 
-    def __init__(self, runs: RunRegistry, adapters: AdapterPool, forwarder: ReplicaForwarder, tasks: Tasks) -> None:
+    def __init__(
+        self, runs: RunRegistry, adapters: AdapterSet, forwarder: ReplicaForwarder, tasks: Tasks, stop_s: float
+    ) -> None:
+        self._stop_s = stop_s
         self._runs = runs
         self._adapters = adapters
         self._forwarder = forwarder
@@ -86,7 +90,7 @@ class Drain:
             if is_unstarted(run.state):
                 # The next router ends it as not started; this one must not give it a free slot.
                 run.end_streams(stop=True)
-        await self._adapters.stop_launched(self._hurry)
+        await self._adapters.stop_launched(0.0 if self._hurry.is_set() else self._stop_s, self._hurry)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_READS_S):
                 await self._no_streams.wait()

@@ -143,7 +143,8 @@ class RunLocator:
 
     async def _check_adapter(self, run: Run, adapter: str) -> None:
         """Raise RUN_NOT_FOUND if a run never was at the adapter that is named."""
-        if not adapter:
+        # An adapter that was removed still has the run, and perhaps another one has its names by now.
+        if not adapter or any(adapter in backend.record.names for backend in run.backends):
             return
         backend = await self._adapters.get(adapter)
         if backend not in run.backends:

@@ -4,9 +4,13 @@ import asyncio
 import os
 
 from dragoman.protocol.caller import current_caller
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.server import Context, draining, write_event
+from dragoman.router.adapters.adapter_set import DEFAULT_LEASE_S
+from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.adapters.registrations import LONGEST_LEASE_S, SHORTEST_LEASE_S, Announcement, Registrations
+from dragoman.router.adapters.supervisor import ProcessSupervisor
 from dragoman.router.api.calls import bind, refuse
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.validation import list_objection
@@ -143,19 +147,28 @@ class RunList:
 
 
 class RouterServicer:
-    """Serves ``RouterService``. Registration is not served yet.
+    """Serves ``RouterService``.
 
     Args:
         adapter_list: the adapters.
         run_list: the runs.
         sessions: the stored sessions.
         drain: the end of the router.
+        registrations: the adapters that announce themselves.
         version: the router's version.
     """
 
     def __init__(
-        self, adapter_list: AdapterList, run_list: RunList, sessions: Sessions, drain: Drain, *, version: str
+        self,
+        adapter_list: AdapterList,
+        run_list: RunList,
+        sessions: Sessions,
+        drain: Drain,
+        registrations: Registrations,
+        *,
+        version: str,
     ) -> None:
+        self._registrations = registrations
         self._adapter_list = adapter_list
         self._adapters = adapter_list.adapters
         self._runs = run_list
@@ -200,6 +213,38 @@ class RouterServicer:
                 limit_s = self._adapter_list.next_end_s()
                 await first_of(asyncio.ensure_future(change.wait()), asyncio.ensure_future(ending), timeout_s=limit_s)
         raise draining()
+
+    async def RegisterAdapter(  # noqa: N802 - the contract's name
+        self, request: pb.RegisterAdapterRequest, _context: Context
+    ) -> pb.RegisterAdapterResponse:
+        """Register an adapter that runs already, or renew its lease."""
+        self._drain.refuse_new()
+        lease_s = request.lease.ToNanoseconds() / 1e9 if request.HasField("lease") else DEFAULT_LEASE_S
+        if not SHORTEST_LEASE_S <= lease_s <= LONGEST_LEASE_S:
+            raise invalid("lease", f"must be {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:g} s")
+        announced = Announcement(request.address, request.instance_id, request.adapter)
+        record = await self._registrations.register(announced, lease_s)
+        entry = record.entry()
+        return pb.RegisterAdapterResponse(expires_at=entry.lease_expires_at, adapter=entry)
+
+    async def UnregisterAdapter(  # noqa: N802 - the contract's name
+        self, request: pb.UnregisterAdapterRequest, _context: Context
+    ) -> pb.UnregisterAdapterResponse:
+        """End a registration."""
+        unregistered = self._registrations.unregister(request.address, request.instance_id)
+        return pb.UnregisterAdapterResponse(unregistered=unregistered)
+
+    async def RestartAdapter(  # noqa: N802 - the contract's name
+        self, request: pb.RestartAdapterRequest, _context: Context
+    ) -> pb.RestartAdapterResponse:
+        """Replace the process of a launched adapter."""
+        self._drain.refuse_new()
+        backend = await self._adapters.get(request.adapter)
+        bind(adapter=backend.record.type)
+        if not isinstance(backend, ProcessSupervisor):
+            raise _not_launched(backend)
+        draining = await backend.restart(request.grace.ToNanoseconds() / 1e9 if request.HasField("grace") else None)
+        return pb.RestartAdapterResponse(adapter=backend.record.entry(), draining_runs=draining)
 
     async def ListRuns(self, request: pb.ListRunsRequest, _context: Context) -> pb.ListRunsResponse:  # noqa: N802 - the contract's name
         """List runs, newest first."""
@@ -252,3 +297,12 @@ class RouterServicer:
 
 def _names(asked: pb.ListSessionsRequest | adapter_pb2.SessionKey) -> dict[str, str]:
     return {"company_id": asked.company_id, "agent_id": asked.agent_id, "task_key": asked.task_key}
+
+
+def _not_launched(backend: AdapterBackend) -> DragomanError:
+    adapter, where = backend.record.type, backend.record.address or backend.record.spec.name
+    message = (
+        f"Adapter {adapter!r} runs at {where} and was not started by this router; restart it where it was started,"
+        " and the router reconnects."
+    )
+    return DragomanError(Reason.ADAPTER_NOT_LAUNCHED, message, {"adapter": adapter})

@@ -163,6 +163,8 @@ class Failover:
             self._run_log.end(stored, not_started(adapter) if is_new else adapter_lost(adapter, _BETWEEN))
             return
         backend = self._adapters.present(stored.adapter) or self._adapters.at_address(at.address)
+        if backend is None and at.is_registered:
+            backend = self._adapters.restore(at.address)
         if backend is None:
             await self._adapters.tried()
             backend = self._adapters.present(stored.adapter)

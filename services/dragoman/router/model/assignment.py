@@ -17,6 +17,8 @@ class Dispatched(Struct, frozen=True):
     instance_id: str
     is_bound: bool = False
     """Whether only the router that sent it there can follow it: that one does what the adapter leaves to it."""
+    is_registered: bool = False
+    """Whether the adapter registered at the router: another router learns of it from here."""
 
 
 class BetweenAttempts(Struct, frozen=True):
@@ -38,8 +40,10 @@ def encode_place(assignment: Assignment, router: str) -> str:
     match assignment:
         case Unassigned():
             place = {}
-        case Dispatched(address, instance_id, is_bound):
-            place = {"address": address, "instance_id": instance_id, **({"bound": "1"} if is_bound else {})}
+        case Dispatched(address, instance_id, is_bound, is_registered):
+            facts = {"bound": is_bound, "registered": is_registered}
+            place = {"address": address, "instance_id": instance_id}
+            place |= {name: "1" for name, is_so in facts.items() if is_so}
         case _:
             place = _BETWEEN
     return json.dumps({**place, "router": router})
@@ -50,5 +54,6 @@ def decode_place(place: str) -> tuple[Assignment, str]:
     stored: dict[str, str] = json.loads(place)
     router = stored.get("router", "")
     if "address" in stored:
-        return Dispatched(stored["address"], stored.get("instance_id", ""), "bound" in stored), router
+        instance_id, is_registered = stored.get("instance_id", ""), "registered" in stored
+        return Dispatched(stored["address"], instance_id, "bound" in stored, is_registered), router
     return BetweenAttempts() if "between" in stored else Unassigned(), router

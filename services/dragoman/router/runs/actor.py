@@ -170,7 +170,8 @@ class Run(RunMachine):
 
     def assign(self, instance: AdapterInstance, *, is_bound: bool = False) -> None:
         """Say which process gets it, and whether only this router can follow it there."""
-        self.send(Assigned(Dispatched(instance.channel.address, instance.instance_id, is_bound)))
+        is_registered = self.backend.record.is_registered
+        self.send(Assigned(Dispatched(instance.channel.address, instance.instance_id, is_bound, is_registered)))
         self._instance = instance
         self.notices.status = b""
         self.record.instance_id = instance.instance_id
