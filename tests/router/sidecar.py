@@ -41,6 +41,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -429,12 +430,14 @@ async def serving(sidecar: Sidecar, address: str) -> AsyncIterator[DragomanServe
 async def main() -> int:
     """Serve one sidecar, as its environment says."""
     env = os.environ
-    if "SIDECAR_DEAF" in env:
+    if "SIDECAR_DEAF" in env or Path(env.get("SIDECAR_DEAF_WHILE", "/nowhere")).exists():
         await asyncio.Event().wait()
     sidecar = Sidecar(
         env.get("SIDECAR_TYPE", "fake"),
         aliases=[name for name in env.get("SIDECAR_ALIASES", "").split(",") if name],
-        revision=int(env.get("SIDECAR_REVISION", "1")),
+        revision=int(Path(env["SIDECAR_REVISION_FILE"]).read_text())
+        if "SIDECAR_REVISION_FILE" in env
+        else int(env.get("SIDECAR_REVISION", "1")),
         features=[event_pb2.Feature.Value(name) for name in env.get("SIDECAR_FEATURES", "").split()],
         schema=env.get("SIDECAR_SCHEMA", ""),
         most=int(env.get("SIDECAR_MOST", "0")),

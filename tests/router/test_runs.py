@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.protocol.limits import MIB
@@ -540,13 +539,6 @@ async def test_finished_runs_are_forgotten_in_the_end(folder: Path) -> None:
             while (await caller.router.ListRuns(router_pb2.ListRunsRequest())).runs:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
         assert (await failure(caller.run("r"))).reason is Reason.RUN_NOT_FOUND
-
-
-async def test_methods_that_are_not_served_say_so(folder: Path) -> None:
-    async with beside(folder) as (caller, _sidecar):
-        error = await failure(caller.router.RegisterAdapter(router_pb2.RegisterAdapterRequest()))
-        assert error.code is grpc.StatusCode.UNIMPLEMENTED
-        assert error.reason is Reason.NOT_IMPLEMENTED
 
 
 def test_the_configuration_is_complete_without_a_word() -> None:
