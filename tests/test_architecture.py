@@ -324,7 +324,18 @@ def known_modules(path: Path, names: Mapping[str, Path]) -> set[str]:
     }
 
 
-SDK_FRONT = {"__init__", "__main__", "detection", "failures", "fields", "jsonrpc", "parsing", "run", "skills"}
+SDK_FRONT = {
+    "__init__",
+    "__main__",
+    "detection",
+    "failures",
+    "fields",
+    "jsonrpc",
+    "parsing",
+    "registration",
+    "run",
+    "skills",
+}
 
 
 def sdk_part(module: str) -> str:

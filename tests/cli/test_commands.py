@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+from pathlib import Path
 
 import pytest
 from dragoman.cli.commands.inspect import _settings
@@ -47,6 +48,7 @@ async def test_detecting_one_agent_says_by_the_exit_code_whether_it_can_be_used(
 
 
 async def test_adapters() -> None:
+    since = timestamp_pb2.Timestamp(seconds=1_700_000_000)
     response = router_pb2.ListAdaptersResponse(
         adapters=[
             router_pb2.AdapterEntry(
@@ -54,14 +56,26 @@ async def test_adapters() -> None:
                 state=router_pb2.ADAPTER_STATE_READY,
                 source=router_pb2.ADAPTER_SOURCE_ENTRY_POINT,
                 description=api.DescribeResponse(label="Fake", version="1.2", aliases=["fake_local"]),
+                address="unix:/f.sock",
                 pid=7,
                 live_runs=2,
+                since=since,
+                remarks=["Process 6 was replaced."],
             ),
             router_pb2.AdapterEntry(
                 adapter="odd",
                 state=router_pb2.ADAPTER_STATE_REFUSED,
                 source=router_pb2.ADAPTER_SOURCE_MANIFEST,
+                origin="/m/odd.toml",
                 reason="its alias is taken",
+                since=since,
+            ),
+            router_pb2.AdapterEntry(
+                adapter="own",
+                state=router_pb2.ADAPTER_STATE_READY,
+                source=router_pb2.ADAPTER_SOURCE_REGISTRATION,
+                address="unix:/o.sock",
+                lease_expires_at=since,
             ),
         ],
         router_pid=1,
@@ -71,12 +85,40 @@ async def test_adapters() -> None:
         text = await dragoman("adapters", env=env)
         machine = await dragoman("adapters", "--json", "--describe", env=env)
     assert text.out == (
-        "fake  Fake 1.2, ready, entry point, also fake_local, pid 7, 2 live runs\n"
-        "odd  refused, manifest\n    its alias is taken\n"
+        "fake  ready    2023-11-14T22:13:20Z  1.2  2  entry point   unix:/f.sock pid 7\n"
+        "    Process 6 was replaced.\n"
+        "odd   refused  2023-11-14T22:13:20Z       0  manifest      /m/odd.toml\n"
+        "    its alias is taken\n"
+        "own   ready                               0  registration  unix:/o.sock until 22:13:20\n"
     )
     parsed = [json_format.Parse(line, router_pb2.AdapterEntry()) for line in machine.out.splitlines()]
     assert parsed == list(response.adapters)
     assert [request.describe for request in fake.requests("ListAdapters")] == [False, True]
+
+
+async def test_restarting_an_adapter() -> None:
+    entry = router_pb2.AdapterEntry(adapter="fake", pid=7)
+    response = router_pb2.RestartAdapterResponse(adapter=entry, draining_runs=2)
+    fake = FakeAdapter(answers={"RestartAdapter": response})
+    async with routed(fake) as env:
+        text = await dragoman("adapter", "restart", "fake", env=env)
+        machine = await dragoman("adapter", "restart", "fake", "--now", "--json", env=env)
+        limited = await dragoman("adapter", "restart", "fake", "--grace", "2.5", env=env)
+        both = await dragoman("adapter", "restart", "fake", "--grace", "2", "--now", env=env)
+    assert text.out == "fake: new process 7; 2 runs in the old one\n"
+    assert json_format.Parse(machine.out, router_pb2.RestartAdapterResponse()) == response
+    assert (limited.code, both.code) == (0, 2)
+    assert "exclude each other" in both.err
+    requests = fake.requests("RestartAdapter")
+    assert [request.HasField("grace") for request in requests] == [False, True, True]
+    assert [request.grace.ToNanoseconds() for request in requests] == [0, 0, 2_500_000_000]
+
+
+async def test_restarting_an_adapter_without_a_router(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": "", "DRAGOMAN_ROUTER": ""}
+    done = await dragoman("adapter", "restart", "fake", env=env)
+    assert done.code != 0
+    assert "router.sock" in done.err
 
 
 async def test_describe() -> None:

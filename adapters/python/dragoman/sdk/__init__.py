@@ -16,6 +16,7 @@ More is in the modules beside this one:
 ``fields``     reading JSON from an untrusted source
 ``jsonrpc``    JSON-RPC 2.0
 ``parsing``    what parsers use besides the types that they return
+``registration``  announcing an adapter at routers
 ``rules``      checks of a request that many adapters share
 ``run``        what an adapter uses of a run besides the run itself and its job
 ``skills``     the skills of a run, and the ways in which they reach an agent

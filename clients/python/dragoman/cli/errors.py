@@ -23,6 +23,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.ADAPTER_REQUIRED: "name an adapter; 'dragoman adapters' lists them",
     Reason.ADAPTER_UNAVAILABLE: "'dragoman adapter serve NAME --listen unix:/tmp/x' and its log show the cause",
     Reason.ADAPTER_REFUSED: "'dragoman adapters' shows the cause",
+    Reason.ADAPTER_NOT_LAUNCHED: "'dragoman adapters' shows where each adapter comes from",
     Reason.RUN_NOT_FOUND: "'dragoman runs' lists the runs",
     Reason.REQUEST_NOT_FOUND: "'dragoman show RUN' lists the open requests",
     Reason.RUN_ID_REUSED: "choose another --run-id, or omit it",

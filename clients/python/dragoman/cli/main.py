@@ -39,7 +39,7 @@ COMMANDS: dict[str, _Lazy] = {
     "serve": _Lazy("dragoman.cli.commands.serve", "Run a router."),
     "policy": _Lazy("dragoman.cli.commands.policy", "Check the policy of a router's operator."),
     "token": _Lazy("dragoman.cli.commands.token", "Print the token that servers require over TCP, or make others."),
-    "adapter": _Lazy("dragoman.cli.commands.serve", "Serve one adapter, or write a new one."),
+    "adapter": _Lazy("dragoman.cli.commands.serve", "Serve, write or restart one adapter."),
     "conformance": _Lazy("dragoman.cli.commands.conformance", "Examine an adapter in any language, or a router."),
 }
 """Every command, with its module and its summary in the help."""

@@ -265,6 +265,23 @@ class Client:
             response.next_page_token = page.next_page_token
         return response
 
+    async def restart_adapter(
+        self, adapter: str, *, grace_s: float | None = None
+    ) -> router_pb2.RestartAdapterResponse:
+        """Replace the process of an adapter that a router launched, and wait until the new one is ready.
+
+        Args:
+            adapter: its type or an alias.
+            grace_s: seconds that live runs may continue in the old process; ``None`` for no limit, 0 for none.
+
+        Raises:
+            DragomanError: ADAPTER_NOT_LAUNCHED if the router did not launch it; or the new process did not get ready.
+        """
+        request = router_pb2.RestartAdapterRequest(adapter=adapter)
+        if grace_s is not None:
+            request.grace.CopyFrom(duration(grace_s, "grace"))
+        return await self._channel.answer(self._channel.router.RestartAdapter(request))
+
     async def list_runs(
         self, filters: router_pb2.ListRunsRequest | None = None, *, limit: int = 100
     ) -> list[router_pb2.RunSummary]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 from dragoman.protocol.addresses import AddressError
@@ -11,6 +11,7 @@ from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.logs import LogFormat, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.sdk._process.prepared_guard import SpareGuards
+from dragoman.sdk._serving.registering import Registration, registered
 from dragoman.sdk._serving.service import AdapterServicer
 from dragoman.sdk.adapter import Adapter
 from dragoman.v1 import adapter_pb2
@@ -70,6 +71,7 @@ def serve(
     log_format: LogFormat = "auto",
     log_level: str = "info",
     insecure_tcp_without_token: bool = False,
+    register: Registration | None = None,
 ) -> None:
     """Serve ``adapter`` until SIGTERM or SIGINT; then drain. A second signal stops at once.
 
@@ -79,6 +81,8 @@ def serve(
         log_format: how to log to standard error.
         log_level: the least level that is logged.
         insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
+        register: the routers at which the adapter announces itself as long as it lives; absent, none: a router has
+            launched it, or knows where it is.
 
     Raises:
         AddressError: nowhere to listen, or an address cannot be used.
@@ -89,11 +93,17 @@ def serve(
     if not addresses:
         raise AddressError(f"nowhere to listen: give an address or set {LISTEN_VARIABLE}, e.g. unix:$HOME/agent.sock")
     configure_logs(log_format, level=log_level)
-    asyncio.run(_serve(adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token))
+    register = register or Registration(())
+    register.announced(addresses)
+
+    def server() -> AdapterServer:
+        return AdapterServer(adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token)
+
+    asyncio.run(_serve(server, register))
 
 
-async def _serve(adapter: Adapter, addresses: Sequence[str], *, insecure_tcp_without_token: bool) -> None:
-    server = AdapterServer(adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token)
+async def _serve(make_server: Callable[[], AdapterServer], register: Registration) -> None:
+    server = make_server()
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -103,9 +113,10 @@ async def _serve(adapter: Adapter, addresses: Sequence[str], *, insecure_tcp_wit
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     await server.start()
-    info = server.servicer.info
-    _log.info("adapter ready", adapter=info.type, listen=server.addresses, instance_id=server.servicer.instance_id)
-    await stop.wait()
+    info, instance_id = server.servicer.info, server.servicer.instance_id
+    _log.info("adapter ready", adapter=info.type, listen=server.addresses, instance_id=instance_id)
+    async with registered(register, register.announced(server.addresses), info.type, instance_id):
+        await stop.wait()
     _log.info("adapter draining", adapter=info.type)
     drain = asyncio.create_task(server.stop())
     hasty = asyncio.create_task(hurry.wait())

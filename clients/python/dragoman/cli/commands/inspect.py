@@ -1,7 +1,8 @@
 """``dragoman detect``, ``adapters``, ``describe`` and ``test``: information without a run."""
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 from dragoman.cli import values
@@ -12,6 +13,7 @@ from dragoman.cli.display.printing import print_json, print_json_lines, print_li
 from dragoman.cli.display.slow_notice import slow_notice
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK
+from dragoman.cli.display.table import table
 from dragoman.cli.display.text import enum_label, one_line, sanitize, seconds
 from dragoman.client import Client
 from dragoman.v1 import adapter_pb2 as pb
@@ -58,31 +60,49 @@ def adapters_command(describe: bool, as_json: bool, router: str | None) -> int:
         if as_json:
             print_json_lines(response.adapters)
         else:
-            print_lines([line for entry in response.adapters for line in _entry_lines(entry)])
+            print_lines(_adapter_lines(response.adapters, with_capabilities=describe))
 
     return run_connected(router, work)
 
 
-def _entry_lines(entry: router_pb2.AdapterEntry) -> list[list[Segment]]:
-    state = enum_label(router_pb2.AdapterState.DESCRIPTOR, entry.state, "ADAPTER_STATE_")
-    source = enum_label(router_pb2.AdapterSource.DESCRIPTOR, entry.source, "ADAPTER_SOURCE_")
-    described = entry.description
-    facts = [state, source]
-    if described.version:
-        facts.insert(0, f"{one_line(described.label)} {one_line(described.version, 40)}")
-    facts.extend(f"also {one_line(alias, 60)}" for alias in described.aliases)
+_BAD_STATES = {router_pb2.ADAPTER_STATE_REFUSED, router_pb2.ADAPTER_STATE_UNAVAILABLE}
+
+
+def _adapter_lines(entries: Sequence[router_pb2.AdapterEntry], *, with_capabilities: bool) -> list[list[Segment]]:
+    """Return a table, with what there is to say of an adapter below its row."""
+    if not entries:
+        return [[Segment("no adapters")]] if sys.stdout.isatty() else []
+    head = ("ADAPTER", "STATE", "SINCE (UTC)", "VERSION", "RUNS", "SOURCE", "WHERE")
+    lines = table(head, [_adapter_row(entry) for entry in entries])
+    shown = lines[: -len(entries)]
+    for entry, row in zip(entries, lines[-len(entries) :], strict=True):
+        is_bad = entry.state in _BAD_STATES
+        shown.append([row[0], *(Segment(one.text, Style.ERROR if is_bad else one.style) for one in row[1:])])
+        notes = [entry.reason, *entry.remarks] if entry.reason else entry.remarks
+        shown += [[Segment(f"    {one_line(note, 600)}", Style.ERROR)] for note in notes]
+        if with_capabilities:
+            shown += [[Segment(f"    {line}", Style.FAINT)] for line in _abilities(entry.description.capabilities)]
+    return shown
+
+
+def _adapter_row(entry: router_pb2.AdapterEntry) -> tuple[str, ...]:
+    since = ""
+    if entry.HasField("since"):
+        since = entry.since.ToDatetime().strftime("%m-%d %H:%M:%S" if sys.stdout.isatty() else "%Y-%m-%dT%H:%M:%SZ")
+    where = [entry.origin or entry.address]
     if entry.HasField("pid"):
-        facts.append(f"pid {entry.pid}")
-    if entry.live_runs:
-        facts.append(f"{entry.live_runs} live run{'s' if entry.live_runs > 1 else ''}")
-    rejected = entry.state in {router_pb2.ADAPTER_STATE_REFUSED, router_pb2.ADAPTER_STATE_UNAVAILABLE}
-    style = Style.ERROR if rejected else Style.PLAIN
-    lines = [[Segment(one_line(entry.adapter, 60), Style.STRONG), Segment(f"  {', '.join(facts)}", style)]]
-    if entry.reason:
-        lines.append([Segment(f"    {one_line(entry.reason, 600)}", Style.ERROR)])
-    lines.extend([Segment(f"    {one_line(remark, 600)}", Style.ERROR)] for remark in entry.remarks)
-    lines.extend([Segment(f"    {line}", Style.FAINT)] for line in _abilities(described.capabilities))
-    return lines
+        where.append(f"pid {entry.pid}")
+    if entry.HasField("lease_expires_at"):
+        where.append(f"until {entry.lease_expires_at.ToDatetime():%H:%M:%S}")
+    return (
+        one_line(entry.adapter, 60),
+        enum_label(router_pb2.AdapterState.DESCRIPTOR, entry.state, "ADAPTER_STATE_"),
+        since,
+        one_line(entry.description.version, 40),
+        str(entry.live_runs),
+        enum_label(router_pb2.AdapterSource.DESCRIPTOR, entry.source, "ADAPTER_SOURCE_"),
+        one_line(" ".join(filter(None, where)), 300),
+    )
 
 
 def _abilities(capabilities: event_pb2.Capabilities) -> list[str]:

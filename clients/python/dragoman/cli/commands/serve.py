@@ -7,13 +7,17 @@ from typing import Annotated, Any
 
 import click
 from dragoman.cli.command_error import CommandError
-from dragoman.cli.commands._options import option, with_options
+from dragoman.cli.commands._options import Seconds, json_option, option, with_options
 from dragoman.cli.commands.new_adapter import adapter_new_command
+from dragoman.cli.display.printing import print_json, print_lines
+from dragoman.cli.display.style import Segment
 from dragoman.cli.display.summary import EXIT_USAGE
+from dragoman.cli.display.text import one_line
 from dragoman.cli.error_report import ErrorReport
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat
+from dragoman.protocol.private import ROUTER_VARIABLE, default_address
 from msgspec import Struct
 
 _GROUP = "dragoman.adapters"
@@ -22,7 +26,10 @@ _EXAMPLES = """\b
 Examples:
   dragoman adapter serve process --listen unix:/run/user/1000/process.sock
   dragoman adapter serve my_package.my_adapter:adapter --listen 127.0.0.1:7801
+  dragoman adapter serve my_package.my_adapter:adapter --listen unix:/run/user/1000/my.sock --register default
 """
+_DEFAULT = "default"
+"""The user's own router, as a value of --register."""
 
 
 class ProcessOptions(Struct, frozen=True):
@@ -75,9 +82,20 @@ class RouterOptions(Struct, frozen=True):
         tuple[Path, ...],
         option(
             "--manifest",
-            "Manifest with an adapter's command, or a directory of manifests.",
+            "Manifest with an adapter's command, or a directory of manifests; looked at every second.",
             "PATH",
             type=click.Path(exists=True, path_type=Path),
+        ),
+    ]
+    socket_dirs: Annotated[
+        tuple[Path, ...],
+        option(
+            "--socket-dir",
+            "Directory in which each Unix socket is an adapter that is already running; looked at every second.",
+            "DIR",
+            type=click.Path(file_okay=False, path_type=Path),
+            envvar="DRAGOMAN_SOCKET_DIR",
+            show_envvar=True,
         ),
     ]
     state_dir: Annotated[
@@ -140,6 +158,29 @@ class RouterOptions(Struct, frozen=True):
     process: ProcessOptions
 
 
+class RegistrationOptions(Struct, frozen=True):
+    """Where an adapter announces itself."""
+
+    register: Annotated[
+        tuple[str, ...],
+        option(
+            "--register",
+            "Router at which the adapter registers, as long as it lives; 'default' is this user's own.",
+            "ROUTER",
+            envvar="DRAGOMAN_REGISTER",
+            show_envvar=True,
+        ),
+    ]
+    advertise: Annotated[
+        str | None,
+        option(
+            "--advertise",
+            "Address at which routers reach the adapter. Default: the first --listen.",
+            "ADDR",
+        ),
+    ]
+
+
 @click.command("serve", epilog="\b\nExample:\n  dragoman serve --listen 127.0.0.1:7777")
 @with_options("options", RouterOptions)
 def serve_command(options: RouterOptions) -> None:
@@ -156,6 +197,7 @@ def serve_command(options: RouterOptions) -> None:
             at_default_too=bool(options.listen) and not any(one.startswith("unix:") for one in options.listen),
             addresses=options.adapters,
             manifests=options.manifests,
+            socket_dirs=options.socket_dirs,
             state_dir=options.state_dir,
             run_log=_run_log(options.run_log),
             advertise=options.advertise,
@@ -191,7 +233,7 @@ def _max_runs(pairs: tuple[str, ...]) -> dict[str, int]:
 
 @click.group("adapter")
 def adapter_command() -> None:
-    """Serve one adapter, or write a new one."""
+    """Serve, write or restart one adapter."""
 
 
 adapter_command.add_command(adapter_new_command)
@@ -207,11 +249,16 @@ adapter_command.add_command(adapter_new_command)
     "free one. Repeatable.  "
     "[env var: DRAGOMAN_LISTEN, one address]",
 )
+@with_options("announcing", RegistrationOptions)
 @with_options("options", ProcessOptions)
-def adapter_serve_command(name: str, listen: tuple[str, ...], options: ProcessOptions) -> None:
+def adapter_serve_command(
+    name: str, listen: tuple[str, ...], announcing: RegistrationOptions, options: ProcessOptions
+) -> None:
     """Serve the adapter NAME (or that of DRAGOMAN_ADAPTER): an installed one, or module:attribute."""
     from dragoman.sdk import serve  # noqa: PLC0415 - a router is served without the adapters' half
+    from dragoman.sdk.registration import Registration  # noqa: PLC0415 - as above
 
+    routers = [default_address() if router == _DEFAULT else router for router in announcing.register]
     try:
         serve(
             load_adapter(name),
@@ -219,9 +266,51 @@ def adapter_serve_command(name: str, listen: tuple[str, ...], options: ProcessOp
             log_format=options.log_format,
             log_level=options.log_level,
             insecure_tcp_without_token=options.insecure_tcp_without_token,
+            register=Registration(routers, announcing.advertise or ""),
         )
     except AddressError as error:
         raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+
+
+@adapter_command.command("restart")
+@click.argument("adapter")
+@click.option(
+    "--grace",
+    type=Seconds(),
+    metavar="SECONDS",
+    help="How long live runs may continue in the old process. Default: as long as they take.",
+)
+@click.option("--now", is_flag=True, help="Cancel live runs at once; the same as --grace 0.")
+@json_option("Print the RestartAdapterResponse as JSON.")
+@click.option(
+    "--router",
+    metavar="ADDR",
+    envvar=ROUTER_VARIABLE,
+    show_envvar=True,
+    help="Address of the router: unix:/path or host:port. Default: this user's router.",
+)
+def adapter_restart_command(
+    *, adapter: str, grace: float | None, now: bool, as_json: bool, router: str | None
+) -> int:
+    """Replace the process of ADAPTER, which a router launched: new runs go to a new one."""
+    from dragoman.cli.connection.connect import run_connected  # noqa: PLC0415 - serving needs no client
+    from dragoman.client import Client  # noqa: PLC0415 - as above
+
+    if now and grace is not None:
+        raise click.UsageError("--now and --grace exclude each other")
+
+    async def work(client: Client) -> None:
+        response = await client.restart_adapter(adapter, grace_s=0.0 if now else grace)
+        if as_json:
+            print_json(response)
+            return
+        entry, draining = response.adapter, response.draining_runs
+        line = f"{one_line(entry.adapter)}: new process {entry.pid}"
+        if draining:
+            line += f"; {draining} run{'s' if draining > 1 else ''} in the old one"
+        print_lines([[Segment(line)]])
+
+    return run_connected(router or default_address(), work)
 
 
 def load_adapter(name: str) -> Any:
