@@ -93,7 +93,7 @@ def grown(message: Any) -> Any:
 def events(run_id: str) -> list[Any]:
     """Return what the later adapter sends before it asks, then the rest."""
     later_is = LATER_NUMBER
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {"started": {"adapter": "later", "instance_id": "i1"}},
         {"state": {"phase": later_is}},
         {"text": {"item_id": "t", "delta": "hello"}},
