@@ -45,8 +45,8 @@ class World:
 
     def __init__(self) -> None:
         spec = SimpleNamespace(launch=None, address="unix:/a")
-        record = SimpleNamespace(spec=spec, type="fake", description=None, is_registered=False)
-        backend: Any = SimpleNamespace(record=record)
+        listed = SimpleNamespace(spec=spec, type="fake", description=None, is_registered=False)
+        backend: Any = SimpleNamespace(record=listed)
         self.instance: Any = SimpleNamespace(channel=SimpleNamespace(address="unix:/a"), instance_id="i")
         self.over: list[Run] = []
         self.superseded: list[Run] = []
