@@ -16,6 +16,8 @@ from types import ModuleType
 import click
 import pytest
 from dragoman.cli.main import cli
+from dragoman.v1 import adapter_pb2, router_pb2
+from google.protobuf.descriptor import FileDescriptor
 
 from .programs import ROOT, run
 
@@ -232,6 +234,17 @@ def test_the_commands_it_shows_parse(page: Path) -> None:
                     continue  # a file that the page itself has its reader make
                 if is_whole or not isinstance(error, click.MissingParameter):
                     pytest.fail(f"{line}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("file", [adapter_pb2.DESCRIPTOR, router_pb2.DESCRIPTOR], ids=lambda file: file.name)
+def test_the_recipes_make_every_call_with_both_programs(checker: ModuleType, file: FileDescriptor) -> None:
+    """``scripts/check-docs`` runs them."""
+    commands = "\n".join(body for body, _ in checker.blocks((ROOT / "docs/guides/recipes.md").read_text()))
+    service = next(iter(file.services_by_name.values()))
+    for method in service.methods:
+        name = f"{service.name}/{method.name}"
+        assert re.search(rf"^call {name} |^timeout .*grpcurl .*{name} ", commands, re.MULTILINE), name
+        assert re.search(rf"^bufcall {name} |^timeout .*buf curl (.|\n)*?{name} ", commands, re.MULTILINE), name
 
 
 @pytest.mark.timeout(180)
