@@ -76,8 +76,8 @@ class Names(RuleBasedStateMachine):
     def no_free_name_is_refused(self) -> None:
         for record in self.directory.records:
             if record.is_rejected and not record.names and record.spec.launch is not None:
-                wanted = {record.spec.name, *record.spec.aliases}
-                assert any(self.directory.find(name) is not None for name in wanted)
+                claimed = {record.spec.name, *record.spec.aliases}
+                assert any(self.directory.find(name) is not None for name in claimed)
 
     @rule(data=st.data(), name=names, aliases=st.lists(names, max_size=2), revision=st.integers(0, 1))
     def learn(self, data: st.DataObject, name: str, aliases: list[str], revision: int) -> None:

@@ -40,14 +40,14 @@ async def refused(caller: Caller, where: str, lease: Duration | None = None, **f
 async def test_an_adapter_that_registers_is_one_until_it_unregisters(folder: Path) -> None:
     sidecar, where = Sidecar("fake", aliases=["other"]), address(folder)
     async with serving(sidecar, where), routing(config(folder)) as (_, caller):
-        said = {"instance_id": sidecar.instance_id, "adapter": "other"}
-        response = await registering(caller, where, Duration(seconds=60), **said)
+        announced = {"instance_id": sidecar.instance_id, "adapter": "other"}
+        response = await registering(caller, where, Duration(seconds=60), **announced)
         entry = response.adapter
         assert (entry.adapter, entry.state, entry.address) == ("fake", READY, where)
         assert entry.source == router_pb2.ADAPTER_SOURCE_REGISTRATION
         assert entry.lease_expires_at == response.expires_at
         assert 50 < response.expires_at.seconds - entry.since.seconds <= 61
-        renewed = await registering(caller, where, Duration(seconds=600), **said)
+        renewed = await registering(caller, where, Duration(seconds=600), **announced)
         assert renewed.expires_at.seconds - response.expires_at.seconds > 500
         assert len(sidecar.requests("Describe")) <= 2, "what serves is not asked again"
         assert kinds(await caller.execute("other", END).rest()) == ["started", "result"]

@@ -127,7 +127,7 @@ async def test_the_second_claimant_of_a_name_gets_it_when_the_first_is_gone(fold
         assert entry.source == router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY
 
 
-async def test_the_users_folder_is_noticed_when_it_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_users_folder_is_noticed_when_it_appears(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "c"))
     async with routing(config(folder, user_manifests=True)) as (_, caller):
         users = folder / "c/dragoman/adapters"
