@@ -27,13 +27,14 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from dragoman.protocol.addresses import AddressError, check_local
 from dragoman.protocol.identity import is_adapter_type
 from dragoman.router.adapters.descriptions import Packages, installed_identity, manifest_identity
 from dragoman.router.adapters.registry import AdapterSpec, LaunchSpec
 from dragoman.v1 import router_pb2
+from msgspec import Struct
 
 GROUP = "dragoman.adapters"
 """The group of entry points that name adapters."""
@@ -61,7 +62,7 @@ _LOCK: Final = ".lock"
 _TOML_PLACE: Final = re.compile(r"\(at (line \d+, column \d+|end of document)\)$")
 
 
-class FileState(NamedTuple):
+class FileState(Struct, frozen=True):
     """What changes when a file is replaced or written."""
 
     kind: int

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -17,6 +16,7 @@ from dragoman.router.adapters.registry import AdapterRecord, registered_spec
 from dragoman.router.adapters.remote import RemoteAdapter
 from dragoman.router.model.tasks import first_of
 from dragoman.v1 import adapter_pb2
+from msgspec import Struct
 
 SHORTEST_LEASE_S: Final = 1.0
 LONGEST_LEASE_S: Final = 3600.0
@@ -26,8 +26,7 @@ _DESCRIBE_S: Final = 5.0
 _log = structlog.get_logger("dragoman.router")
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
+class Announcement(Struct, frozen=True):
     """What an adapter says of itself when it registers."""
 
     address: str

@@ -1,6 +1,6 @@
 """Repeated answers to input requests: the same answer is accepted, because its first response may have been lost."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
@@ -8,6 +8,7 @@ from dragoman.protocol.wire import FIELD_BY_KIND, peek
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
+from msgspec import Struct
 
 _MASK: Final = "[redacted]"
 _GAP: Final = FIELD_BY_KIND["gap"]
@@ -15,7 +16,7 @@ _REQUESTED: Final = FIELD_BY_KIND["input_request"]
 _RESOLVED: Final = FIELD_BY_KIND["input_resolved"]
 
 
-class RecordedInput(NamedTuple):
+class RecordedInput(Struct, frozen=True):
     """What a run recorded of an input request."""
 
     may_be_requested: bool = False

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -13,6 +12,7 @@ from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import DragomanError, from_rpc_error
 from dragoman.protocol.limits import channel_options
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from dragoman.v1 import router_pb2
@@ -30,8 +30,7 @@ _ANYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - they are refused
 _log = structlog.get_logger("dragoman.sdk")
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """Where an adapter announces itself, with ``RegisterAdapter``.
 
     Attributes:
