@@ -156,7 +156,9 @@ class Registrations:
         refusal = self._context.registry.refusal(registered_spec(address), description)
         if refusal is not None:
             facts = {"address": address, "adapter": description.adapter[:200]}
-            raise DragomanError(refusal.reason, f"The adapter at {address} is rejected: {refusal.message}.", facts)
+            raise DragomanError(
+                Reason(refusal.reason), f"The adapter at {address} is rejected: {refusal.message}.", facts
+            )
 
     def _yield_names(self, description: adapter_pb2.DescribeResponse, address: str) -> None:
         """Remove registrations of the same adapter at other addresses where nothing answers any more."""

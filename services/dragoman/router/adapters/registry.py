@@ -15,7 +15,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from dragoman.protocol.errors import Reason
 from dragoman.protocol.identity import is_adapter_type, near_names
 from dragoman.v1 import adapter_pb2, router_pb2
 from google.protobuf.message import DecodeError
@@ -37,7 +36,8 @@ _SOURCES = {
 class Refusal(Struct, frozen=True):
     """Why an adapter is rejected."""
 
-    reason: Reason
+    reason: str
+    """The name of the ``Reason``; its module is not imported here, as that imports gRPC."""
     message: str
 
 
@@ -216,7 +216,7 @@ class AdapterRegistry:
         if mismatch is not None:
             return mismatch
         taken = self._taken(None, _names(spec, description))
-        return Refusal(Reason.ADAPTER_TAKEN, taken) if taken else None
+        return Refusal("ADAPTER_TAKEN", taken) if taken else None
 
     def restore(self, record: AdapterRecord, data: bytes) -> None:
         """Store the cached description of an adapter that has not been started yet, if it is usable."""
@@ -301,7 +301,7 @@ def _mismatch(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> R
         )
     if description.revision < MIN_REVISION:
         return Refusal(
-            Reason.REVISION_TOO_OLD,
+            "REVISION_TOO_OLD",
             f"it implements protocol revision {description.revision}, but this router requires {MIN_REVISION}"
             " or later; update the adapter",
         )
@@ -313,7 +313,7 @@ def _mismatch(spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> R
 
 
 def _refused(message: str) -> Refusal:
-    return Refusal(Reason.ADAPTER_REFUSED, message)
+    return Refusal("ADAPTER_REFUSED", message)
 
 
 def _schema_problem(text: str) -> str:

@@ -49,6 +49,8 @@ class RemoteAdapter(AdapterBackend):
 
     def begin(self) -> None:
         """Connect, and reconnect from now on."""
+        if self._task is not None:
+            return  # it registered while the router was starting
         self.set_state(router_pb2.ADAPTER_STATE_STARTING)
         self._task = self._context.tasks.start(self._keep(), f"address {self.record.spec.address}")
 

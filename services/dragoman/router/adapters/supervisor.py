@@ -213,6 +213,7 @@ class ProcessSupervisor(AdapterBackend):
             self.set_state(router_pb2.ADAPTER_STATE_IDLE)
         if is_gone:
             self._processes.discard(process)
+            self._context.changes.notify()  # there may have been a remark about it
         else:
             self._delay = RestartDelay()
 
