@@ -21,7 +21,7 @@ pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-agents test-chaos test-conformance test-go test-typescript dragoman-exec lint docs proto proto-go proto-typescript proto-baseline constraints bench bench-check clean
+.PHONY: help run test test-agents test-chaos test-conformance test-go test-typescript test-rust test-java dragoman-exec lint docs proto proto-go proto-typescript proto-baseline constraints bench bench-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ run: $(VENV)/.runtime ## show a whole run offline; AGENT=claude_code PROMPT='...
 	  $(VENV)/bin/dragoman run "$${AGENT:?is needed beside PROMPT}" "$${PROMPT:?is needed beside AGENT}"; fi
 
 test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, JOBS of them at once, then the contract on the oldest versions
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go and not typescript'
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go and not typescript and not rust and not java'
 	$(FLOOR)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents' tests/protocol $(wildcard tests/contract)
 
 test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
@@ -69,6 +69,15 @@ test-typescript: $(VENV)/.dev ## the TypeScript packages: stubs as generated, co
 	npm test --silent --workspaces
 	node_modules/.bin/bun test clients/typescript/dist/test/client.test.js
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m typescript tests/typescript tests/cli/test_new_adapter.py
+
+test-rust: $(VENV)/.dev ## the Rust crate: formatted, without warnings, tested, its adapters examined
+	cd adapters/rust && cargo fmt --check
+	cd adapters/rust && cargo clippy --quiet --locked --all-targets -- -D warnings
+	cd adapters/rust && cargo test --quiet --locked
+	$(VENV)/bin/python -m pytest -n $(JOBS) -m rust tests/rust
+
+test-java: $(VENV)/.dev ## the Java client: generated, compiled, tested with a router
+	$(VENV)/bin/python -m pytest -m java tests/java
 
 dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
 	@go=$$(scripts/install-go); cd adapters/go; \

@@ -1,0 +1,239 @@
+"""Adapters in Rust through a router, and against the conformance kit: `make test-rust` builds and names them."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+import pytest_asyncio
+from dragoman.client import Client, execute_request
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.testkit.streams import check_stream
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import descriptor_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from tests.hostile import is_alive
+from tests.router.harness import Caller, config, manifest, routing
+
+pytestmark = [pytest.mark.rust, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "build/rust/debug/examples"
+PROCESS = EXAMPLES / "process"
+SCRIBE = ROOT / "adapters/examples/scribe/scribe"
+SECRET = "env-0815-very-secret"
+
+
+@pytest_asyncio.fixture
+async def router(tmp_path: Path) -> AsyncIterator[Caller]:
+    """A router with the Rust adapters of this project."""
+    programs = {"process_rust": PROCESS, "scribe_rust": EXAMPLES / "scribe", "streamtext": EXAMPLES / "streamtext"}
+    manifests = tuple(manifest(tmp_path, name, command=[str(path)]) for name, path in programs.items())
+    async with routing(config(tmp_path, manifests=manifests)) as (_router, caller):
+        yield caller
+
+
+@pytest_asyncio.fixture
+async def client(router: Caller, tmp_path: Path) -> AsyncIterator[Client]:
+    """A client of that router."""
+    del router  # it serves
+    async with Client(f"unix:{tmp_path}/r.sock") as opened:
+        yield opened
+
+
+def shell(script: str, cwd: Path) -> api.ExecuteRequest:
+    """Return a request that runs a script of the shell."""
+    program = cwd / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return execute_request("process_rust", "hello", cwd=str(cwd), config={"command": str(program)})
+
+
+def logged(events: list[pb.AgentEvent]) -> list[str]:
+    return [line for event in events if event.HasField("log") for line in event.log.text.split("\n")]
+
+
+async def _gone(process: int) -> None:
+    async with asyncio.timeout(20):
+        while is_alive(process):  # noqa: ASYNC110 - no process here is its parent
+            await asyncio.sleep(0.01)
+
+
+async def test_a_run_through_the_router(client: Client, tmp_path: Path) -> None:
+    request = shell('cat; echo; echo "$TOKEN"; echo "with $TOKEN" >&2; sleep 60 & exit 0', tmp_path)
+    request.env["TOKEN"] = SECRET
+    async with client.execute(request) as run:
+        events = [event async for event in run]
+    check_stream(events, secrets=[SECRET])
+    assert sorted(logged(events)) == ["[redacted]", "hello", "with [redacted]"]
+    assert (events[-1].result.outcome, events[-1].result.tree_confirmed_dead) == (pb.OUTCOME_SUCCEEDED, True)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("setsid sh -c 'exec >/dev/null 2>&1 </dev/null; sleep 60' & echo $!", id="a daemon"),
+        pytest.param("setsid env -i sleep 60 & echo $!", id="without variables"),
+        pytest.param("sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo $!", id="deaf"),
+    ],
+)
+async def test_what_a_program_leaves_behind_is_ended(client: Client, tmp_path: Path, script: str) -> None:
+    async with client.execute(shell(script, tmp_path)) as run:
+        events = [event async for event in run]
+    assert (events[-1].result.outcome, events[-1].result.tree_confirmed_dead) == (pb.OUTCOME_SUCCEEDED, True)
+    assert not is_alive(int(logged(events)[0]))
+
+
+@pytest.mark.parametrize(
+    ("script", "grace_s", "ended_by"),
+    [
+        pytest.param("echo ready; exec sleep 60", 20.0, "SIGTERM", id="that obeys"),
+        pytest.param("trap '' TERM; echo ready; while :; do sleep 1; done", 0.1, "SIGKILL", id="that is deaf"),
+        pytest.param("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done", 20.0, "", id="that ends well"),
+        pytest.param("echo ready; kill -STOP $$", 20.0, "SIGTERM", id="that stopped itself"),
+    ],
+)
+async def test_cancel_of_a_program(
+    client: Client, tmp_path: Path, script: str, grace_s: float, ended_by: str
+) -> None:
+    async with client.execute(shell(script, tmp_path)) as run:
+        async for event in run:
+            if event.HasField("log"):
+                break
+        async with client.attach(run.run_id) as second:
+            answer = await run.cancel(grace_s=grace_s)
+            replayed = [event async for event in second]
+    assert (answer.outcome, answer.tree_confirmed_dead) == (pb.OUTCOME_CANCELLED, True)
+    assert logged(replayed) == ["ready"]
+    assert replayed[-1].result.signal == ended_by
+
+
+async def test_a_killed_adapter_takes_its_agent_with_it(router: Caller, client: Client, tmp_path: Path) -> None:
+    async with client.execute(shell('setsid sleep 60 & echo "$!"; wait', tmp_path)) as run:
+        agent = 0
+        async for event in run:
+            if event.HasField("log"):
+                agent = int(event.log.text)
+                os.kill((await router.entry("process_rust")).pid, signal.SIGKILL)
+    assert run.result is not None
+    assert run.result.outcome == pb.OUTCOME_LOST
+    await _gone(agent)
+    async with client.execute(shell("echo again", tmp_path)) as run:
+        assert logged([event async for event in run]) == ["again"]
+
+
+async def test_an_agent_that_kills_its_guard_is_ended(client: Client, tmp_path: Path) -> None:
+    script = "setsid sleep 60 & echo $!; kill -KILL $PPID; sleep 60"
+    async with client.execute(shell(script, tmp_path)) as run:
+        events = [event async for event in run]
+    result = events[-1].result
+    assert (result.outcome, result.failure.code) == (pb.OUTCOME_FAILED, "vanished")
+    assert not result.tree_confirmed_dead
+    await _gone(int(logged(events)[0]))
+
+
+async def test_much_output_is_joined_and_none_is_lost(client: Client, tmp_path: Path) -> None:
+    async with client.execute(shell("seq 1 20000", tmp_path)) as run:
+        events = [event async for event in run]
+    check_stream(events)
+    assert logged(events) == [str(number) for number in range(1, 20001)]
+    assert len(events) < 10000
+
+
+async def test_programs_that_cannot_be_started(client: Client, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for command, kind, code in [
+        ("no-such-program", pb.FAILURE_KIND_NOT_INSTALLED, "command_not_found"),
+        (str(folder), pb.FAILURE_KIND_SPAWN_FAILED, "spawn_eacces"),
+    ]:
+        request = execute_request("process_rust", "hello", cwd=str(tmp_path), config={"command": command})
+        async with client.execute(request) as run:
+            events = [event async for event in run]
+        check_stream(events)
+        assert (events[-1].result.failure.kind, events[-1].result.failure.code) == (kind, code)
+
+
+async def test_wrong_settings_are_refused_with_their_path(client: Client, tmp_path: Path) -> None:
+    request = execute_request("process_rust", "hello", cwd=str(tmp_path), config={"comand": "x"})
+    with pytest.raises(DragomanError) as refused:
+        async with client.execute(request) as run:
+            await anext(aiter(run))
+    assert refused.value.reason == Reason.INVALID_REQUEST
+    assert "did you mean command?" in str(refused.value)
+
+
+async def test_an_adapter_for_json_lines_is_written_in_a_hundred_lines(client: Client, tmp_path: Path) -> None:
+    source = ROOT / "adapters/rust/examples/scribe.rs"
+    assert len(source.read_text().splitlines()) <= 100
+    request = execute_request("scribe_rust", "Buy milk.", cwd=str(tmp_path), config={"command": str(SCRIBE)})
+    async with client.execute(request) as run:
+        events = [event async for event in run]
+    check_stream(events)
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
+    assert events[-1].result.summary == "Noted."
+    assert events[-1].result.usage.tokens.input == 2
+    assert (tmp_path / "NOTES.md").read_text() == "Buy milk.\n"
+
+
+async def test_an_adapter_on_the_stubs_alone_runs_behind_the_router(client: Client) -> None:
+    request = api.ExecuteRequest(adapter="streamtext", prompt_template=f"for {{{{runId}}}} {SECRET}", run_id="r-1")
+    request.env["TOKEN"] = SECRET
+    async with client.execute(request) as run:
+        events = [event async for event in run]
+    check_stream(events, secrets=[SECRET])
+    assert "".join(event.text.delta for event in events) == "for r-1 [redacted]"
+
+
+async def test_reflection_has_the_comments_of_the_contract(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/s"
+    environment = {**os.environ, "DRAGOMAN_LISTEN": address}
+    process = await asyncio.create_subprocess_exec(PROCESS, env=environment, stderr=asyncio.subprocess.DEVNULL)
+    try:
+        # The HTTP/2 of Rust takes no path for a host, which is what this library sends by default.
+        async with grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")]) as channel:
+            call = channel.stream_stream(
+                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+            )
+            asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol="dragoman.v1.AdapterService")
+            answers = [answer async for answer in call(iter([asked]), wait_for_ready=True, timeout=20)]
+    finally:
+        process.terminate()
+        assert await process.wait() == 0
+    data = answers[0].file_descriptor_response.file_descriptor_proto
+    files = [descriptor_pb2.FileDescriptorProto.FromString(file) for file in data]
+    comments = [location.leading_comments for file in files for location in file.source_code_info.location]
+    assert any(comment.startswith(" AdapterService runs one agent.") for comment in comments)
+
+
+async def test_it_passes_the_conformance_kit() -> None:
+    await _examine("--", str(PROCESS))
+
+
+async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, tmp_path: Path) -> None:
+    del router  # it serves
+    await _examine("--adapter", "process_rust", f"unix:{tmp_path}/r.sock")
+
+
+async def _examine(*target: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman.cli.main",
+        "conformance",
+        "--config",
+        '{"command": "{script}"}',
+        *target,
+    ]
+    kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await kit.communicate()
+    assert kit.returncode == 0, output.decode()
+    assert " passed" in output.decode()
