@@ -182,10 +182,17 @@ async def test_who_has_no_token_registers_nothing(folder: Path, monkeypatch: pyt
 
 
 async def test_a_slow_one_keeps_no_other_from_registering(folder: Path) -> None:
-    slow = await asyncio.start_unix_server(lambda _reader, _writer: None, str(folder / "slow.sock"))
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer nothing until the other side closes."""
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+    slow = await asyncio.start_unix_server(hold, str(folder / "slow.sock"))
     async with routing(config(folder)) as (_, caller), serving(Sidecar("fake"), address(folder)):
         waiting = asyncio.ensure_future(failure(registering(caller, address(folder, "slow"))))
         assert (await registering(caller, address(folder))).adapter.state == READY
         assert not waiting.done()
         assert (await waiting).reason is Reason.ADAPTER_UNREACHABLE
     slow.close()
+    await slow.wait_closed()

@@ -182,9 +182,13 @@ class AdapterRegistry:
         self._records.remove(record)
         for name in record.names:
             del self._owners[name]
-        for other in self._records:
-            if other.is_rejected and not other.names and not other.spec.problem:
-                self._claim_configured(other)
+        self._offer_free_names()
+
+    def _offer_free_names(self) -> None:
+        """Have those claim their names again that were rejected because others had them."""
+        for record in self._records:
+            if record.is_rejected and not record.names and not record.spec.problem:
+                self._claim_configured(record)
 
     def _claim_configured(self, record: AdapterRecord) -> None:
         """Have a launched adapter claim the names that are known before it is started."""
@@ -208,6 +212,7 @@ class AdapterRegistry:
             record.reject(refusal)
         else:
             record.description = description
+            self._offer_free_names()
         return refusal
 
     def refusal(self, spec: AdapterSpec, description: adapter_pb2.DescribeResponse) -> Refusal | None:
