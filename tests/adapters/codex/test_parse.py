@@ -8,6 +8,7 @@ from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Ask, CloseInput, Line, Output, SessionPlan, Withdraw, Write
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -141,7 +142,56 @@ class TestConversation:
         assert reader.report.terminal is not None
         assert reader.report.terminal.failure is not None
         assert reader.report.terminal.failure.kind == pb.FAILURE_KIND_INVALID_CONFIG
+        assert reader.report.terminal.failure.code == "codex_refused"
         assert "no such sandbox" in reader.report.terminal.failure.message
+
+    def test_a_thread_without_an_id_is_a_failure(self) -> None:
+        reader = AppServerParser(job(), adapter().spec.version)
+        list(reader.line("stdout", INITIALIZED))
+        assert [type(output) for output in reader.line("stdout", frame(id=2, result={}))] == [CloseInput]
+        assert reader.report.terminal is not None
+        assert reader.report.terminal.failure is not None
+        assert reader.report.terminal.failure.code == "codex_no_thread_id"
+
+    def test_instructions_that_are_refused_are_a_notice_and_the_turn_begins(self) -> None:
+        run_request = request(
+            system_prompt="New.", session=api.SessionSelector(handle=pb.SessionHandle(native_id=OLD_ID))
+        )
+        reader = AppServerParser(
+            job(run_request, SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)), adapter().spec.version
+        )
+        list(reader.line("stdout", INITIALIZED))
+        list(reader.line("stdout", frame(id=2, result={"thread": {"id": OLD_ID}})))
+        outputs = list(reader.line("stdout", frame(id=3, error={"code": -32600, "message": "too long"})))
+        (notice,) = of_kind(outputs, "notice")
+        assert (notice.code, notice.severity) == ("codex_instructions_refused", pb.SEVERITY_WARNING)
+        assert "too long" in notice.message
+        assert [message["method"] for message in written(outputs)] == ["turn/start"]
+
+    @pytest.mark.parametrize(
+        ("method", "params", "code", "words"),
+        [
+            ("warning", {"message": "It is slow."}, "codex_warning", "It is slow."),
+            (
+                "model/rerouted",
+                {"fromModel": "m-1", "toModel": "m-2"},
+                "codex_model_rerouted",
+                "m-1 was replaced by m-2.",
+            ),
+            ("model/rerouted", {}, "codex_model_rerouted", "The model was replaced by another."),
+            (
+                "mcpServer/startupStatus/updated",
+                {"name": "far", "status": "failed"},
+                "codex_mcp_server_failed",
+                "The MCP server far did not start: no reason was given.",
+            ),
+        ],
+    )
+    def test_what_it_reports_beside_its_work_is_a_notice(
+        self, method: str, params: dict[str, Any], code: str, words: str
+    ) -> None:
+        (notice,) = of_kind(list(parser().line("stdout", frame(method=method, params=params))), "notice")
+        assert (notice.code, notice.severity, notice.message) == (code, pb.SEVERITY_WARNING, words)
 
     def test_an_unknown_request_is_refused(self) -> None:
         (answer,) = written(list(parser().line("stdout", frame(id=7, method="attestation/generate", params={}))))

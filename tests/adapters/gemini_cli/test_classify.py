@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from dragoman.adapters.gemini_cli import adapter
 from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_exit, failure_of_stream, with_status
 from dragoman.v1 import event_pb2 as pb
 
@@ -87,21 +88,26 @@ NOISE = "YOLO mode is enabled. All tool calls will be automatically approved.\nR
             41,
             "When using Gemini API, you must specify the GEMINI_API_KEY environment variable.",
             "AUTH_REQUIRED",
-            "auth_required",
+            "gemini_auth_required",
         ),
-        (42, 'Error resuming session: Invalid session identifier "x".', "SESSION_LOST", "session_lost"),
-        (42, "Error resuming session: No previous sessions found for this project.", "SESSION_LOST", "session_lost"),
-        (42, "Error: Session x already exists.", "INVALID_CONFIG", "bad_input"),
-        (52, "Invalid configuration in settings.json", "INVALID_CONFIG", "bad_configuration"),
-        (53, "Reached max session turns", "MAX_TURNS", "max_turns"),
-        (55, "Gemini CLI is not running in a trusted directory.", "INVALID_CONFIG", "untrusted"),
-        (1, "Unknown arguments: no-such-option, noSuchOption", "INVALID_CONFIG", "bad_option"),
+        (42, 'Error resuming session: Invalid session identifier "x".', "SESSION_LOST", "gemini_session_lost"),
+        (
+            42,
+            "Error resuming session: No previous sessions found.",
+            "SESSION_LOST",
+            "gemini_session_lost",
+        ),
+        (42, "Error: Session x already exists.", "INVALID_CONFIG", "gemini_bad_input"),
+        (52, "Invalid configuration in settings.json", "INVALID_CONFIG", "gemini_bad_configuration"),
+        (53, "Reached max session turns", "MAX_TURNS", "gemini_max_turns"),
+        (55, "Gemini CLI is not running in a trusted directory.", "INVALID_CONFIG", "gemini_untrusted"),
+        (1, "Unknown arguments: no-such-option, noSuchOption", "INVALID_CONFIG", "gemini_bad_option"),
     ],
 )
 def test_exits_without_a_last_word(exit_code: int, words: str, kind: str, code: str) -> None:
     failure = failure_of_exit(exit_code, NOISE + words, resumed=True)
     assert failure is not None
-    assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", f"gemini_{code}")
+    assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", code)
     assert words.removeprefix("Error: ").split(".", maxsplit=1)[0] in failure.message
 
 
@@ -126,3 +132,11 @@ def test_the_exit_code_holds_the_status_where_nothing_else_does() -> None:
 def test_a_separate_status_is_not_trusted_where_the_service_never_answered() -> None:
     assert failure_of_error("models/x is not found for API", status=500).http_status is None
     assert failure_of_error("An internal error has occurred.", status=500).http_status == 500
+
+
+def test_a_workspace_that_it_would_not_trust_is_warned_of() -> None:
+    assert list(adapter().extra_checks({}, {})) == []
+    assert list(adapter().extra_checks({}, {"GEMINI_CLI_TRUST_WORKSPACE": "true"})) == []
+    (check,) = adapter().extra_checks({}, {"GEMINI_CLI_TRUST_WORKSPACE": "false"})
+    assert (check.code, check.level) == ("gemini_untrusted", pb.SEVERITY_WARNING)
+    assert check.hint

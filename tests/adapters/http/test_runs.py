@@ -150,7 +150,10 @@ async def test_statuses(services: Services, status: int, body: Any, kind: int) -
 )
 async def test_answers_that_are_no_success(services: Services, answer: Any, kind: int) -> None:
     services.service.answers("/run", answer)
-    assert outcome(await services.run()) == (pb.OUTCOME_FAILED, kind)
+    events = await services.run()
+    assert outcome(events) == (pb.OUTCOME_FAILED, kind)
+    is_unread = kind == pb.FAILURE_KIND_UNPARSEABLE_OUTPUT
+    assert events[-1].result.failure.code == ("answer_unreadable" if is_unread else "reported")
 
 
 async def test_plain_text_is_an_answer_too(services: Services) -> None:

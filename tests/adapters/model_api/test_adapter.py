@@ -7,11 +7,14 @@ from typing import get_args
 import pytest
 from anthropic.types import ModelParam
 from dragoman.adapters.model_api import adapter
-from dragoman.adapters.model_api.access import provider_named
-from dragoman.adapters.model_api.providers import ANTHROPIC
+from dragoman.adapters.model_api.access import access_to, model_of, provider_named
+from dragoman.adapters.model_api.providers import ANTHROPIC, OPENAI
 from dragoman.client import execute_request
 from dragoman.protocol.errors import DragomanError
+from dragoman.sdk import FailureError, FailureInfo
 from dragoman.v1 import event_pb2 as pb
+
+from tests.adapters.jobs import job_of, request_of
 
 FOLDER = files("dragoman.adapters.model_api")
 DOCUMENT = (FOLDER / "configuration.md").read_text(encoding="utf-8")
@@ -61,3 +64,26 @@ def test_the_default_is_the_newest_sonnet_that_its_vendors_sdk_knows() -> None:
     assert ANTHROPIC.default_model == sonnets[0]
     assert [model.id for model in ANTHROPIC.models if model.is_default] == [ANTHROPIC.default_model]
     assert {model.id for model in ANTHROPIC.models} <= set(get_args(listed))
+
+
+def failing(env: dict[str, str], ours: dict[str, str]) -> FailureInfo:
+    job = job_of(adapter(), request_of(env=env))
+    with pytest.raises(FailureError) as raised:
+        access_to(ANTHROPIC, job, {**ours, **env})
+    return raised.value.info
+
+
+def test_a_key_that_is_missing_is_named() -> None:
+    missing = failing({}, {})
+    assert (missing.kind, missing.code) == (pb.FAILURE_KIND_AUTH_REQUIRED, "key_missing")
+    assert "ANTHROPIC_API_KEY" in missing.message
+    theirs = failing({"ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}, {"ANTHROPIC_API_KEY": "of-the-adapter"})
+    assert theirs.code == "key_missing"
+    assert "the adapter's key is not sent there" in theirs.message
+
+
+def test_a_model_that_is_missing_is_named() -> None:
+    with pytest.raises(FailureError) as raised:
+        model_of(OPENAI, job_of(adapter(), request_of()), {})
+    assert (raised.value.info.kind, raised.value.info.code) == (pb.FAILURE_KIND_INVALID_CONFIG, "model_missing")
+    assert OPENAI.model_variable in raised.value.info.message

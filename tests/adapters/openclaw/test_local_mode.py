@@ -207,6 +207,9 @@ def test_a_run_that_was_killed_has_no_output() -> None:
     noise = "Authentication failed (HTTP 401)"
     assert ADAPTER.classify(Evidence(parser.report, stderr_tail=noise)) is None
     assert ADAPTER.classify(Evidence(Report(), stderr_tail=noise)) is not None
+    lost = ADAPTER.classify(Evidence(Report(), stderr_tail="Something broke."))
+    assert lost is not None
+    assert (lost.code, lost.message) == ("openclaw_gateway_lost", "The gateway was lost: Something broke.")
 
 
 def test_a_refusal_is_reported() -> None:

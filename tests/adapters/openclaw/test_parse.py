@@ -196,6 +196,15 @@ def test_a_copy_of_a_session_that_is_not_there_is_lost() -> None:
     assert parser.report.terminal.failure.kind == pb.FAILURE_KIND_SESSION_LOST
 
 
+def test_a_turn_that_something_else_stopped_has_failed() -> None:
+    parser = new_parser()
+    outputs_of(parser, answer("turn", {"status": "ok"}))
+    assert parser.report.terminal is not None
+    assert parser.report.terminal.interrupted
+    assert parser.report.terminal.failure is not None
+    assert parser.report.terminal.failure.code == "openclaw_stopped"
+
+
 def test_a_resumed_session_is_adjusted_before_its_turn() -> None:
     parser = new_parser(RESUMED, model="a/b")
     assert [method for method, _ in written(outputs_of(parser, answer("open", {"session": {"key": "k"}})))] == [

@@ -88,6 +88,12 @@ def test_an_adapter_may_want_to_authenticate_first() -> None:
     ]
 
 
+def test_a_session_without_an_id_is_no_session() -> None:
+    talk = Talk().hear(offering(), {"id": 2, "result": {}})
+    assert (failure(talk).kind, failure(talk).code) == (pb.FAILURE_KIND_UNPARSEABLE_OUTPUT, "acp_no_session_id")
+    assert "session/prompt" not in methods(talk)
+
+
 def test_another_version_of_the_protocol_is_refused() -> None:
     talk = Talk().hear({"id": 1, "result": {"protocolVersion": 2}})
     assert (failure(talk).kind, failure(talk).code) == (pb.FAILURE_KIND_VERSION_UNSUPPORTED, "acp_version")
