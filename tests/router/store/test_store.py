@@ -381,6 +381,17 @@ async def test_what_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(["runs.db", "runs.db-wal", "runs.db-shm"], 0o600)
 
 
+async def test_opened_twice_it_has_one_connection(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "runs.db")
+    await database.open()
+    first = database._connection
+    assert first is not None
+    await database.open()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        first.execute("SELECT 1")
+    await database.close()
+
+
 async def test_the_first_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def migrate(_url: str) -> None:
         try:

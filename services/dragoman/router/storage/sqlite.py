@@ -127,6 +127,7 @@ class SqliteDatabase:
         return self._connection
 
     def _open(self) -> None:
+        self._close()  # a second connection would be left to the garbage collector, which CPython 3.13 warns of
         # Before SQLite makes it, and its companions after its model: no other user may read the messages of agents.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
         companions = [Path(f"{self._path}{suffix}") for suffix in _COMPANIONS]
