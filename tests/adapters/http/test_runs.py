@@ -455,6 +455,8 @@ async def test_detect_calls_a_service_only_where_its_url_is_set(services: Servic
     (found,) = await services.client.detect("http")
     assert found.available
     assert found.auth == api.AUTH_STATE_NOT_NEEDED
+    assert found.confidence == api.DETECTION_CONFIDENCE_NOT_APPLICABLE
+    assert "config.url" in found.message
     config = {"url": f"{services.service.url}/run", "allowedNetworks": ["127.0.0.0/8"]}
     health = f"{services.service.url}/health"
     services.service.answers("/health", {}, {})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dragoman.adapters.opencode import adapter
 from dragoman.adapters.opencode.login import find_login, judge, parse_jsonc
-from dragoman.adapters.opencode.tools import file_changes, tool_name
+from dragoman.adapters.opencode.tools import KINDS, file_changes, tool_name
 from dragoman.sdk import Evidence, Report, Terminal
 from dragoman.sdk.acp import RpcError, ToolState
 from dragoman.v1 import adapter_pb2 as api
@@ -96,6 +96,24 @@ def test_changes_of_files() -> None:
     assert (change.operation, change.diff) == (pb.FILE_OPERATION_MODIFY, diff[diff.index("---") :])
     assert file_changes(ToolState("c", kind=pb.TOOL_KIND_EXECUTE)) == []
     assert file_changes(ToolState("c", kind=pb.TOOL_KIND_EDIT)) is None, "its diffs may show it"
+
+
+def test_its_tools_by_what_they_do() -> None:
+    by_kind: dict[str, set[str]] = {}
+    for name, kind in KINDS.items():
+        by_kind.setdefault(pb.ToolKind.Name(kind).removeprefix("TOOL_KIND_"), set()).add(name)
+    assert by_kind == {
+        "READ": {"read", "list"},
+        "SEARCH": {"glob", "grep", "lsp", "codesearch", "websearch"},
+        "EDIT": {"edit", "write", "patch", "apply_patch", "multiedit"},
+        "EXECUTE": {"bash"},
+        "FETCH": {"webfetch"},
+        "SUBAGENT": {"task"},
+        "SKILL": {"skill"},
+        "TODO": {"todowrite", "todoread"},
+        "ASK_USER": {"question"},
+        "SWITCH_MODE": {"plan_enter", "plan_exit"},
+    }
 
 
 def test_a_session_that_is_gone(tmp_path: Path) -> None:

@@ -71,6 +71,24 @@ async def test_an_interpreter_for_old_c_libraries_will_do(
     assert json.loads(witness.output["stdout"])[0] == str(tmp_path)
 
 
+async def test_the_guard_that_waited_removes_the_private_directory(guards: SpareGuards, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").write_text("secret")
+    with guards.marker() as first:
+        await end_of((await run(guards, first))[0])
+    ready = await spare()
+    with guards.marker() as marker:
+        env = {"PATH": os.environ["PATH"], MARKER: marker}
+        spec = ChildSpec(("true",), "/", env, private_dir=str(private))
+        child = await Child.start(spec, Witness(), guards)
+        assert child.guard_pid == ready.pid
+        await end_of(child)
+    async with asyncio.timeout(DEADLINE_S):
+        while private.exists():  # noqa: ASYNC110 - the guard removes it when all has ended
+            await asyncio.sleep(0.01)
+
+
 async def test_the_next_run_gets_the_guard_that_waited(guards: SpareGuards, tmp_path: Path) -> None:
     with guards.marker() as first:
         child, _ = await run(guards, first)
