@@ -110,7 +110,8 @@ async def test_cancel_of_a_program(
             answer = await run.cancel(grace_s=grace_s)
             replayed = [event async for event in second]
     assert (answer.outcome, answer.tree_confirmed_dead) == (pb.OUTCOME_CANCELLED, True)
-    assert logged(replayed) == ["ready"]
+    # A shell may report the signal that ended its own child.
+    assert [line for line in logged(replayed) if line != "Terminated"] == ["ready"]
     assert replayed[-1].result.signal == ended_by
 
 

@@ -83,7 +83,8 @@ async def test_cancel_and_attach_through_the_router(client: Client, tmp_path: Pa
             answer = await run.cancel(grace_s=0.1)
             replayed = [event async for event in second]
     assert (answer.outcome, answer.tree_confirmed_dead) == (pb.OUTCOME_CANCELLED, True)
-    assert logged(replayed) == ["ready"]
+    # A shell may report the signal that ended its own child.
+    assert [line for line in logged(replayed) if line != "Terminated"] == ["ready"]
     assert replayed[-1].result.signal == "SIGKILL"
 
 
