@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import gc
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,10 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 # A busy machine is no fault: no property here is about time, and each test has the timeout of pytest anyway.
 settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dragoman")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell starts its background jobs; programs that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MANY_EXAMPLES_S = 300
 """What a test of many examples may take on a busy machine; the slowest takes some seconds on an idle one."""
