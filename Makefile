@@ -74,7 +74,7 @@ test-rust: $(VENV)/.dev ## the Rust crate: formatted, without warnings, tested, 
 	cd adapters/rust && cargo fmt --check
 	cd adapters/rust && cargo clippy --quiet --locked --all-targets -- -D warnings
 	cd adapters/rust && cargo test --quiet --locked
-	$(VENV)/bin/python -m pytest -n $(JOBS) -m rust tests/rust
+	$(VENV)/bin/python -m pytest -n $(JOBS) -m rust tests/rust tests/cli/test_new_adapter.py
 
 test-java: $(VENV)/.dev ## the Java client: generated, compiled, tested with a router
 	$(VENV)/bin/python -m pytest -m java tests/java

@@ -35,9 +35,15 @@ class Project:
 PROJECTS = {
     "python": Project("my_agent_adapter.py", "1 passed"),
     "go": Project("main.go", "ok  \tmy_agent_adapter"),
+    "rust": Project("src/main.rs", "test result: ok. 1 passed"),
     "typescript": Project("src/adapter.ts", "ok 1 - a run succeeds and reports"),
 }
-MARKS = {"python": pytest.mark.conformance, "go": pytest.mark.go, "typescript": pytest.mark.typescript}
+MARKS = {
+    "python": pytest.mark.conformance,
+    "go": pytest.mark.go,
+    "rust": pytest.mark.rust,
+    "typescript": pytest.mark.typescript,
+}
 """Which `make` target writes, tests and examines the project of a language."""
 
 
@@ -114,6 +120,9 @@ def test_its_readme_is_true(language: str, tmp_path: Path) -> None:
     """Do what the README says, in its order: build, test, examine, register, run."""
     target = tmp_path / "my_agent"
     assert new("my_agent", "--language", language, "--directory", target, "--sdk", ROOT).exit_code == 0
+    if language == "rust":
+        (ROOT / "build/rust").mkdir(parents=True, exist_ok=True)
+        (target / "target").symlink_to(ROOT / "build/rust")  # the SDK is built there already
     readme = (target / "README.md").read_text(encoding="utf-8")
     commands = "".join(re.findall(r"^```sh\n(.*?)^```", readme, re.MULTILINE | re.DOTALL))
     done = shell(commands, target, tmp_path)
