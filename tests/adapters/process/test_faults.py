@@ -303,6 +303,17 @@ async def test_what_is_not_installed_is_reported_after_started(arena: Arena, com
     assert events[-1].result.tree_confirmed_dead
 
 
+async def test_a_program_of_the_workspace_is_not_run_by_its_name(arena: Arena) -> None:
+    """A repository may hold programs of any name; a path runs them, a name only from the run's PATH."""
+    request = arena.request("just-here")
+    script = Path(request.workspace.cwd) / "just-here"
+    script.write_text("#!/bin/sh\necho here\n")
+    script.chmod(0o755)
+    result = await arena.result(request)
+    script.unlink()
+    assert names(result) == ("FAILED", "NOT_INSTALLED")
+
+
 async def test_what_cannot_be_started(arena: Arena, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/nowhere/interpreter\n")

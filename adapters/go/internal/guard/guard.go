@@ -79,6 +79,9 @@ func (e *StartError) Error() string { return "start the command: " + e.Errno }
 // Start runs a command. It returns a *StartError if the command itself cannot be started.
 func Start(spec Spec) (*Process, error) {
 	program := lookPath(spec)
+	if program == "" {
+		return nil, &StartError{Errno: "ENOENT"}
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the guard: %w", err)
@@ -223,7 +226,8 @@ func Read(pipe *os.File, buffer []byte) (int, error) {
 	return n, err
 }
 
-// lookPath returns the program's path; as it was given, if it is not found.
+// lookPath returns the program's path; empty if it is not found. A name alone must never reach the system, which would
+// look for it in the working directory.
 func lookPath(spec Spec) string {
 	program := spec.Argv[0]
 	if strings.Contains(program, "/") {
@@ -241,7 +245,7 @@ func lookPath(spec Spec) string {
 			}
 		}
 	}
-	return program
+	return ""
 }
 
 func isExecutable(path string) bool {
