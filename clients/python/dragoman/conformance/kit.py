@@ -124,8 +124,11 @@ class Kit:
         """
         setup = self.setup
         if steps and (setup.agent == "none" or (setup.agent == "model" and not model)):
-            agent = "scripted model cannot do this" if setup.agent == "model" else "no scripted agent is configured"
-            raise Skip(f"{agent} ({steps[0].partition('=')[0]}, …)")
+            step = steps[0].partition("=")[0]
+            if setup.agent == "model":
+                raise Skip(f"scripted model cannot do this ({step}, …)")
+            how = "use {script} in --config, or --agent script for a stand-in of your own"
+            raise Skip(f"no scripted agent is configured ({step}, …); {how}")
         request = api.ExecuteRequest(adapter=self.adapter, run_id=f"conformance-{self._token}-{next(self._numbers)}")
         if setup.agent == "model":
             request.prompt = model or "MOCK_TEXT"
