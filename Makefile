@@ -18,6 +18,9 @@ PIP_INSTALL = bin/pip install --quiet --disable-pip-version-check --no-input
 # The constraints hold for the build backend too (by either name, as pip changed its mind).
 pinned = PIP_CONSTRAINT=$(1) PIP_BUILD_CONSTRAINT=$(1)
 
+# As our own programs have it: gRPC's fork handlers can crash the children of a process that starts many.
+export GRPC_ENABLE_FORK_SUPPORT := 0
+
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
