@@ -213,7 +213,7 @@ test("permissions: the first rule that matches decides", () => {
     interactive: true,
     rules: [
       { decision: PermissionDecision.DENY, pathGlob: "*.env" },
-      { decision: PermissionDecision.ALLOW, toolKind: ToolKind.EDIT, pathGlob: "/work/*" },
+      { decision: PermissionDecision.ALLOW, toolKind: ToolKind.EDIT, pathGlob: "/project/*" },
       { decision: PermissionDecision.ALLOW, commandPrefix: "git status" },
     ],
   });
@@ -221,7 +221,7 @@ test("permissions: the first rule that matches decides", () => {
     decide(permissions, create(InputSubjectSchema, subject), cwd);
   assert.equal(decided({ toolKind: ToolKind.EDIT, paths: ["a.txt"] }), "allow");
   assert.equal(decided({ toolKind: ToolKind.EDIT, paths: ["a.txt", "/etc/passwd"] }), "ask");
-  assert.equal(decided({ toolKind: ToolKind.EDIT, paths: ["/work/../etc/passwd"] }), "ask");
+  assert.equal(decided({ toolKind: ToolKind.EDIT, paths: ["/project/../etc/passwd"] }), "ask");
   assert.equal(decided({ toolKind: ToolKind.EDIT, paths: ["a.txt", "secrets.env"] }), "deny");
   assert.equal(decided({ command: "git status -s" }), "allow");
   for (const command of ["git statusx", "git status; rm -rf ~", "git status $(x)", "git 'status'"])

@@ -84,7 +84,7 @@ class ScopedTokens:
         self._tokens: dict[str, StoredToken] = {}
 
     def caller(self, text: str, now: float) -> Caller | None:
-        """Return who calls with a token; ``None`` if it is none of these.
+        """Return who calls with a token; ``None`` if the file does not have it.
 
         Args:
             text: the token.
