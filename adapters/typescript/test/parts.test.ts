@@ -217,7 +217,7 @@ test("permissions: the first rule that matches decides", () => {
       { decision: PermissionDecision.ALLOW, commandPrefix: "git status" },
     ],
   });
-  const decided = (subject: MessageInitShape<typeof InputSubjectSchema>, cwd = "/work") =>
+  const decided = (subject: MessageInitShape<typeof InputSubjectSchema>, cwd = "/project") =>
     decide(permissions, create(InputSubjectSchema, subject), cwd);
   assert.equal(decided({ toolKind: ToolKind.EDIT, paths: ["a.txt"] }), "allow");
   assert.equal(decided({ toolKind: ToolKind.EDIT, paths: ["a.txt", "/etc/passwd"] }), "ask");
