@@ -97,7 +97,7 @@ async def test_mutual_tls_answers_who_has_a_certificate_and_the_token(
                 assert await detect(channel) == "UNAUTHENTICATED"
         with client_files.used(monkeypatch, only_ca=True):
             assert await detect_once(address) == "UNAVAILABLE", "without a certificate"
-        client_files.fill(stranger, "client", trusted=authority)
+        client_files.fill(stranger, "client", trusted=[authority])
         with client_files.used(monkeypatch):
             assert await detect_once(address) == "UNAVAILABLE", "with a certificate of another authority"
         assert await detect_once(address) == "UNAVAILABLE", "in the clear"
@@ -127,7 +127,7 @@ async def test_a_client_sends_nothing_to_a_server_that_is_not_who_it_should_be(
 ) -> None:
     authority = Authority()
     if wrong == "authority":
-        server_files.fill(Authority(), trusted=authority)
+        server_files.fill(Authority(), trusted=[authority])
     else:
         server_files.fill(authority, "elsewhere.example")
     client_files.fill(authority, "client")

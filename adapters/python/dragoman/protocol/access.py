@@ -1,10 +1,13 @@
-"""Who may call a server: on Unix sockets this user alone, on TCP who has the user's token or one with scopes."""
+"""Who may call a server: on Unix sockets this user alone, on TCP who shows a credential.
+
+That is the user's token, a token with scopes, or a certificate whose identity the trust file has.
+"""
 
 import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.protocol.caller import CALLER, Caller, current_caller
@@ -14,6 +17,7 @@ from dragoman.protocol.private import make_token, read_token
 
 if TYPE_CHECKING:
     from dragoman.protocol.tokens import ScopedTokens
+    from dragoman.protocol.trust import TrustFile
 
 __all__ = [
     "AUTHORIZATION",
@@ -32,6 +36,8 @@ _CUT_S: Final = 5.0
 _LOOK_S: Final = 0.005
 _CANCELLED_S: Final = 0.1
 """How long after that the cancellation of the calls on it may take."""
+_MOST_NAME: Final = 200
+"""Characters of an unknown identity that a log line repeats."""
 _ACTING: Final = frozenset(
     {
         *("Respond", "Cancel", "SyncSkills", "DeleteSession"),
@@ -47,10 +53,11 @@ class Gate:
     Args:
         paths: of the Unix sockets that it listens on.
         asks_token: whether it listens on TCP too, and asks for the token there.
-        has_scopes: whether it also accepts tokens with scopes there, as routers do, which know who started a run.
+        has_scopes: whether it also accepts callers without the scope ``admin`` there, as routers do, which know who
+            started a run.
 
     Raises:
-        AddressError: there is no token, and none can be made.
+        AddressError: there is no token, and none can be made; or the trust file cannot be used.
     """
 
     def __init__(self, paths: Iterable[str], *, asks_token: bool, has_scopes: bool = False) -> None:
@@ -58,7 +65,9 @@ class Gate:
         self._calm_at = 0.0
         """When the calls on connections that were cut are surely cancelled."""
         self._token = f"Bearer {make_token()}".encode() if asks_token else b""
+        self._has_scopes = has_scopes
         self._scoped = _scoped_tokens() if asks_token and has_scopes else None
+        self._trust = _trust_if_named() if asks_token else None
 
     def close(self) -> None:
         """Let go of what it holds."""
@@ -83,14 +92,36 @@ class Gate:
             return
         CALLER.set(Caller("token"))
         if self._token and method not in _OPEN:
-            caller = self._by_token(context)
+            tokens = [_bytes(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
+            caller = self._by_certificate(context)
+            if caller is None or tokens:
+                caller = self._by_token(tokens)
             CALLER.set(caller)
+            if not self._has_scopes:
+                caller.check_admin()
             caller.check_method(method)
 
-    def _by_token(self, context: Any) -> Caller:
+    def _by_certificate(self, context: Any) -> Caller | None:
+        """Return who has shown a certificate with an identity; ``None`` if there is none, or no table of them.
+
+        Raises:
+            DragomanError: NOT_PERMITTED: the table does not have it. A token does not change that.
+        """
+        identities = self._trust.current() if self._trust is not None else None
+        if identities is None or not identities.identities:
+            return None
+        uris = [_text(uri) for uri in context.auth_context().get("peer_uri", ())]
+        if not uris:
+            return None
+        caller = identities.caller_by_uris(uris)
+        if caller is None:
+            CALLER.set(Caller(" ".join(uris)[:_MOST_NAME], frozenset()))
+            raise current_caller().refusal("the trust file does not have the identity of this certificate")
+        return caller
+
+    def _by_token(self, tokens: Sequence[bytes]) -> Caller:
         import secrets  # noqa: PLC0415 - of use only where there is a token
 
-        tokens = [_bytes(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
         if any(secrets.compare_digest(value, self._token) for value in tokens):
             return Caller("token")
         what = "the token is not this server's" if tokens else "no token was sent"
@@ -131,6 +162,14 @@ def _scoped_tokens() -> "ScopedTokens":
     return ScopedTokens(tokens_path())
 
 
+def _trust_if_named() -> "TrustFile | None":
+    if not os.environ.get("DRAGOMAN_TRUST"):
+        return None
+    from dragoman.protocol.trust import named_trust  # noqa: PLC0415 - few servers have one
+
+    return named_trust()
+
+
 def _token_if_any() -> str:
     with contextlib.suppress(ValueError):  # a file that others can read authorizes no one
         return read_token()
@@ -139,6 +178,10 @@ def _token_if_any() -> str:
 
 def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def caller_name() -> str:

@@ -48,7 +48,8 @@ class Caller(Struct, frozen=True):
     """Who calls, as a server authenticated it."""
 
     name: str
-    """For the record: ``uid 1000``, ``token`` for the user's own, ``token NAME`` for one with scopes."""
+    """For the record: ``uid 1000``, ``token`` for the user's own, ``token NAME`` for one with scopes, the URI of a
+    certificate."""
     scopes: frozenset[str] = frozenset({ADMIN})
     adapters: tuple[str, ...] = ("*",)
     """Patterns of the adapters that it may use, by type."""
@@ -73,7 +74,16 @@ class Caller(Struct, frozen=True):
         allowed = _BY_METHOD.get(name, frozenset())
         if not self.scopes & allowed:
             needed = " or ".join(sorted({*allowed, ADMIN}))
-            raise self._refusal(f"{name} needs a token with the scope {needed}")
+            raise self.refusal(f"{name} needs a token with the scope {needed}")
+
+    def check_admin(self) -> None:
+        """Refuse a caller who may not do everything.
+
+        Raises:
+            DragomanError: NOT_PERMITTED.
+        """
+        if not self.is_admin:
+            raise self.refusal("an adapter does not know who started a run, and answers only who has the scope admin")
 
     def check_adapter(self, adapter: str) -> None:
         """Refuse an adapter that the caller may not use.
@@ -85,7 +95,7 @@ class Caller(Struct, frozen=True):
             DragomanError: NOT_PERMITTED.
         """
         if not self.is_admin and not any(fnmatchcase(adapter, pattern) for pattern in self.adapters):
-            raise self._refusal(f"this token is not for adapter {adapter!r}, only for {', '.join(self.adapters)}")
+            raise self.refusal(f"this token is not for adapter {adapter!r}, only for {', '.join(self.adapters)}")
 
     def may_read(self, started_by: str) -> bool:
         """Return whether it may see a run.
@@ -102,7 +112,7 @@ class Caller(Struct, frozen=True):
             DragomanError: NOT_PERMITTED.
         """
         if not self.may_read(started_by):
-            raise self._refusal("the run of another caller needs a token with the scope read or admin")
+            raise self.refusal("the run of another caller needs a token with the scope read or admin")
 
     def check_control(self, started_by: str) -> None:
         """Refuse to cancel or resume a run for a caller who may not.
@@ -111,7 +121,7 @@ class Caller(Struct, frozen=True):
             DragomanError: NOT_PERMITTED.
         """
         if not self.is_admin and not self._started(started_by):
-            raise self._refusal("the run of another caller needs a token with the scope admin")
+            raise self.refusal("the run of another caller needs a token with the scope admin")
 
     def check_answer(self, started_by: str) -> None:
         """Refuse to answer an input request of a run for a caller who may not.
@@ -120,12 +130,17 @@ class Caller(Struct, frozen=True):
             DragomanError: NOT_PERMITTED.
         """
         if not self.is_admin and "respond" not in self.scopes and not self._started(started_by):
-            raise self._refusal("the run of another caller needs a token with the scope respond or admin")
+            raise self.refusal("the run of another caller needs a token with the scope respond or admin")
 
     def _started(self, started_by: str) -> bool:
         return "run" in self.scopes and self.name == started_by
 
-    def _refusal(self, why: str) -> DragomanError:
+    def refusal(self, why: str) -> DragomanError:
+        """Return the error for what it may not do: NOT_PERMITTED.
+
+        Args:
+            why: a clause.
+        """
         return DragomanError(
             Reason.NOT_PERMITTED,
             f"{self.name} is not permitted to do this: {why}.",

@@ -178,7 +178,8 @@ class _TlsChannel:
         self._files = files
         self._stamp = files.stamp()
         self._channels = [self._open()]
-        """One per rotation, the newest last. gRPC closes the connection of one that is not used any more."""
+        """One per rotation, the newest last. gRPC closes the connection of one that is not used any more, and a later
+        rotation drops it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.current(), name)
@@ -213,13 +214,18 @@ class _TlsChannel:
         if (stamp := self._files.stamp()) != self._stamp:
             self._stamp = stamp
             try:
-                self._channels.append(self._open())
+                fresh = self._open()
+                self._channels = [*filter(_is_in_use, self._channels[:-1]), self._channels[-1], fresh]
             except AddressError as error:
                 _log.warning("certificate not reloaded; the last one stays", error=str(error))
         return self._channels[-1]
 
     def _open(self) -> grpc.aio.Channel:
         return grpc.aio.secure_channel(self._address, self._files.channel_credentials(), options=self._options)
+
+
+def _is_in_use(channel: grpc.aio.Channel) -> bool:
+    return channel.get_state() is not grpc.ChannelConnectivity.IDLE
 
 
 class _TokenChannel:

@@ -25,10 +25,12 @@ __all__ = [
     "TOKEN_VARIABLE",
     "check_socket_path",
     "default_address",
+    "file_stamp",
     "hold_socket_path",
     "make_default_directory",
     "make_token",
     "open_lock",
+    "read_protected",
     "read_token",
     "token_path",
 ]
@@ -43,6 +45,7 @@ _SOCKET_LIMIT: Final = 103
 _LINKS: Final = 40
 """As many symbolic links are followed, as by Linux."""
 _TOKEN_BYTES: Final = 512
+_MOST_BYTES: Final = 1 << 20
 _SHORTEST_TOKEN: Final = 16
 
 
@@ -235,6 +238,31 @@ def hold_socket_path(path: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def read_protected(path: Path) -> bytes:
+    """Return what is in a file, of 1 MiB at most, that says who may do what.
+
+    Raises:
+        AddressError: it cannot be read, or other users can write it.
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not _is_trusted(found.st_uid) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise AddressError(f"{path} can be written by other users")
+            return file.read(_MOST_BYTES)
+    except OSError as error:
+        raise AddressError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what differs once a file was replaced or written; ``None`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def token_path() -> Path:

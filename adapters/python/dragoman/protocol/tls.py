@@ -94,6 +94,7 @@ class TlsFiles(Struct, frozen=True):
         """
         import ssl  # noqa: PLC0415 - most processes have no certificate
 
+        before = self.stamp()
         try:
             pem = _Pem(*(Path(path).read_bytes() if path else b"" for path in self._paths()))
             # gRPC does not say what is wrong with a certificate.
@@ -109,6 +110,9 @@ class TlsFiles(Struct, frozen=True):
             raise AddressError(
                 f"TLS: {names}: {why}; each is a PEM file, and the key is the certificate's"
             ) from error
+        if self.stamp() != before:
+            # What was checked may not be what was read.
+            raise AddressError(f"TLS: {self.certificate or self.authorities} is being replaced; try again")
         if self.authorities and not pem.authorities.strip():
             # gRPC would take nothing for "trust every public authority".
             raise AddressError(

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,13 @@ from typing import Final
 import msgspec
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller, unknown_scopes
-from dragoman.protocol.private import make_private_directory, open_lock, user_state_path
+from dragoman.protocol.private import (
+    file_stamp,
+    make_private_directory,
+    open_lock,
+    read_protected,
+    user_state_path,
+)
 
 __all__ = [
     "ScopedTokens",
@@ -36,7 +41,6 @@ TOKENS_VARIABLE: Final = "DRAGOMAN_TOKENS"
 
 _PREFIX: Final = "dgm_"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MOST_BYTES: Final = 1 << 20
 
 
 class TokenFileError(ValueError):
@@ -104,7 +108,7 @@ class ScopedTokens:
         return Caller(f"token {found.name}", frozenset(found.scopes), found.adapters)
 
     def _refresh(self) -> None:
-        stamp = _stamp(self._path)
+        stamp = file_stamp(self._path)
         if stamp != self._stamp:
             self._tokens = {}
             self._tokens = {token.id: token for token in stored_tokens(self._path)}
@@ -117,17 +121,12 @@ def stored_tokens(path: Path) -> list[StoredToken]:
     Raises:
         TokenFileError: other users can write it, or it is invalid.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except OSError as error:
-        raise TokenFileError(f"{path} cannot be read: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise TokenFileError(f"{path} can be written by other users; remove it, and create the tokens anew")
-        data = file.read(_MOST_BYTES)
+    try:
+        data = read_protected(path)
+    except AddressError as error:
+        raise TokenFileError(f"{error}; remove it, and create the tokens anew") from error
     try:
         tokens = msgspec.json.decode(data, type=_File).tokens
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -209,11 +208,3 @@ def _changing(path: Path) -> Iterator[list[StoredToken]]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,57 @@
+"""The trust file: what it may hold, and whom it names."""
+
+from pathlib import Path
+
+import pytest
+from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.trust import TrustFile, parse_trust
+from hypothesis import given
+from hypothesis import strategies as st
+
+CI = '[[identities]]\nuri = "spiffe://example.org/ci"\nscopes = ["run"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("identities = 3", "Expected `array`"),
+        ("[[identities]]\nscopes = ['run']", "missing required field `uri`"),
+        (CI + "adapter = ['codex']", "unknown field `adapter`"),
+        (CI.replace("run", "write"), "no such scope: write"),
+        (CI.replace('"run"', ""), "none was named"),
+        (CI.replace("spiffe://example.org/ci", "ci"), "must be a URI"),
+        (CI.replace("/ci", "/*/ci"), "must be a URI"),
+        (CI.replace("/ci", "/c*"), "must be a URI"),
+        (CI.replace("example.org/ci", "*"), "must be a URI"),
+        ("[[identities", "at the end of"),
+        ("\udcff", "decode"),
+    ],
+)
+def test_an_invalid_file_says_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(AddressError, match=message) as caught:
+        parse_trust(Path("/etc/trust.toml"), text.encode("utf-8", "surrogateescape"))
+    assert str(caught.value).startswith("/etc/trust.toml: ")
+
+
+def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
+    file = tmp_path / "trust.toml"
+    with pytest.raises(AddressError, match="cannot be read"):
+        TrustFile(file)
+    file.write_text(CI)
+    assert TrustFile(file).current().identities
+    file.chmod(0o666)
+    with pytest.raises(AddressError, match="can be written by other users"):
+        TrustFile(file)
+
+
+@given(st.text("ab/*", max_size=6), st.text("ab/*", max_size=8))
+def test_a_pattern_names_what_is_below_its_path_and_nothing_else(end: str, path: str) -> None:
+    pattern, uri = f"spiffe://t/x{end}", f"spiffe://t/{path}"
+    try:
+        trust = parse_trust(Path("f"), CI.replace("spiffe://example.org/ci", pattern).encode())
+    except AddressError:
+        return
+    fits = uri == pattern if not pattern.endswith("/*") else uri.startswith(pattern[:-1]) and uri != pattern[:-1]
+    assert (trust.caller_by_uris([uri]) is not None) == fits
+    assert trust.caller_by_uris([uri, uri]) is None
+    assert trust.caller_by_uris([]) is None
