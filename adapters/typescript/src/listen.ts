@@ -1,23 +1,29 @@
 import { DragomanError, userToken } from "@dragoman/client";
-import { isLoopback, toStatus } from "@dragoman/client/grpc";
+import { isLoopback, TlsFiles, toStatus } from "@dragoman/client/grpc";
 import { Server, ServerCredentials, ServerInterceptingCall, type ServerInterceptor } from "@grpc/grpc-js";
 import { createHash, timingSafeEqual } from "node:crypto";
 import { lstatSync, rmSync, statSync } from "node:fs";
 import { connect, createServer } from "node:net";
 import { dirname, isAbsolute } from "node:path";
 
+import type { Log } from "./adapter.js";
+import { FileCredentials } from "./tls.js";
+
 const HEALTH = "/grpc.health.v1.Health/";
 
 /**
- * Lets a server listen at "unix:/path", which only this user can reach, or at "host:port" on loopback, where callers
- * need this user's token.
+ * Lets a server listen at "unix:/path", which only this user can reach, or at "host:port", where callers need this
+ * user's token: with a certificate (see `TlsFiles`) by TLS and anywhere, without one on loopback.
  *
+ * @param ending ends when the server does
  * @throws Error nothing can listen there; the message says why
  */
-export async function listen(server: Server, address: string): Promise<void> {
+export async function listen(server: Server, address: string, log: Log, ending: AbortSignal): Promise<void> {
   if (!address.startsWith("unix:")) {
-    checkTcp(address);
-    await bind(server, address);
+    const files = new TlsFiles();
+    const hasTls = files.certificate !== undefined;
+    checkTcp(address, hasTls);
+    await bind(server, address, hasTls ? new FileCredentials(files, log, ending) : undefined);
     return;
   }
   const path = address.slice("unix:".length).replace(/^\/\/(?=\/)/, "");
@@ -73,17 +79,21 @@ function isServed(path: string): Promise<boolean> {
   });
 }
 
-function bind(server: Server, target: string): Promise<void> {
+function bind(server: Server, target: string, credentials = ServerCredentials.createInsecure()): Promise<void> {
   return new Promise((resolve, reject) => {
-    server.bindAsync(target, ServerCredentials.createInsecure(), (error) => (error ? reject(error) : resolve()));
+    server.bindAsync(target, credentials, (error) => (error ? reject(error) : resolve()));
   });
 }
 
-function checkTcp(address: string): void {
+function checkTcp(address: string, hasTls: boolean): void {
   const host = /^\[?(.*?)\]?:\d+$/.exec(address)?.[1];
   if (host === undefined) throw new Error(`"${address}" is no address; use unix:/path or host:port`);
-  if (!isLoopback(host)) {
-    throw new Error(`refusing to listen on ${address} without TLS: what can reach it can run programs as this user`);
+  if (!isLoopback(host) && !hasTls) {
+    throw new Error(
+      `refusing to listen on ${address} without TLS: what can reach it can run programs as this user. Listen on ` +
+        "127.0.0.1:PORT or unix:/path, or set DRAGOMAN_TLS_CERT and DRAGOMAN_TLS_KEY to the files of a certificate " +
+        "and its key.",
+    );
   }
   if (userToken() === undefined)
     throw new Error("over TCP callers need a token, and there is none: 'dragoman token' makes it");

@@ -93,7 +93,7 @@ export class Server {
 
   /** Listens at an address; see `listen`. */
   listen(address: string): Promise<void> {
-    return listen(this.#grpc, address);
+    return listen(this.#grpc, address, this.#log, this.#ending.signal);
   }
 
   /** Refuses new runs, stops those that live within a grace, ends the streams with their results, and closes. */

@@ -22,6 +22,7 @@ import {
 import { RouterService, type ListRunsRequestSchema, type RunSummary } from "./gen/dragoman/v1/router_pb.js";
 import { callsOf, type CallSettings, type ServiceCalls } from "./grpc.js";
 import { Run } from "./run.js";
+import { TlsFiles } from "./tls.js";
 
 const MIB = 1 << 20;
 const LARGEST_MESSAGE = 17 * MIB; // above the contract's own limit, so that that one is reported, with a reason
@@ -29,6 +30,19 @@ const DEFAULT_REATTACH_MS = 30_000;
 const DEFAULT_ORPHAN_AFTER_MS = 30_000;
 const PAGE = 1000;
 const CONNECT_MS = 20_000;
+const CHANNEL_OPTIONS = {
+  "grpc.max_receive_message_length": LARGEST_MESSAGE,
+  "grpc.max_send_message_length": LARGEST_MESSAGE,
+  "grpc.enable_http_proxy": 0, // a proxy variable would catch loopback addresses too
+  "grpc.enable_retries": 0, // Execute must not run twice because a library tried again
+  "grpc.service_config_disable_resolution": 1,
+  "grpc.use_local_subchannel_pool": 1,
+  "grpc.keepalive_time_ms": 30_000,
+  "grpc.keepalive_timeout_ms": 10_000,
+  "grpc.keepalive_permit_without_calls": 1,
+  "grpc.initial_reconnect_backoff_ms": 100,
+  "grpc.max_reconnect_backoff_ms": 2_000,
+};
 
 /** Options of a client. */
 export interface ClientOptions {
@@ -39,7 +53,11 @@ export interface ClientOptions {
   token?: string;
   /** Milliseconds for which a broken stream is reconnected without progress. Default: 30,000. */
   reattachMs?: number;
-  /** TLS, from `credentials.createSsl` of grpc-js. A server on another machine is called with it only. */
+  /**
+   * TLS, from `credentials.createSsl` of grpc-js. Default: over TCP, if `DRAGOMAN_TLS_CA` names a file, its authorities
+   * and the certificate of `DRAGOMAN_TLS_CERT` and `DRAGOMAN_TLS_KEY`; a call after one of the files was replaced uses
+   * the new one. A server on another machine is called with TLS only.
+   */
   credentials?: ChannelCredentials;
 }
 
@@ -58,13 +76,13 @@ export class Client {
 
   /**
    * @param address `unix:/path` or `host:port`. Default: `DRAGOMAN_ROUTER`, else this user's router
-   * @throws DragomanError ADDRESS_UNTRUSTED if another user could listen there
+   * @throws DragomanError ADDRESS_UNTRUSTED if another user could listen there, or the files of TLS cannot be used
    */
   constructor(address?: string, options: ClientOptions = {}) {
     this.address = address || defaultAddress();
     this.#link = new Link(this.address, options);
-    this.adapter = callsOf(this.#link.grpc, AdapterService, this.#link.metadata, this.#link.reached);
-    this.router = callsOf(this.#link.grpc, RouterService, this.#link.metadata, this.#link.reached);
+    this.adapter = callsOf(() => this.#link.grpc, AdapterService, this.#link.metadata, this.#link.reached);
+    this.router = callsOf(() => this.#link.grpc, RouterService, this.#link.metadata, this.#link.reached);
   }
 
   /**
@@ -137,7 +155,7 @@ export class Client {
 
   /** Closes the connection and detaches from all runs. */
   close(): void {
-    this.#link.grpc.close();
+    this.#link.close();
   }
 
   [Symbol.dispose](): void {
@@ -147,31 +165,51 @@ export class Client {
 
 /** A connection, and what is known of the server behind it. */
 export class Link {
-  readonly grpc: GrpcClient;
   readonly metadata = new Metadata();
   readonly reattachMs: number;
   /** Whether the server rejected batches, as one of an earlier revision does. */
   rejectsBatches = false;
+  readonly #target: string;
+  readonly #options: ClientOptions;
+  readonly #files: TlsFiles | undefined;
+  #stamp: string | undefined;
+  #grpc: GrpcClient;
+  readonly #before: GrpcClient[] = []; // what was called with certificates that were replaced; its calls continue
   #isReached = false;
 
   constructor(address: string, options: ClientOptions) {
     const place = parseAddress(address);
-    const token = tokenFor(place, options);
+    this.#files = options.credentials || place.path !== undefined ? undefined : clientFiles();
+    const token = tokenFor(place, options, Boolean(options.credentials ?? this.#files));
     if (token !== undefined) this.metadata.set("authorization", `Bearer ${token}`);
     this.reattachMs = options.reattachMs ?? DEFAULT_REATTACH_MS;
-    this.grpc = new GrpcClient(place.target, options.credentials ?? credentials.createInsecure(), {
-      "grpc.max_receive_message_length": LARGEST_MESSAGE,
-      "grpc.max_send_message_length": LARGEST_MESSAGE,
-      "grpc.enable_http_proxy": 0, // a proxy variable would catch loopback addresses too
-      "grpc.enable_retries": 0, // Execute must not run twice because a library tried again
-      "grpc.service_config_disable_resolution": 1,
-      "grpc.use_local_subchannel_pool": 1,
-      "grpc.keepalive_time_ms": 30_000,
-      "grpc.keepalive_timeout_ms": 10_000,
-      "grpc.keepalive_permit_without_calls": 1,
-      "grpc.initial_reconnect_backoff_ms": 100,
-      "grpc.max_reconnect_backoff_ms": 2_000,
-    });
+    this.#target = place.target;
+    this.#options = options;
+    this.#stamp = this.#files?.stamp();
+    this.#grpc = this.#open();
+  }
+
+  /** For the next call: with the certificates that are in the files by now. */
+  get grpc(): GrpcClient {
+    const stamp = this.#files?.stamp();
+    if (stamp === this.#stamp) return this.#grpc;
+    this.#stamp = stamp; // taken before the files are read: what is written meanwhile is read at the next call
+    try {
+      const opened = this.#open();
+      this.#before.push(this.#grpc);
+      this.#grpc = opened;
+    } catch (error) {
+      process.emitWarning(`certificate not reloaded; the last one stays: ${(error as Error).message}`);
+    }
+    return this.#grpc;
+  }
+
+  close(): void {
+    for (const client of [...this.#before, this.#grpc]) client.close();
+  }
+
+  #open(): GrpcClient {
+    return new GrpcClient(this.#target, this.#options.credentials ?? channelCredentials(this.#files), CHANNEL_OPTIONS);
   }
 
   get isReached(): boolean {
@@ -195,7 +233,7 @@ export class Link {
    * request was sent: if the connection was refused it was not, if it broke it may have been.
    */
   async connected(): Promise<void> {
-    const channel = this.grpc.getChannel();
+    const channel = this.#grpc.getChannel();
     while (!this.#isReached) {
       const state = channel.getConnectivityState(true);
       if (state === connectivityState.READY) this.reached();
@@ -210,12 +248,25 @@ export class Link {
   }
 }
 
+/** Returns the files of a client's TLS; undefined without authorities. */
+function clientFiles(): TlsFiles | undefined {
+  const files = new TlsFiles();
+  return files.authorities === undefined ? undefined : files;
+}
+
+function channelCredentials(files: TlsFiles | undefined): ChannelCredentials {
+  if (!files) return credentials.createInsecure();
+  const { authorities = null, key = null, certificate = null } = files.read();
+  return credentials.createSsl(authorities, key, certificate);
+}
+
 /** Returns the token that calls to a place carry. */
-function tokenFor(place: Place, options: ClientOptions): string | undefined {
-  if (!place.isLocal && !options.credentials) {
+function tokenFor(place: Place, options: ClientOptions, hasTls: boolean): string | undefined {
+  if (!place.isLocal && !hasTls) {
     throw new DragomanError(
       "ADDRESS_UNTRUSTED",
-      `${place.target} is on another machine: prompts and tokens would travel in the clear; pass credentials for TLS`,
+      `${place.target} is on another machine: prompts and tokens would travel in the clear; set DRAGOMAN_TLS_CA to the ` +
+        "authorities that sign the server's certificate, or pass credentials for TLS",
     );
   }
   if (place.path === undefined && options.token !== undefined) return options.token; // the caller chose to send it there

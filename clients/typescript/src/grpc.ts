@@ -23,6 +23,7 @@ import { fromStatus } from "./errors.js";
 
 export { fieldError, fromStatus, toStatus } from "./errors.js";
 export { isLoopback } from "./address.js";
+export { TlsFiles, type Pem } from "./tls.js";
 
 /** Returns the definition of a generated service, as grpc-js takes it. */
 export function definitionOf(service: DescService): ServiceDefinition {
@@ -80,11 +81,12 @@ export type ServiceCalls<S extends DescService> = { [K in keyof S["method"]]: Ca
 /**
  * Returns the calls of a service. A failed one throws a `DragomanError`.
  *
+ * @param client returns what a call is made with
  * @param metadata of each call
  * @param onAnswer called whenever the server was reached
  */
 export function callsOf<S extends DescService>(
-  client: Client,
+  client: () => Client,
   service: S,
   metadata: Metadata,
   onAnswer: () => void = () => {},
@@ -94,12 +96,12 @@ export function callsOf<S extends DescService>(
     const call =
       method.methodKind === "unary"
         ? async (request: MessageInitShape<DescMessage>, settings: CallSettings = {}) => {
-            const response = await unary(client, definition, create(method.input, request), metadata, settings);
+            const response = await unary(client(), definition, create(method.input, request), metadata, settings);
             onAnswer();
             return response;
           }
         : (request: MessageInitShape<DescMessage>, settings: CallSettings = {}) =>
-            iterate(openStream(client, definition, create(method.input, request), metadata, settings), settings);
+            iterate(openStream(client(), definition, create(method.input, request), metadata, settings), settings);
     return [method.localName, call];
   });
   return Object.fromEntries(calls) as ServiceCalls<S>;
