@@ -14,5 +14,5 @@ export type { EventBody } from "./recorder.js";
 export type { Decision, EventExtras, Run } from "./run.js";
 export { serve, toStandardError } from "./serve.js";
 export { Server } from "./server.js";
-export type { SessionChoice } from "./settings.js";
+export type { SessionChoice } from "./sessions.js";
 export { RunStopped } from "./stop.js";

@@ -26,6 +26,7 @@ import { Inputs } from "./inputs.js";
 import type { Child } from "./process.js";
 import { Recorder } from "./recorder.js";
 import { Run } from "./run.js";
+import { completeSession } from "./sessions.js";
 import type { Settings } from "./settings.js";
 import { RunStopped, Stop } from "./stop.js";
 
@@ -221,12 +222,7 @@ export class LiveRun {
   #finish(result: Result): void {
     if (this.recorder.phase === "initial") this.recorder.start({}, this.described); // a run that failed before its first attempt has one too
     this.inputs.dropAll();
-    const handle = result.session?.handle;
-    if (handle) {
-      handle.adapter ||= this.described.adapter;
-      handle.adapterVersion ||= this.described.version;
-      handle.cwd ||= this.settings.cwd;
-    }
+    completeSession(result, this.described, this.settings.cwd);
     result.treeConfirmedDead ??= this.isConfirmed;
     result.duration = durationFromMs(Math.round(performance.now() - this.#acceptedAt));
     const event = this.recorder.finish(result);

@@ -14,7 +14,7 @@ import {
   type MessageInitShape,
   type StartedSchema,
 } from "@dragoman/client/v1";
-import { mkdtempSync, rmdirSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -24,7 +24,8 @@ import type { LiveRun } from "./live.js";
 import { decide } from "./permissions.js";
 import { execute, start, type Command, type Exit, type Line, type Program } from "./process.js";
 import type { EventBody } from "./recorder.js";
-import type { SessionChoice } from "./settings.js";
+import type { SessionChoice } from "./sessions.js";
+import { layOut } from "./skills.js";
 
 const LONGEST_DIRECTORY = 60; // agents put sockets there, whose paths are short
 const OWN = new Set([
@@ -236,6 +237,20 @@ export class Run {
       this.#live.directory = path;
     }
     return this.#live.directory;
+  }
+
+  /**
+   * Lays the skills of the request out as files in the run's directory, for an agent with FEATURE_SKILLS that finds them
+   * by itself, and returns the directory below which they are.
+   *
+   * @param layout where one goes, e.g. ".claude/skills/{name}"
+   */
+  placeSkills(layout = "{name}"): string {
+    const root = join(this.directory(), "skills");
+    rmSync(root, { recursive: true, force: true }); // of the attempt before
+    mkdirSync(root, { mode: 0o700 });
+    layOut(root, this.#live.settings.skills, layout);
+    return root;
   }
 
   #begin(): void {

@@ -50,7 +50,8 @@ import { admission, listen } from "./listen.js";
 import { LiveRun } from "./live.js";
 import { sentinel } from "./process.js";
 import { Schema } from "./schema.js";
-import { directoryProblem, has, settingsOf } from "./settings.js";
+import { sessionInUse } from "./sessions.js";
+import { directoryProblem, has, settingsOf, type Settings } from "./settings.js";
 import { Store } from "./store.js";
 
 const MIB = 1 << 20;
@@ -233,6 +234,7 @@ export class Server {
   #accept(request: ExecuteRequest): LiveRun {
     if (this.#isDraining) throw draining();
     const settings = settingsOf(request, this.described, this.#schema);
+    this.#refuseBusySession(settings);
     this.#adapter.accept?.(request);
     const run = new LiveRun(request, settings, this.described);
     const orphanAfterMs = request.orphanAfter ? durationMs(request.orphanAfter) : 0;
@@ -246,6 +248,19 @@ export class Server {
       }),
     );
     return run;
+  }
+
+  /** Two runs in one session would mix up what was said in it. */
+  #refuseBusySession(settings: Settings): void {
+    const session = sessionInUse(settings.session);
+    const other = this.#store.live.find((run) => session !== "" && sessionInUse(run.settings.session) === session);
+    if (!other) return;
+    const id = other.request.runId;
+    throw new DragomanError(
+      "SESSION_BUSY",
+      `run ${JSON.stringify(id)} uses this session; wait for it, or fork the session`,
+      { metadata: { run_id: id } },
+    );
   }
 
   async #cancel(request: CancelRequest, signal: AbortSignal): Promise<CancelResponse> {

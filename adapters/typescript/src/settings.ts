@@ -10,7 +10,6 @@ import {
   durationMs,
   Feature,
   PermissionMode,
-  SessionDisposition,
   type DescribeResponse,
   type ExecuteRequest,
   type JsonObject,
@@ -25,18 +24,11 @@ import { cutText } from "./fields.js";
 import { Redactor } from "./redact/redactor.js";
 import { secretsOf } from "./redact/sources.js";
 import type { Schema } from "./schema.js";
+import { sessionOf, type SessionChoice } from "./sessions.js";
+import { readSkills, type Skill } from "./skills.js";
 
 const DEFAULT_GRACE_MS = 15_000;
 const ZERO_BYTE = "\0";
-
-/** How a run uses the requested session. */
-export interface SessionChoice {
-  disposition: SessionDisposition;
-  /** The agent's own ID of the session to resume or fork; empty: a new one. */
-  nativeId: string;
-  /** Why the requested session is not resumed, for people. */
-  reason: string;
-}
 
 /** What a request comes down to. */
 export interface Settings extends TimeLimits {
@@ -49,6 +41,7 @@ export interface Settings extends TimeLimits {
   env: Record<string, string>;
   redactor: Redactor;
   session: SessionChoice;
+  skills: Skill[];
   graceMs: number;
   /** 0: no limit. */
   outputBytes: number;
@@ -95,7 +88,8 @@ function redactedError(error: DragomanError, redactor: Redactor): DragomanError 
 
 function checked(request: ExecuteRequest, described: DescribeResponse, schema: Schema, redactor: Redactor): Settings {
   const config = request.config ?? request.agent?.adapterConfig ?? {};
-  const wrong = [...schema.check(config), ...wrongFields(request)];
+  const { skills, wrong: wrongSkills } = readSkills(request.skills);
+  const wrong = [...schema.check(config), ...wrongFields(request), ...wrongSkills];
   const configured = config["cwd"];
   const isConfigured = !request.workspace?.cwd && typeof configured === "string" && configured !== "";
   const cwd = isConfigured ? configured : (request.workspace?.cwd ?? "");
@@ -113,6 +107,7 @@ function checked(request: ExecuteRequest, described: DescribeResponse, schema: S
     env: textsOf(config["env"]),
     redactor,
     session: sessionOf(request, described, hasWorkspace ? cwd : ""),
+    skills,
     startUp: ms(limits?.startUp),
     idle: ms(limits?.idle),
     toolCall: ms(limits?.toolCall),
@@ -237,23 +232,4 @@ export function directoryProblem(path: string): string | undefined {
   } catch {
     return `${shown} may not be entered; give the adapter's user access to it`;
   }
-}
-
-/** Decides about the requested session. One of another adapter or directory is not resumed, and the run says why. */
-function sessionOf(request: ExecuteRequest, described: DescribeResponse, cwd: string): SessionChoice {
-  const { session } = request;
-  if (session?.selector.case !== "handle") {
-    return { disposition: SessionDisposition.NEW, nativeId: "", reason: session?.reason ?? "" };
-  }
-  const handle = session.selector.value;
-  const params = textsOf(handle.params);
-  const own = [described.adapter, ...described.aliases];
-  const directory = handle.cwd || params["cwd"] || "";
-  const nativeId = handle.nativeId || params["sessionId"] || "";
-  const refused = (reason: string) => ({ disposition: SessionDisposition.RESUME_REFUSED, nativeId: "", reason });
-  if (handle.adapter !== "" && !own.includes(handle.adapter))
-    return refused(`The session is one of ${handle.adapter}.`);
-  if (directory !== "" && directory !== cwd) return refused(`The session belongs to the directory ${directory}.`);
-  if (nativeId === "") return refused("The session has no ID.");
-  return { disposition: session.fork ? SessionDisposition.FORK : SessionDisposition.RESUME, nativeId, reason: "" };
 }

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
@@ -233,6 +233,96 @@ test("a session is resumed in its adapter and directory alone", async (t) => {
     SessionDisposition.RESUME_REFUSED,
     "",
   ]);
+});
+
+test("a session has one run at a time; a copy of it is free", async (t) => {
+  const { client } = await served(
+    t,
+    (run) => (run.prompt === "wait" ? forever(run) : run.text("a", run.session.nativeId)),
+    Feature.RESUME,
+    Feature.FORK,
+  );
+  const session = { selector: { case: "handle" as const, value: { nativeId: "s1" } } };
+  const first = client.execute({ ...hello("wait"), runId: "r1", session });
+  await first.accepted();
+  await assert.rejects(client.execute({ ...hello(), session }).wait(), {
+    reason: "SESSION_BUSY",
+    metadata: { run_id: "r1" },
+  });
+  const copy = await client.execute({ ...hello(), session: { ...session, fork: true } }).wait();
+  assert.equal(copy.outcome, Outcome.SUCCEEDED);
+  await first.cancel({ graceMs: 0 });
+  assert.equal((await client.execute({ ...hello(), session }).wait()).outcome, Outcome.SUCCEEDED);
+});
+
+test("a session that is gone is forgotten, and a fresh one says why", async (t) => {
+  const gone = new Failure(FailureKind.SESSION_LOST, "gone", "The agent does not know the session.");
+  const { client } = await served(t, async () => Promise.reject(gone), Feature.RESUME);
+  const result = await client.execute(hello()).wait();
+  assert.equal(result.session?.change, SessionChange.CLEAR);
+  const [started] = await eventsOf(
+    client.execute({ ...hello(), session: { selector: { case: "fresh", value: true }, reason: "too long" } }),
+  );
+  assert.ok(started?.body.case === "started");
+  assert.deepEqual(
+    [started.body.value.sessionDisposition, started.body.value.sessionReason],
+    [SessionDisposition.RESUME_REFUSED, "too long"],
+  );
+});
+
+test("skills are laid out as files, and none leads elsewhere", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "skills-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const own = join(folder, "own");
+  mkdirSync(own);
+  writeFileSync(join(own, "SKILL.md"), "# Own\n");
+  const { client } = await served(
+    t,
+    async (run) => {
+      const root = run.placeSkills(".agent/skills/{name}");
+      const shown = ["own/SKILL.md", "sent/SKILL.md", "sent/scripts/go.sh"].map((path) => {
+        const place = join(root, ".agent/skills", path);
+        return `${readFileSync(place, "utf8").trim()} ${(statSync(place).mode & 0o100) !== 0}`;
+      });
+      await run.text("a", shown.join("; "));
+    },
+    Feature.SKILLS,
+  );
+  const files = (content: Record<string, string>) => ({
+    case: "files" as const,
+    value: { content: Object.fromEntries(Object.entries(content).map(([path, text]) => [path, Buffer.from(text)])) },
+  });
+  const sent = { name: "sent", source: files({ "SKILL.md": "# Sent", "scripts/go.sh": "#!/bin/sh" }) };
+  const inPlace = (name: string, directory: string) => ({
+    name,
+    source: { case: "directory" as const, value: directory },
+  });
+  const events = await eventsOf(client.execute({ ...hello(), skills: [inPlace("own", own), sent] }));
+  assert.ok(
+    events.some(
+      ({ body }) => body.case === "text" && body.value.content.value === "# Own false; # Sent false; #!/bin/sh true",
+    ),
+  );
+  symlinkSync("/etc", join(own, "away"));
+  const wrong: [Request["skills"] & object, string][] = [
+    [[inPlace("own", own)], "skills[0]"],
+    [[inPlace("own", "relative")], "skills[0]"],
+    [[inPlace("own", join(folder, "absent"))], "skills[0]"],
+    [[{ name: "../up", source: sent.source }], "skills[0]"],
+    [[sent, { ...sent, name: "SENT" }], "skills[1].name"],
+    [[{ name: "a", source: files({ "SKILL.md": "", "../b": "" }) }], "skills[0]"],
+    [[{ name: "a", source: files({ "README.md": "" }) }], "skills[0]"],
+    [[{ name: "a" }], "skills[0]"],
+  ];
+  for (const [skills, field] of wrong) {
+    await assert.rejects(
+      client.execute({ ...hello(), skills }).wait(),
+      (error: { reason: string; violations: { field: string }[] }) => {
+        assert.deepEqual([error.reason, error.violations[0]?.field], ["INVALID_REQUEST", field]);
+        return true;
+      },
+    );
+  }
 });
 
 test("a server that stops ends its runs with their results, and takes no new ones", async (t) => {
