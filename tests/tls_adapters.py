@@ -1,10 +1,10 @@
-"""TLS of adapters that are programs in any language: what each of their servers does with the files of a certificate."""
+"""TLS of adapters that are programs in any language: what their servers do with the files of a certificate."""
 
 import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import grpc
@@ -22,7 +22,7 @@ __all__ = ["CASES", "Case"]
 
 _PATIENCE_S = 20.0
 
-Case = Callable[[Sequence[str], Path, pytest.MonkeyPatch], "asyncio.Future[None]"]
+Case = Callable[[Sequence[str], Path, pytest.MonkeyPatch], Awaitable[None]]
 """A case of an adapter's TLS: the command of the adapter, a folder, the environment."""
 
 
@@ -141,7 +141,7 @@ async def rotation(command: Sequence[str], folder: Path, monkeypatch: pytest.Mon
         client.fill(after)
         with client.used(monkeypatch):
             async with asyncio.timeout(_PATIENCE_S):
-                while await _describe(address) != "OK":
+                while await _describe(address) != "OK":  # noqa: ASYNC110 - another process reads them
                     await asyncio.sleep(0.05)
         await adapter_pb2_grpc.AdapterServiceStub(old).Describe(api.DescribeRequest())
 
