@@ -98,7 +98,7 @@ async def mutual(command: Sequence[str], folder: Path, monkeypatch: pytest.Monke
             assert await _describe(address, token="not-the-token") == "UNAUTHENTICATED"
         with client.used(monkeypatch, only_ca=True):
             assert await _describe(address) == "UNAVAILABLE", "without a certificate"
-        client.fill(stranger, "client", trusted=authority)
+        client.fill(stranger, "client", trusted=[authority])
         with client.used(monkeypatch):
             assert await _describe(address) == "UNAVAILABLE", "with a certificate of another authority"
         assert await _describe(address) == "UNAVAILABLE", "in the clear"
@@ -115,7 +115,7 @@ async def own_certificate(command: Sequence[str], folder: Path, monkeypatch: pyt
             address = (await stack.enter_async_context(_serving(command))).address
         with client.used(monkeypatch, only_ca=True):
             assert await _describe(address) == "OK"
-            client.fill(Authority(), trusted=Authority())
+            client.fill(Authority(), trusted=[Authority()])
             assert await _describe(address) == "UNAVAILABLE", "to a client that trusts other authorities"
 
 
