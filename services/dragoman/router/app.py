@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-import structlog
 from dragoman.protocol.addresses import AddressError
-from dragoman.protocol.logs import configure_logs
+from dragoman.protocol.logs import configure_logs, get_log
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.router.adapters.adapter_set import AdapterSet
@@ -66,7 +65,7 @@ _ROUTER = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
 _GC_THRESHOLDS: Final = (10_000, 5, 50)
 """Objects made, and collections of each generation, until the next one is collected."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = get_log("dragoman.router")
 
 
 class Router:

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 
-import structlog
 from dragoman.protocol.dialing import may_listen
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import get_log
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel, unavailable
 from dragoman.router.adapters.context import AdapterContext
@@ -23,7 +23,7 @@ _SECOND_ASK_S = 5.0
 _LOOK_S = 0.25
 """How often a process that cannot be reached is looked for."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = get_log("dragoman.router")
 
 
 class RemoteAdapter(AdapterBackend):
