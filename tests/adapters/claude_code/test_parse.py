@@ -1,4 +1,4 @@
-"""Claude Code's output, understood: golden streams, any split, and unexpected frames."""
+"""Claude Code's output, understood: recordings, any split, and unexpected frames."""
 
 import copy
 import json
@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.adapters.claude_code.replay import (
-    GOLDEN,
     NAMES,
     events,
     of_kind,
@@ -20,8 +19,8 @@ from tests.adapters.claude_code.replay import (
     recorded,
     replay,
     resumes,
-    shown,
 )
+from tests.adapters.golden_streams import shown
 from tests.sdk.feeding import pieces_of
 
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -38,11 +37,6 @@ def lines(*frames: bytes) -> tuple[list[Output], ClaudeParser]:
     for data in frames:
         outputs += parser.line("stdout", Line(data.rstrip(b"\n"), 0, True))
     return outputs, parser
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recording_gives_its_golden_stream(name: str) -> None:
-    assert shown(*replay(name)) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)

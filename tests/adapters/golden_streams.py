@@ -1,0 +1,145 @@
+"""Recordings of real agents, put through their parsers, as text: the golden streams.
+
+``python -m tests.adapters.golden_streams`` writes the golden files anew: look at the difference.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from dragoman.adapters.opencode.run_format import RunParser
+from dragoman.adapters.pi.parse import PiParser
+from dragoman.adapters.qwen.stream import QwenStreamParser
+from dragoman.sdk import Answer, Ask, Line, Output, Parser, Report, Withdraw, Write
+from dragoman.sdk.acp import AcpParser, Conversation
+from dragoman.v1 import event_pb2 as pb
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from tests.adapters.claude_code import replay as claude_code
+from tests.adapters.codex import replay as codex
+from tests.adapters.copilot import replay as copilot
+from tests.adapters.gemini_cli import test_parse as gemini_cli
+from tests.adapters.openclaw import test_local_mode as openclaw_local
+from tests.adapters.openclaw import test_parse as openclaw
+from tests.sdk.acp import talking
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden"
+#: Files beside the recordings that are none.
+OTHER = {"index.json", "local_sessions.json"}
+
+#: What makes the parser of a recording, by the folder of the recordings and the beginning of a name; the first wins.
+PARSERS: tuple[tuple[Path, str, Callable[[str], Parser]], ...] = (
+    (claude_code.RECORDINGS, "", lambda name: claude_code.ClaudeParser(resumes=claude_code.resumes(name))),
+    (HERE / "codex/recordings", "", codex.parser),
+    (HERE / "copilot/recordings", "", lambda _: copilot.parser()),
+    (HERE / "gemini_cli/recordings", "", lambda _: gemini_cli.StreamParser(withholds=False)),
+    (HERE / "openclaw/recordings", "local_", lambda _: openclaw_local.new_parser()),
+    (HERE / "openclaw/recordings", "", lambda _: openclaw.new_parser()),
+    (HERE / "opencode/recordings", "", lambda _: RunParser("mock/mock-model")),
+    (HERE / "pi/recordings", "", lambda _: PiParser()),
+    (HERE / "qwen/recordings", "stream_", lambda _: QwenStreamParser()),
+    (HERE / "qwen/recordings", "", lambda _: AcpParser(Conversation(talking.CWD, "hello"))),
+    (talking.RECORDINGS, "", lambda _: AcpParser(Conversation(talking.CWD, "hello"))),
+)
+
+
+def recordings() -> Iterator[tuple[str, Path, Callable[[str], Parser]]]:
+    """Yield the name of each golden file, its recording, and what makes a parser for it."""
+    for folder in dict.fromkeys(folder for folder, _, _ in PARSERS):
+        for path in sorted(path for path in folder.iterdir() if path.name not in OTHER):
+            name = path.name.partition(".")[0]
+            make = next(make for at, prefix, make in PARSERS if at == folder and name.startswith(prefix))
+            agent = folder.name if folder.name != "recordings" else folder.parent.name
+            yield f"{agent}_{name}", path, make
+
+
+RECORDINGS = {name: (path, make) for name, path, make in recordings()}
+
+
+def replay(name: str) -> str:
+    """Return what comes out of a recording."""
+    path, make = RECORDINGS[name]
+    parser = make(path.name.partition(".")[0])
+    lines = path.read_bytes().splitlines()
+    outputs = [output for line in lines for output in parser.line("stdout", Line(line, 0, True))]
+    return shown([*outputs, *parser.finish()], parser.report)
+
+
+def shown(outputs: Iterable[Output], report: Report) -> str:
+    """Return all of it as text, a line each."""
+    lines = [line for output in outputs for line in _output(output)]
+    return "\n".join([*lines, f"report {_compact(_report(report))}"]) + "\n"
+
+
+def _output(output: Output) -> Iterator[str]:
+    if isinstance(output, pb.AgentEvent):
+        yield f"{output.WhichOneof('body')} {_compact(_body(output))}"
+    elif isinstance(output, Ask):
+        lineage = f" {_compact(_dict(output.lineage))}" if output.lineage is not None else ""
+        yield f"ask {_compact(_dict(output.request))}{lineage}"
+        for option in output.request.options:
+            yield f"  {option.id}: {_said(output.encode(_answer(option)))}"
+    elif isinstance(output, Withdraw):
+        yield f"withdraw {output.request_id}"
+    elif isinstance(output, Write):
+        yield f"write {_said(output.data)}"
+    else:
+        yield "close"
+
+
+def _said(data: bytes) -> str:
+    return data.decode().replace("\r\n", " ").rstrip()
+
+
+def _answer(option: pb.InputOption) -> Answer:
+    allows = option.kind in {pb.INPUT_OPTION_KIND_ALLOW_ONCE, pb.INPUT_OPTION_KIND_ALLOW_ALWAYS}
+    return Answer(allowed=allows, option=option, chosen=(option,), message="" if allows else "Not now.")
+
+
+def _body(event: pb.AgentEvent) -> dict[str, Any]:
+    kind = event.WhichOneof("body") or ""
+    body = _dict(getattr(event, kind))
+    for key in ("tools", "commands", "skills"):  # as long as they are dull
+        if kind == "session" and key in body:
+            body[key] = f"{len(body[key])} of them"
+    if event.HasField("lineage"):
+        body["@lineage"] = _dict(event.lineage)
+    return body
+
+
+def _report(report: Report) -> dict[str, Any]:
+    return {
+        name: _plain(value) for name, value in msgspec.structs.asdict(report).items() if value not in (None, "", {})
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return _dict(value)
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(item) for name, item in msgspec.structs.asdict(value).items()}
+    return "a time" if isinstance(value, datetime) else value  # it counts from now
+
+
+def _dict(message: Message) -> dict[str, Any]:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def main() -> None:
+    """Write the golden files."""
+    GOLDEN.mkdir(exist_ok=True)
+    for name in RECORDINGS:
+        (GOLDEN / f"{name}.txt").write_text(replay(name), encoding="utf-8", newline="")
+
+
+if __name__ == "__main__":
+    main()
