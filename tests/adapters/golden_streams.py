@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from dragoman.adapters.claude_code.parse import ClaudeParser
+from dragoman.adapters.gemini_cli.parse import StreamParser
 from dragoman.adapters.opencode.run_format import RunParser
 from dragoman.adapters.pi.parse import PiParser
 from dragoman.adapters.qwen.stream import QwenStreamParser
@@ -22,7 +24,6 @@ from google.protobuf.message import Message
 from tests.adapters.claude_code import replay as claude_code
 from tests.adapters.codex import replay as codex
 from tests.adapters.copilot import replay as copilot
-from tests.adapters.gemini_cli import test_parse as gemini_cli
 from tests.adapters.openclaw import test_local_mode as openclaw_local
 from tests.adapters.openclaw import test_parse as openclaw
 from tests.sdk.acp import talking
@@ -34,10 +35,10 @@ OTHER = {"index.json", "local_sessions.json"}
 
 #: What makes the parser of a recording, by the folder of the recordings and the beginning of a name; the first wins.
 PARSERS: tuple[tuple[Path, str, Callable[[str], Parser]], ...] = (
-    (claude_code.RECORDINGS, "", lambda name: claude_code.ClaudeParser(resumes=claude_code.resumes(name))),
+    (claude_code.RECORDINGS, "", lambda name: ClaudeParser(resumes=claude_code.resumes(name))),
     (HERE / "codex/recordings", "", codex.parser),
     (HERE / "copilot/recordings", "", lambda _: copilot.parser()),
-    (HERE / "gemini_cli/recordings", "", lambda _: gemini_cli.StreamParser(withholds=False)),
+    (HERE / "gemini_cli/recordings", "", lambda _: StreamParser(withholds=False)),
     (HERE / "openclaw/recordings", "local_", lambda _: openclaw_local.new_parser()),
     (HERE / "openclaw/recordings", "", lambda _: openclaw.new_parser()),
     (HERE / "opencode/recordings", "", lambda _: RunParser("mock/mock-model")),
@@ -73,26 +74,26 @@ def replay(name: str) -> str:
 def shown(outputs: Iterable[Output], report: Report) -> str:
     """Return all of it as text, a line each."""
     lines = [line for output in outputs for line in _output(output)]
-    return "\n".join([*lines, f"report {_compact(_report(report))}"]) + "\n"
+    return "\n".join([*lines, f"report {compact(_report(report))}"]) + "\n"
 
 
 def _output(output: Output) -> Iterator[str]:
     if isinstance(output, pb.AgentEvent):
-        yield f"{output.WhichOneof('body')} {_compact(_body(output))}"
+        yield f"{output.WhichOneof('body')} {compact(_body(output))}"
     elif isinstance(output, Ask):
-        lineage = f" {_compact(_dict(output.lineage))}" if output.lineage is not None else ""
-        yield f"ask {_compact(_dict(output.request))}{lineage}"
+        lineage = f" {compact(_dict(output.lineage))}" if output.lineage is not None else ""
+        yield f"ask {compact(_dict(output.request))}{lineage}"
         for option in output.request.options:
-            yield f"  {option.id}: {_said(output.encode(_answer(option)))}"
+            yield f"  {option.id}: {decoded(output.encode(_answer(option)))}"
     elif isinstance(output, Withdraw):
         yield f"withdraw {output.request_id}"
     elif isinstance(output, Write):
-        yield f"write {_said(output.data)}"
+        yield f"write {decoded(output.data)}"
     else:
         yield "close"
 
 
-def _said(data: bytes) -> str:
+def decoded(data: bytes) -> str:
     return data.decode().replace("\r\n", " ").rstrip()
 
 
@@ -114,15 +115,15 @@ def _body(event: pb.AgentEvent) -> dict[str, Any]:
 
 def _report(report: Report) -> dict[str, Any]:
     return {
-        name: _plain(value) for name, value in msgspec.structs.asdict(report).items() if value not in (None, "", {})
+        name: plain(value) for name, value in msgspec.structs.asdict(report).items() if value not in (None, "", {})
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, Message):
         return _dict(value)
     if isinstance(value, msgspec.Struct):
-        return {name: _plain(item) for name, item in msgspec.structs.asdict(value).items()}
+        return {name: plain(item) for name, item in msgspec.structs.asdict(value).items()}
     return "a time" if isinstance(value, datetime) else value  # it counts from now
 
 
@@ -130,7 +131,7 @@ def _dict(message: Message) -> dict[str, Any]:
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 
-def _compact(value: Any) -> str:
+def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,0 +1,10 @@
+"""Every adapter makes of each field of a request and each of its settings what was found right."""
+
+import pytest
+
+from tests.adapters.golden_plans import ADAPTERS, GOLDEN, shown
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_requests_come_to_their_golden_plans(name: str) -> None:
+    assert shown(name).splitlines() == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
