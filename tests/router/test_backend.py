@@ -48,7 +48,7 @@ class Resting(AdapterBackend):
     async def _end_unused(self) -> None:
         """There is nothing to end."""
 
-    async def _acquire(self) -> AdapterInstance:
+    async def _acquire(self, instance_id: str) -> AdapterInstance:
         return self.instance
 
 

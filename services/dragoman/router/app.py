@@ -17,7 +17,7 @@ import importlib.metadata
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import configure_logs, get_log
@@ -56,6 +56,9 @@ from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.router.system import SystemClock, SystemProcesses
 from dragoman.v1 import adapter_pb2, router_pb2
+
+if TYPE_CHECKING:
+    from dragoman.router.adapters.kubernetes.discovery import KubernetesDiscovery
 
 __all__ = ["Router", "RouterConfig", "StoreError", "run_router"]
 
@@ -204,6 +207,7 @@ class _Running:
         self._sources = launching.sources
         self._adapters = adapters = AdapterPool(context, members)
         self._registrations = Registrations(members, context)
+        self._kubernetes = _kubernetes(config, members, clock)
         requests = _request_policy(config.policy)
         admission = AdmissionController(clock, changes, self.run_log, policy, adapters.get, requests)
         retained = RetainedRuns(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
@@ -250,6 +254,8 @@ class _Running:
         self._members.begin()
         for source in self._sources:
             self.tasks.start(FileWatch(source, self._members).run(), "watch the adapters' files")
+        if self._kubernetes is not None:
+            self.tasks.start(self._kubernetes.run(), "follow Kubernetes Services")
         self.tasks.start(self._registrations.expire(), "expire registrations")
         self.tasks.start(self._check_limits(), "check configured limits")
 
@@ -286,6 +292,18 @@ def _database(run_log: str, places: RuntimeDirs) -> Database:
         return PostgresDatabase(f"postgresql://{run_log.partition('://')[2]}")
     # "memory" is a file, too, in a directory that does not outlive the router.
     return SqliteDatabase(places.runtime / "runs.db" if run_log == "memory" else places.runs)
+
+
+def _kubernetes(config: RouterConfig, adapters: AdapterSet, clock: SystemClock) -> "KubernetesDiscovery | None":
+    if not config.kubernetes:
+        return None
+    from dragoman.router.adapters.kubernetes.api import ApiAccess  # noqa: PLC0415 - most routers are in no cluster
+    from dragoman.router.adapters.kubernetes.discovery import KubernetesDiscovery  # noqa: PLC0415 - as above
+
+    access = ApiAccess(
+        config.kubernetes, config.kubernetes_account, config.kubernetes_url, config.kubernetes_namespace
+    )
+    return KubernetesDiscovery(access, adapters, clock)
 
 
 def _request_policy(file: Path | None) -> RequestPolicy:

@@ -32,6 +32,12 @@ class RouterConfig(Struct, frozen=True):
         addresses: addresses of adapters that run already.
         socket_dirs: directories in which each Unix socket is an adapter that runs already, as sidecars in one pod
             share a volume. They are looked at every second.
+        kubernetes: the label selector of the Services whose pods are adapters; empty for none. They are found by a
+            watch of the EndpointSlices of one namespace.
+        kubernetes_namespace: that namespace; empty for the pod's own.
+        kubernetes_account: the directory with the token, the authorities and the namespace of the pod's service
+            account.
+        kubernetes_url: the API server; empty for the one that Kubernetes names in the pod's environment.
         idle_after_s: idle time after which the router stops an adapter that it launched.
         detects_at_start: whether ``run_router`` detects all agents in the background once it listens, and reports
             them. Cached detections are not repeated.
@@ -74,6 +80,10 @@ class RouterConfig(Struct, frozen=True):
     manifests: tuple[Path, ...] = ()
     addresses: tuple[str, ...] = ()
     socket_dirs: tuple[Path, ...] = ()
+    kubernetes: str = ""
+    kubernetes_namespace: str = ""
+    kubernetes_account: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    kubernetes_url: str = ""
     idle_after_s: float = 300.0
     detects_at_start: bool = False
     detect_ttl_s: float = 24 * 3600.0

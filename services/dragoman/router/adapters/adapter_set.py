@@ -8,7 +8,8 @@ from dragoman.protocol.logs import get_log
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec, registered_spec
-from dragoman.router.adapters.remote import RemoteAdapter
+from dragoman.router.adapters.remote import RemoteAdapter, RunningAdapter
+from dragoman.router.adapters.service import ServiceAdapter
 from dragoman.router.adapters.supervisor import ProcessSupervisor
 from dragoman.router.model.tasks import first_of
 from dragoman.v1 import router_pb2
@@ -32,6 +33,8 @@ class AdapterSet:
         self._backends: dict[AdapterRecord, AdapterBackend] = {}
         self._removed: set[AdapterBackend] = set()
         """Those that serve their last runs."""
+        self.sources: list[asyncio.Event] = []
+        """Set once what finds further adapters has looked for the first time."""
         for record in self._registry.records:
             self._open(record)
 
@@ -74,7 +77,7 @@ class AdapterSet:
         self._registry.remove(backend.record)
         self._retire(backend)
         for other in self:
-            if isinstance(other, RemoteAdapter) and other.record.is_rejected:
+            if isinstance(other, RunningAdapter) and other.record.is_rejected:
                 other.reconsider()
         self._context.changes.notify()
 
@@ -106,13 +109,12 @@ class AdapterSet:
     def _open(self, record: AdapterRecord) -> AdapterBackend:
         if (kept := self._context.descriptions.load(record.spec.identity)) is not None:
             self._registry.restore(record, kept)
-        kind = ProcessSupervisor if record.spec.launch is not None else RemoteAdapter
-        backend = self._backends[record] = kind(record, self._context)
+        backend = self._backends[record] = _kind(record.spec)(record, self._context)
         return backend
 
     def _begin(self, backend: AdapterBackend) -> None:
         record = backend.record
-        if isinstance(backend, RemoteAdapter) and not record.is_rejected:
+        if isinstance(backend, RunningAdapter) and not record.is_rejected:
             backend.begin()
         if record.is_rejected:
             _log.warning("adapter refused", adapter=record.type, reason=record.reason)
@@ -127,6 +129,12 @@ class AdapterSet:
                 self._removed.discard(backend)
 
         self._context.tasks.start(retire(), f"retire {backend.record.type}")
+
+
+def _kind(spec: AdapterSpec) -> type[AdapterBackend]:
+    if spec.launch is not None:
+        return ProcessSupervisor
+    return ServiceAdapter if spec.has_endpoints else RemoteAdapter
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, object]]) -> None:

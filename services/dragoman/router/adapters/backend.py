@@ -34,15 +34,18 @@ class AdapterBackend(abc.ABC):
         """Whether it only serves the runs that it has, as it is no longer in the list."""
 
     @contextlib.asynccontextmanager
-    async def use(self) -> AsyncIterator[AdapterInstance]:
+    async def use(self, instance_id: str = "") -> AsyncIterator[AdapterInstance]:
         """Use a living process of this adapter while the block runs; it is started if need be.
+
+        Args:
+            instance_id: which process, if the adapter has several; empty for the one that is best for a new run.
 
         Raises:
             DragomanError: ADAPTER_UNAVAILABLE or ADAPTER_REFUSED.
         """
         self.uses += 1
         try:
-            instance = await self._serving()
+            instance = await self._serving(instance_id)
             with instance.used():
                 yield instance
         finally:
@@ -52,6 +55,11 @@ class AdapterBackend(abc.ABC):
     @abc.abstractmethod
     def is_up(self) -> bool:
         """Whether there is a process that could know a run."""
+
+    @property
+    def process_count(self) -> int:
+        """How many processes take new runs, or would once they are started; at least 1."""
+        return 1
 
     def lose(self, instance: AdapterInstance) -> None:  # noqa: B027 - only launched processes have an owner
         """Note that another router has taken over a process of this adapter, with its runs."""
@@ -86,16 +94,20 @@ class AdapterBackend(abc.ABC):
         """Stop it: a process that was launched here ends within ``grace_s`` seconds or is killed."""
 
     @abc.abstractmethod
-    async def _acquire(self) -> AdapterInstance:
-        """Return the present process, starting or reaching it if need be."""
+    async def _acquire(self, instance_id: str) -> AdapterInstance:
+        """Return the present process, starting or reaching it if need be.
 
-    async def _serving(self) -> AdapterInstance:
+        Args:
+            instance_id: which, if the adapter has several; empty for the best.
+        """
+
+    async def _serving(self, instance_id: str) -> AdapterInstance:
         if self.record.is_rejected:
             raise self.refusal()
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + self._context.timing.patience_s
         while True:
-            instance = await self._acquire()
+            instance = await self._acquire(instance_id)
             if instance.serving.is_set():
                 return instance
             if loop.time() >= patient_until:

@@ -38,14 +38,15 @@ class AdapterChannel:
 
     Args:
         address: ``unix:/path`` or ``host:port``.
+        server_name: the name that the certificate there has to be for; empty for the host.
 
     Raises:
         DragomanError: ADDRESS_UNTRUSTED: requests, with their secrets, may not be sent there.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, server_name: str = "") -> None:
         self.address = address
-        self._channel = open_channel(address, _options(address), only_local=True)
+        self._channel = open_channel(address, _options(address, server_name), only_local=True)
         self._unary: dict[str, Any] = {}
 
     async def listening(self) -> None:
@@ -167,8 +168,10 @@ def addressed(kind: type[Message], data: bytes, name: str, adapter: str) -> byte
     return data + kind(adapter=adapter).SerializeToString()
 
 
-def _options(address: str) -> list[ChannelOption]:
+def _options(address: str, server_name: str) -> list[ChannelOption]:
     options = dict(channel_options(address, local=True))
+    if server_name:
+        options["grpc.ssl_target_name_override"] = server_name
     if address.startswith("unix:"):
         # A process that starts takes a fraction of a second; waiting longer between tries costs more than they do.
         options["grpc.max_reconnect_backoff_ms"] = 150

@@ -1,12 +1,13 @@
 """All adapters of the router, by name."""
 
 import asyncio
+import contextlib
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import AdapterContext
-from dragoman.router.adapters.remote import RemoteAdapter
+from dragoman.router.adapters.remote import RunningAdapter
 from dragoman.v1 import router_pb2
 
 
@@ -90,14 +91,14 @@ class AdapterPool:
 
     async def tried(self) -> None:
         """Wait until each adapter that runs already was reached, or was tried for long enough."""
-        trying = [asyncio.ensure_future(one.tried.wait()) for one in self.backends if isinstance(one, RemoteAdapter)]
-        if trying:
-            await asyncio.wait(trying, timeout=self._timing.learn_s)
-            for wait in trying:
-                wait.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.learn_s):
+                for source in tuple(self._adapters.sources):
+                    await source.wait()
+                await asyncio.gather(*(one.tried.wait() for one in self.backends if isinstance(one, RunningAdapter)))
 
     async def _learn(self, backend: AdapterBackend) -> None:
-        if isinstance(backend, RemoteAdapter):
+        if isinstance(backend, RunningAdapter):
             await backend.tried.wait()
         elif backend.record.description is None:
             try:

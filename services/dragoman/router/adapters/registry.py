@@ -30,6 +30,7 @@ _SOURCES = {
     router_pb2.ADAPTER_SOURCE_ADDRESS: "address",
     router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY: "socket",
     router_pb2.ADAPTER_SOURCE_REGISTRATION: "registration",
+    router_pb2.ADAPTER_SOURCE_KUBERNETES: "Kubernetes Service",
 }
 
 
@@ -71,6 +72,24 @@ class AdapterSpec(Struct, frozen=True):
     """Its object, ``module:attribute``, if it may be detected in one process with others. Else empty."""
     identity: str = ""
     """The key of its cached description, which changes with each upgrade. Empty: its description is not cached."""
+    server_name: str = ""
+    """The name that certificates at its address are for; empty for the host of the address."""
+    has_endpoints: bool = False
+    """Whether several processes may serve it, at addresses that come and go; see ``Endpoint``."""
+
+
+class Endpoint(Struct, frozen=True):
+    """One process of an adapter that has several, as it was discovered."""
+
+    key: str
+    """Distinguishes it from others at the same address, before and after it."""
+    address: str
+    name: str
+    """For people: the name of its pod."""
+    takes_runs: bool = True
+    """Whether new runs may go there; live ones stay in any case."""
+    reason: str = ""
+    """Why no new runs may; empty if they may."""
 
 
 def registered_spec(address: str) -> AdapterSpec:

@@ -1,5 +1,6 @@
 """Adapters that run already, which the router does not start; it keeps a connection to each."""
 
+import abc
 import asyncio
 import contextlib
 
@@ -26,7 +27,29 @@ _LOOK_S = 0.25
 _log = get_log("dragoman.router")
 
 
-class RemoteAdapter(AdapterBackend):
+class RunningAdapter(AdapterBackend):
+    """An adapter that runs already: the router connects to it, and does not end it."""
+
+    def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
+        super().__init__(record, context)
+        self.tried = asyncio.Event()
+        """Set once it is known, or was tried long enough, what is there."""
+
+    @property
+    def is_up(self) -> bool:
+        """Always: what is behind an address may know runs that this router does not."""
+        return True
+
+    @abc.abstractmethod
+    def begin(self) -> None:
+        """Connect, and reconnect from now on."""
+
+    @abc.abstractmethod
+    def reconsider(self) -> None:
+        """Try it again now."""
+
+
+class RemoteAdapter(RunningAdapter):
     """An adapter at an address."""
 
     def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
@@ -39,13 +62,11 @@ class RemoteAdapter(AdapterBackend):
         self._reached = asyncio.Event()
         self._again = asyncio.Event()
         """Set if it is worth another try now."""
-        self.tried = asyncio.Event()
-        """Set once it is known, or was tried long enough, what is there."""
 
     @property
-    def is_up(self) -> bool:
-        """Always: what is behind an address may know runs that this router does not."""
-        return True
+    def instance(self) -> AdapterInstance | None:
+        """The process that answered last, which may be gone by now; ``None`` if none has."""
+        return self._instance
 
     def begin(self) -> None:
         """Connect, and reconnect from now on."""
@@ -86,7 +107,7 @@ class RemoteAdapter(AdapterBackend):
         if self._channel is not None:
             await self._channel.close()
 
-    async def _acquire(self) -> AdapterInstance:
+    async def _acquire(self, instance_id: str) -> AdapterInstance:  # noqa: ARG002 - there is one
         if self._instance is None or self._instance.gone.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._context.timing.patience_s):
@@ -116,12 +137,12 @@ class RemoteAdapter(AdapterBackend):
         """Connect, however long it takes, and check the adapter; False if it cannot be used."""
         try:
             if self._channel is None:
-                self._channel = AdapterChannel(self.record.spec.address)
+                self._channel = self._open_channel()
             channel = self._channel
             await self._connect(channel)
             async with asyncio.timeout(self._context.timing.start_s):
                 description = await handshake(channel)
-            is_one = await _is_one(channel, description.instance_id)
+            is_one = await self._is_one(channel, description.instance_id)
         except TimeoutError:
             self.set_state(
                 router_pb2.ADAPTER_STATE_UNAVAILABLE,
@@ -154,7 +175,7 @@ class RemoteAdapter(AdapterBackend):
                 " so configure one address each."
             )
             return False
-        if rejection := self._context.registry.describe(self.record, description):
+        if rejection := self._describe(description):
             self.reject(rejection)
             return False
         self._instance = AdapterInstance(channel, description)
@@ -163,6 +184,26 @@ class RemoteAdapter(AdapterBackend):
         self.set_state(router_pb2.ADAPTER_STATE_READY)
         _log.info("adapter ready", adapter=description.adapter, instance=description.instance_id)
         return True
+
+    def _describe(self, description: adapter_pb2.DescribeResponse) -> str:
+        """Store its description; return why it is rejected because of that, empty if it is not."""
+        return self._context.registry.describe(self.record, description)
+
+    def _open_channel(self) -> AdapterChannel:
+        return AdapterChannel(self.record.spec.address, self.record.spec.server_name)
+
+    async def _is_one(self, channel: AdapterChannel, instance_id: str) -> bool:
+        """Ask over another connection who is there: behind one name may be several processes."""
+        if channel.address.startswith("unix:"):
+            return True
+        second = self._open_channel()
+        try:
+            other = (await second.describe(_SECOND_ASK_S)).instance_id
+            if instance_id != other and (await channel.describe(_SECOND_ASK_S)).instance_id == other:
+                raise unavailable("The adapter is restarting; try again.")
+            return instance_id == other
+        finally:
+            await second.close()
 
     async def _reconnect(self) -> None:
         """Wait until there is a connection again, or the process is known to be gone."""
@@ -193,20 +234,6 @@ class RemoteAdapter(AdapterBackend):
             "adapter process replaced or gone", adapter=self._instance.adapter, instance=self._instance.instance_id
         )
         self._reached.clear()
-
-
-async def _is_one(channel: AdapterChannel, instance_id: str) -> bool:
-    """Ask over another connection who is there: behind one name may be several processes."""
-    if channel.address.startswith("unix:"):
-        return True
-    second = AdapterChannel(channel.address)
-    try:
-        other = (await second.describe(_SECOND_ASK_S)).instance_id
-        if instance_id != other and (await channel.describe(_SECOND_ASK_S)).instance_id == other:
-            raise unavailable("The adapter is restarting; try again.")
-        return instance_id == other
-    finally:
-        await second.close()
 
 
 def _unreachable(spec: AdapterSpec) -> str:

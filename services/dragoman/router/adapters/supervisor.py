@@ -141,7 +141,7 @@ class ProcessSupervisor(AdapterBackend):
         except DragomanError:
             return None
 
-    async def _acquire(self) -> AdapterInstance:
+    async def _acquire(self, instance_id: str) -> AdapterInstance:  # noqa: ARG002 - there is one
         while True:
             if self.present is None or self.present.stopping.is_set():
                 self._start()

@@ -8,7 +8,7 @@ from dragoman.protocol.logs import get_log
 from dragoman.protocol.server import draining
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.adapter_set import AdapterSet
-from dragoman.router.adapters.remote import RemoteAdapter
+from dragoman.router.adapters.remote import RunningAdapter
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.tasks import Tasks, first_of
 from dragoman.router.runs.actor import Run
@@ -81,7 +81,7 @@ class Drain:
             _log.info("waiting for live runs", live=len(live), grace_s=grace_s)
             await self._unless_hurried(_all_over(live), grace_s)
         for run in live:
-            if isinstance(run.backend, RemoteAdapter):
+            if isinstance(run.backend, RunningAdapter):
                 run.end_streams()
             elif isinstance(run.state, Live) and not is_unstarted(run.state):
                 run.notices.warn(

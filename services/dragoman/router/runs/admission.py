@@ -150,6 +150,7 @@ class AdmissionController:
     async def _acquire(self, run: Run, wait_s: float) -> AsyncIterator[None]:
         record = run.backend.record
         most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
+        most *= run.backend.process_count
         limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, asyncio.Event()
         is_crowded = self._limiter.queued(adapter) >= MAX_QUEUED
         slot = self._limiter.acquire(adapter, limit, granted.set)

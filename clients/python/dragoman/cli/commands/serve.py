@@ -98,6 +98,29 @@ class RouterOptions(Struct, frozen=True):
             show_envvar=True,
         ),
     ]
+    kubernetes: Annotated[
+        str,
+        option(
+            "--kubernetes",
+            "Labels of Kubernetes Services whose pods are adapters, e.g. app.kubernetes.io/part-of=dragoman. For a "
+            "router in a pod: it watches their EndpointSlices.",
+            "SELECTOR",
+            default="",
+            envvar="DRAGOMAN_KUBERNETES",
+            show_envvar=True,
+        ),
+    ]
+    kubernetes_namespace: Annotated[
+        str,
+        option(
+            "--kubernetes-namespace",
+            "Namespace of those Services. Default: the pod's own.",
+            "NAMESPACE",
+            default="",
+            envvar="DRAGOMAN_KUBERNETES_NAMESPACE",
+            show_envvar=True,
+        ),
+    ]
     state_dir: Annotated[
         Path | None,
         option(
@@ -198,6 +221,8 @@ def serve_command(options: RouterOptions) -> None:
             addresses=options.adapters,
             manifests=options.manifests,
             socket_dirs=options.socket_dirs,
+            kubernetes=options.kubernetes,
+            kubernetes_namespace=options.kubernetes_namespace,
             state_dir=options.state_dir,
             run_log=_run_log(options.run_log),
             advertise=options.advertise,

@@ -1,0 +1,1 @@
+"""Adapters that Kubernetes Services expose, found by a watch of their EndpointSlices."""
