@@ -15,7 +15,7 @@ from dragoman.router.adapters.kubernetes import discovery
 from dragoman.testkit.kubernetes_api import FakeKubernetesApi, endpoint, endpoint_slice
 from dragoman.v1 import router_pb2
 
-from tests.certificates import Authority
+from tests.certificates import Authority, Files
 from tests.router.harness import PATIENCE_S, Caller, config, kinds, routing
 from tests.router.sidecar import Sidecar, serving
 
@@ -390,3 +390,21 @@ async def test_a_pod_that_dies_is_passed_over(folder: Path, account: Path) -> No
             said = remarks(await caller.until_listed(remarks))
             assert said[0].startswith(f"{dies.name} (127.0.0.1:{dies.port}) takes no new runs: is ")
             assert {await where(caller) for _ in range(3)} == {stays.sidecar.instance_id}
+
+
+@pytest.mark.parametrize("name", ["fake.agents.svc", "127.0.0.1"])
+async def test_the_certificate_of_a_pod_is_for_its_service(
+    name: str, folder: Path, account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No one issues certificates for the addresses of pods."""
+    authority, ours, theirs = Authority(), Files(tmp_path / "ours"), Files(tmp_path / "theirs")
+    ours.fill(authority)
+    theirs.fill(authority, name)
+    async with FakeKubernetesApi() as api, contextlib.AsyncExitStack() as stack:
+        with theirs.used(monkeypatch):
+            (pod,) = await stack.enter_async_context(pods("fake"))
+        put(api, pod)
+        with ours.used(monkeypatch):
+            async with following(folder, api, account) as caller:
+                is_right = name == "fake.agents.svc"
+                await caller.until("fake" if is_right else "agents/fake", READY if is_right else UNAVAILABLE)

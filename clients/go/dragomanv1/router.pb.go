@@ -105,7 +105,7 @@ const (
 	AdapterSource_ADAPTER_SOURCE_ADDRESS AdapterSource = 3
 	// A socket in a watched directory, where the adapter already runs.
 	AdapterSource_ADAPTER_SOURCE_SOCKET_DIRECTORY AdapterSource = 4
-	// Kubernetes. No router supports it yet.
+	// A Kubernetes Service whose pods already run the adapter.
 	AdapterSource_ADAPTER_SOURCE_KUBERNETES AdapterSource = 5
 	// RegisterAdapter, where the adapter already runs.
 	AdapterSource_ADAPTER_SOURCE_REGISTRATION AdapterSource = 6

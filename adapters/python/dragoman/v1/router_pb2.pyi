@@ -78,7 +78,7 @@ class _AdapterSourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     ADAPTER_SOURCE_SOCKET_DIRECTORY: _AdapterSource.ValueType  # 4
     """A socket in a watched directory, where the adapter already runs."""
     ADAPTER_SOURCE_KUBERNETES: _AdapterSource.ValueType  # 5
-    """Kubernetes. No router supports it yet."""
+    """A Kubernetes Service whose pods already run the adapter."""
     ADAPTER_SOURCE_REGISTRATION: _AdapterSource.ValueType  # 6
     """RegisterAdapter, where the adapter already runs."""
 
@@ -96,7 +96,7 @@ ADAPTER_SOURCE_ADDRESS: AdapterSource.ValueType  # 3
 ADAPTER_SOURCE_SOCKET_DIRECTORY: AdapterSource.ValueType  # 4
 """A socket in a watched directory, where the adapter already runs."""
 ADAPTER_SOURCE_KUBERNETES: AdapterSource.ValueType  # 5
-"""Kubernetes. No router supports it yet."""
+"""A Kubernetes Service whose pods already run the adapter."""
 ADAPTER_SOURCE_REGISTRATION: AdapterSource.ValueType  # 6
 """RegisterAdapter, where the adapter already runs."""
 Global___AdapterSource: typing_extensions.TypeAlias = AdapterSource

@@ -1061,7 +1061,7 @@ export enum AdapterSource {
   SOCKET_DIRECTORY = 4,
 
   /**
-   * Kubernetes. No router supports it yet.
+   * A Kubernetes Service whose pods already run the adapter.
    *
    * @generated from enum value: ADAPTER_SOURCE_KUBERNETES = 5;
    */
