@@ -211,10 +211,10 @@ async def test_pods_of_one_service_are_one_adapter(folder: Path, account: Path) 
         async with following(folder, api, account) as caller:
             await caller.until("fake", READY)
             put(api, wrong)
-            said = remarks(
+            found = remarks(
                 await caller.until_listed(lambda entries: any("one Service" in r for r in remarks(entries)))
             )
-            assert [one for one in said if f"{wrong.name} (" in one and "It is adapter 'other'" in one] == said
+            assert [one for one in found if f"{wrong.name} (" in one and "It is adapter 'other'" in one] == found
             assert await where(caller) == pod.sidecar.instance_id
 
 
@@ -312,7 +312,7 @@ async def test_the_token_is_read_again_when_the_kubelet_has_replaced_it(folder: 
         with structlog.testing.capture_logs() as logs:
             async with following(folder, api, account) as caller:
                 await caller.until("fake", READY)
-                api.rotate("t2")
+                api.token = "t2"
                 api.end_watches()
                 await api.until(lambda: 401 in api.statuses)
                 assert await where(caller) == pod.sidecar.instance_id
@@ -387,8 +387,8 @@ async def test_a_pod_that_dies_is_passed_over(folder: Path, account: Path) -> No
                 async with asyncio.timeout(PATIENCE_S):
                     while await where(caller) != dies.sidecar.instance_id:
                         pass
-            said = remarks(await caller.until_listed(remarks))
-            assert said[0].startswith(f"{dies.name} (127.0.0.1:{dies.port}) takes no new runs: is ")
+            found = remarks(await caller.until_listed(remarks))
+            assert found[0].startswith(f"{dies.name} (127.0.0.1:{dies.port}) takes no new runs: is ")
             assert {await where(caller) for _ in range(3)} == {stays.sidecar.instance_id}
 
 

@@ -134,7 +134,7 @@ def test_an_event_that_comes_twice_or_late_changes_nothing() -> None:
     assert table.after(Deleted(old)) == table
 
 
-def test_a_slice_that_was_made_anew_replaces_the_one_before() -> None:
+def test_a_slice_that_was_created_again_replaces_the_one_before() -> None:
     """As after a restore of etcd from a backup: its versions are smaller."""
     table = after(
         Changed(stored(endpoint_slice("s", "fake", [endpoint("10.0.0.1", "a")]), version=9000, uid="u1")),
@@ -191,7 +191,7 @@ ENDPOINTS = st.lists(st.tuples(st.sampled_from(PODS), CONDITION, CONDITION), max
 CHANGES = st.lists(st.tuples(st.sampled_from(["s1", "s2", "s3"]), st.sampled_from(["x", "y"]), st.none() | ENDPOINTS))
 
 
-def made(
+def slice_of(
     name: str, service: str, endpoints: list[tuple[str, bool | None, bool | None]], version: int
 ) -> EndpointSlice:
     listed = [
@@ -212,7 +212,7 @@ def test_what_counts_is_the_newest_of_each_slice(changes: list[Any], random: Any
                 gone = newest.pop(name)
                 events.append(Deleted(msgspec.structs.replace(gone, metadata=_at(gone, version))))
             continue
-        newest[name] = made(name, service, endpoints, version)
+        newest[name] = slice_of(name, service, endpoints, version)
         events.append(Changed(newest[name]))
     table = SliceTable()
     for event in events:

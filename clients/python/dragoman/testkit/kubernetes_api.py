@@ -9,7 +9,7 @@ pages and bookmarks, and checks the bearer token. A test changes slices by ``put
 * ``end_watches``: they end well, as after their timeout
 * ``send``: any event, such as an old version or the same one again
 * ``hold_lists`` and ``release_lists``: a list takes as long as the test wants
-* ``rotate``: another token is valid
+* ``token``: what a request needs from now on
 """
 
 import asyncio
@@ -97,49 +97,21 @@ class _Watch:
         """What to send, and whether to break off after that; ``None`` for a good end."""
 
 
-class FakeKubernetesApi:
-    """Serves EndpointSlices; an asynchronous context manager.
+class _Slices:
+    """The slices of one namespace, and the watches of them.
 
     Args:
         namespace: the one that is served.
-        token: the bearer token that is valid.
-        tls: for https; ``None`` for http.
-        page: how many items a list has at most, whatever the request says; 0 for as many as that.
     """
 
-    def __init__(
-        self, namespace: str = "agents", token: str = "t1", tls: ssl.SSLContext | None = None, page: int = 0
-    ) -> None:
+    def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self.requests: list[HttpRequest] = []
-        """All requests, in the order in which they came."""
-        self.statuses: list[int] = []
-        """How they were answered."""
-        self._token = token
-        self._tls = tls
-        self._page = page
         self._slices: dict[str, dict[str, Any]] = {}
         self._history: list[tuple[int, str, dict[str, Any]]] = []
         self._version = 1
         self._oldest = 1
         self._watches: list[_Watch] = []
         self._cuts_next = False
-        self._may_list = asyncio.Event()
-        self._may_list.set()
-        self._changed = asyncio.Condition()
-        self._connections: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self._port = 0
-
-    @property
-    def url(self) -> str:
-        """Base address; valid while serving."""
-        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._port}"
-
-    @property
-    def live_watches(self) -> int:
-        """How many watches there are now."""
-        return len(self._watches)
 
     @property
     def version(self) -> int:
@@ -147,31 +119,9 @@ class FakeKubernetesApi:
         return self._version
 
     @property
-    def watched_from(self) -> int:
-        """The version from which the newest watch was asked for; 0 if there was none."""
-        versions = [int(one.query.get("resourceVersion", "0")) for one in self.requests if "watch" in one.query]
-        return versions[-1] if versions else 0
-
-    def count(self, kind: str) -> int:
-        """Return how many requests of a kind, ``list`` or ``watch``, have come."""
-        return sum(("watch" in request.query) == (kind == "watch") for request in self.requests)
-
-    async def __aenter__(self) -> Self:
-        """Start serving, at the same port as before."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, ssl=self._tls)
-        self._port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop serving, and break every connection; the slices are kept."""
-        assert self._server is not None
-        self._server.close()
-        for task in tuple(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        await self._server.wait_closed()
+    def live_watches(self) -> int:
+        """How many watches there are now."""
+        return len(self._watches)
 
     def put(self, one: Mapping[str, Any]) -> dict[str, Any]:
         """Create or replace a slice; return it with its new version."""
@@ -229,27 +179,6 @@ class FakeKubernetesApi:
         """Have the next event break off in the middle of its line, and its connection with it."""
         self._cuts_next = True
 
-    def hold_lists(self) -> None:
-        """Keep lists waiting until ``release_lists``."""
-        self._may_list.clear()
-
-    def release_lists(self) -> None:
-        """Answer the lists that wait, and further ones."""
-        self._may_list.set()
-
-    def rotate(self, token: str) -> None:
-        """Have another token be the valid one, for requests from now on."""
-        self._token = token
-
-    async def until(self, reached: Callable[[], bool], timeout_s: float = 20.0) -> None:
-        """Wait until a condition holds, which is looked at when a request has come or a watch has ended.
-
-        Raises:
-            TimeoutError: it did not within ``timeout_s`` seconds.
-        """
-        async with asyncio.timeout(timeout_s), self._changed:
-            await self._changed.wait_for(reached)
-
     def _record(self, kind: str, value: dict[str, Any]) -> None:
         self._history.append((self._version, kind, value))
         line = _line(kind, value)
@@ -263,6 +192,85 @@ class FakeKubernetesApi:
             watch.lines.put_nowait((line[: len(line) // 2], True))
         else:
             watch.lines.put_nowait((line, False))
+
+
+class FakeKubernetesApi(_Slices):
+    """Serves EndpointSlices; an asynchronous context manager.
+
+    Args:
+        namespace: the one that is served.
+        token: the bearer token that is valid.
+        tls: for https; ``None`` for http.
+        page: how many items a list has at most, whatever the request says; 0 for as many as that.
+    """
+
+    def __init__(
+        self, namespace: str = "agents", token: str = "t1", tls: ssl.SSLContext | None = None, page: int = 0
+    ) -> None:
+        super().__init__(namespace)
+        self.requests: list[HttpRequest] = []
+        """All requests, in the order in which they came."""
+        self.statuses: list[int] = []
+        """How they were answered."""
+        self.token = token
+        """The bearer token that is valid; a test may replace it."""
+        self._tls = tls
+        self._page = page
+        self._may_list = asyncio.Event()
+        self._may_list.set()
+        self._changed = asyncio.Condition()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Base address; valid while serving."""
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._port}"
+
+    @property
+    def watched_from(self) -> int:
+        """The version from which the newest watch was asked for; 0 if there was none."""
+        versions = [int(one.query.get("resourceVersion", "0")) for one in self.requests if "watch" in one.query]
+        return versions[-1] if versions else 0
+
+    def count(self, kind: str) -> int:
+        """Return how many requests of a kind, ``list`` or ``watch``, have come."""
+        return sum(("watch" in request.query) == (kind == "watch") for request in self.requests)
+
+    async def __aenter__(self) -> Self:
+        """Start serving, at the same port as before."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, ssl=self._tls)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop serving, and break every connection; the slices are kept."""
+        assert self._server is not None
+        self._server.close()
+        for task in tuple(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def hold_lists(self) -> None:
+        """Keep lists waiting until ``release_lists``."""
+        self._may_list.clear()
+
+    def release_lists(self) -> None:
+        """Answer the lists that wait, and further ones."""
+        self._may_list.set()
+
+    async def until(self, reached: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        """Wait until a condition holds, which is looked at when a request has come or a watch has ended.
+
+        Raises:
+            TimeoutError: it did not within ``timeout_s`` seconds.
+        """
+        async with asyncio.timeout(timeout_s), self._changed:
+            await self._changed.wait_for(reached)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -288,7 +296,7 @@ class FakeKubernetesApi:
 
     async def _answer(self, request: HttpRequest, connection: HttpConnection) -> None:
         path = f"/apis/discovery.k8s.io/v1/namespaces/{self.namespace}/endpointslices"
-        if request.headers.get("authorization") != f"Bearer {self._token}":
+        if request.headers.get("authorization") != f"Bearer {self.token}":
             await self._send(connection, 401, {"kind": "Status", "code": 401, "message": "Unauthorized"})
         elif request.path != path or request.method != "GET":
             message = f'endpointslices.discovery.k8s.io is forbidden: {request.method} "{request.path}"'
@@ -345,7 +353,7 @@ def _matches(value: Mapping[str, Any], selector: str) -> bool:
     """Return whether an object has the labels of a selector, of which ``name=value`` and ``name`` are known."""
     labels = value["metadata"].get("labels", {})
     for part in filter(None, selector.split(",")):
-        name, has_value, wanted = part.partition("=")
-        if labels.get(name) != wanted if has_value else name not in labels:
+        name, has_value, label = part.partition("=")
+        if labels.get(name) != label if has_value else name not in labels:
             return False
     return True

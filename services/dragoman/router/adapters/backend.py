@@ -32,6 +32,8 @@ class AdapterBackend(abc.ABC):
         """How many calls and runs have a process, or wait for one."""
         self.is_removed = False
         """Whether it only serves the runs that it has, as it is no longer in the list."""
+        self.process_count = 1
+        """How many processes take new runs, or would once they are started; at least 1."""
 
     @contextlib.asynccontextmanager
     async def use(self, instance_id: str = "") -> AsyncIterator[AdapterInstance]:
@@ -55,11 +57,6 @@ class AdapterBackend(abc.ABC):
     @abc.abstractmethod
     def is_up(self) -> bool:
         """Whether there is a process that could know a run."""
-
-    @property
-    def process_count(self) -> int:
-        """How many processes take new runs, or would once they are started; at least 1."""
-        return 1
 
     def lose(self, instance: AdapterInstance) -> None:  # noqa: B027 - only launched processes have an owner
         """Note that another router has taken over a process of this adapter, with its runs."""

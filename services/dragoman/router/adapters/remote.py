@@ -54,7 +54,8 @@ class RemoteAdapter(RunningAdapter):
 
     def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
         super().__init__(record, context)
-        self._instance: AdapterInstance | None = None
+        self.instance: AdapterInstance | None = None
+        """The process that answered last, which may be gone by now; ``None`` if none has."""
         self._channel: AdapterChannel | None = None
         self._task: asyncio.Task[None] | None = None
         self._process: tuple[int, int] | None = None
@@ -62,11 +63,6 @@ class RemoteAdapter(RunningAdapter):
         self._reached = asyncio.Event()
         self._again = asyncio.Event()
         """Set if it is worth another try now."""
-
-    @property
-    def instance(self) -> AdapterInstance | None:
-        """The process that answered last, which may be gone by now; ``None`` if none has."""
-        return self._instance
 
     def begin(self) -> None:
         """Connect, and reconnect from now on."""
@@ -81,7 +77,7 @@ class RemoteAdapter(RunningAdapter):
         Args:
             instance_id: the process's; empty for any.
         """
-        instance = self._instance
+        instance = self.instance
         return (
             instance is not None
             and not instance.gone.is_set()
@@ -94,7 +90,7 @@ class RemoteAdapter(RunningAdapter):
         self._again.set()
 
     async def _end_unused(self) -> None:
-        instance = self._instance
+        instance = self.instance
         if instance is not None and not instance.gone.is_set():
             await first_of(asyncio.ensure_future(instance.unused()), asyncio.ensure_future(instance.gone.wait()))
         await self.stop(0.0)
@@ -108,15 +104,15 @@ class RemoteAdapter(RunningAdapter):
             await self._channel.close()
 
     async def _acquire(self, instance_id: str) -> AdapterInstance:  # noqa: ARG002 - there is one
-        if self._instance is None or self._instance.gone.is_set():
+        if self.instance is None or self.instance.gone.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._context.timing.patience_s):
                     await self._reached.wait()
         if self.record.is_rejected:
             raise self.refusal()
-        if self._instance is None or self._instance.gone.is_set():
+        if self.instance is None or self.instance.gone.is_set():
             raise self.unavailable(self.record.reason or "is not responding")
-        return self._instance
+        return self.instance
 
     async def _keep(self) -> None:
         backoff = RestartDelay()
@@ -124,8 +120,8 @@ class RemoteAdapter(RunningAdapter):
             self._again.clear()
             if await self._meet():
                 backoff = RestartDelay()
-                assert self._instance is not None
-                await HealthWatch(self._instance, self.set_state, self._reconnect).run()
+                assert self.instance is not None
+                await HealthWatch(self.instance, self.set_state, self._reconnect).run()
                 self._part()
             else:
                 now = self._context.clock.monotonic()
@@ -137,12 +133,12 @@ class RemoteAdapter(RunningAdapter):
         """Connect, however long it takes, and check the adapter; False if it cannot be used."""
         try:
             if self._channel is None:
-                self._channel = self._open_channel()
+                self._channel = _open_channel(self.record.spec)
             channel = self._channel
             await self._connect(channel)
             async with asyncio.timeout(self._context.timing.start_s):
                 description = await handshake(channel)
-            is_one = await self._is_one(channel, description.instance_id)
+            is_one = await _is_one(channel, self.record.spec, description.instance_id)
         except TimeoutError:
             self.set_state(
                 router_pb2.ADAPTER_STATE_UNAVAILABLE,
@@ -178,7 +174,7 @@ class RemoteAdapter(RunningAdapter):
         if rejection := self._describe(description):
             self.reject(rejection)
             return False
-        self._instance = AdapterInstance(channel, description)
+        self.instance = AdapterInstance(channel, description)
         self._process = _visible_process(self._context.processes, channel.address, description.pid)
         self._reached.set()
         self.set_state(router_pb2.ADAPTER_STATE_READY)
@@ -189,25 +185,9 @@ class RemoteAdapter(RunningAdapter):
         """Store its description; return why it is rejected because of that, empty if it is not."""
         return self._context.registry.describe(self.record, description)
 
-    def _open_channel(self) -> AdapterChannel:
-        return AdapterChannel(self.record.spec.address, self.record.spec.server_name)
-
-    async def _is_one(self, channel: AdapterChannel, instance_id: str) -> bool:
-        """Ask over another connection who is there: behind one name may be several processes."""
-        if channel.address.startswith("unix:"):
-            return True
-        second = self._open_channel()
-        try:
-            other = (await second.describe(_SECOND_ASK_S)).instance_id
-            if instance_id != other and (await channel.describe(_SECOND_ASK_S)).instance_id == other:
-                raise unavailable("The adapter is restarting; try again.")
-            return instance_id == other
-        finally:
-            await second.close()
-
     async def _reconnect(self) -> None:
         """Wait until there is a connection again, or the process is known to be gone."""
-        instance = self._instance
+        instance = self.instance
         assert instance is not None
         connected = asyncio.ensure_future(instance.channel.connected())
         try:
@@ -229,11 +209,29 @@ class RemoteAdapter(RunningAdapter):
 
     def _part(self) -> None:
         """The process is another one now."""
-        assert self._instance is not None
+        assert self.instance is not None
         _log.warning(
-            "adapter process replaced or gone", adapter=self._instance.adapter, instance=self._instance.instance_id
+            "adapter process replaced or gone", adapter=self.instance.adapter, instance=self.instance.instance_id
         )
         self._reached.clear()
+
+
+def _open_channel(spec: AdapterSpec) -> AdapterChannel:
+    return AdapterChannel(spec.address, spec.server_name)
+
+
+async def _is_one(channel: AdapterChannel, spec: AdapterSpec, instance_id: str) -> bool:
+    """Ask over another connection who is there: behind one name may be several processes."""
+    if channel.address.startswith("unix:"):
+        return True
+    second = _open_channel(spec)
+    try:
+        other = (await second.describe(_SECOND_ASK_S)).instance_id
+        if instance_id != other and (await channel.describe(_SECOND_ASK_S)).instance_id == other:
+            raise unavailable("The adapter is restarting; try again.")
+        return instance_id == other
+    finally:
+        await second.close()
 
 
 def _unreachable(spec: AdapterSpec) -> str:

@@ -65,15 +65,12 @@ class ServiceAdapter(RunningAdapter):
             if not member.takes_runs
         ]
 
-    @property
-    def process_count(self) -> int:
-        """How many endpoints take new runs."""
-        return max(1, sum(member.takes_runs for member in self._members.values()))
-
     def refresh(self) -> None:
         """Take the state of the adapter from those of its endpoints."""
         members = self._members.values()
-        if any(member.takes_runs for member in members):
+        taking = sum(member.takes_runs for member in members)
+        self.process_count = max(1, taking)
+        if taking:
             self.set_state(router_pb2.ADAPTER_STATE_READY)
         elif any(member.record.state == router_pb2.ADAPTER_STATE_STARTING for member in members):
             self.set_state(router_pb2.ADAPTER_STATE_STARTING)
