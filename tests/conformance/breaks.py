@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
@@ -61,6 +62,15 @@ def request(change: Callable[[api.ExecuteRequest], object], steps: str = "") -> 
 def ignored(field: str) -> Break:
     """Return a break that ignores a field."""
     return request(lambda execute: execute.ClearField(field))  # type: ignore[arg-type] # a literal in the stubs
+
+
+def _not_given(field: str) -> Break:
+    """Return a break that does not hand on what an agent is to get."""
+    return request(lambda execute: execute.ClearField(field), "given=")  # type: ignore[arg-type] # as above
+
+
+def _elsewhere(execute: api.ExecuteRequest) -> None:
+    execute.workspace.cwd = str(Path(execute.workspace.cwd).parent)
 
 
 def rejected(found: Callable[[Call], object], why: Reason = Reason.NOT_SUPPORTED) -> Break:
@@ -403,8 +413,12 @@ async def _silent(call: Call, events: Events) -> Events:
             yield kept.pop(0)
 
 
+def _with_zero(came: pb.AgentEvent) -> None:
+    """Report zero where nothing was reported."""
+    came.result.usage.tokens.output = came.result.usage.tokens.output
+
+
 OPEN_REQUEST = pb.InputRequest(id="open", kind=pb.INPUT_KIND_TEXT, title="?")
-UNKNOWN_RESULT = pb.ToolResult(tool_call_id="unknown", status=pb.TOOL_STATUS_COMPLETED)
 
 BREAKS: dict[str, Break] = {
     "server.health": _health("dragoman.v1.AdapterService", health_pb2.HealthCheckResponse.NOT_SERVING),
@@ -485,8 +499,13 @@ BREAKS: dict[str, Break] = {
     "events.time": event(WELL, "text", lambda came: came.ClearField("time")),
     "events.size": text(WELL, "well", "well" + "x" * MIB),
     "events.heartbeat": Break(events=_without_heartbeat),
-    "events.tool-results": replace_state("tool_result", UNKNOWN_RESULT),
+    "events.tool-results": event(
+        "tool=", "tool_result", lambda came: setattr(came.tool_result, "tool_call_id", "another")
+    ),
     "events.input-resolved": replace_state("input_request", OPEN_REQUEST),
+    "tools.results": event("tool=", "tool_result", lambda came: came.log.CopyFrom(pb.Log(text="done"))),
+    "usage.reported": event("usage=11,7", "result", lambda came: setattr(came.result.usage.tokens, "input", 12)),
+    "usage.absent": event("usage=11,", "result", _with_zero),
     "batching.declared": rejected(_is_execute(lambda execute: execute.HasField("batching"))),
     "batching.form": Break(events=_wrong_batches),
     "batching.off": Break(events=_in_batches),
@@ -519,6 +538,7 @@ BREAKS: dict[str, Break] = {
     "limits.idle": request(lambda execute: execute.limits.ClearField("idle"), "hang"),
     "limits.start-up": request(lambda execute: execute.limits.ClearField("start_up"), "hang"),
     "limits.tool-call": request(lambda execute: execute.limits.ClearField("tool_call")),
+    "limits.grace": request(lambda execute: execute.limits.grace.FromMilliseconds(100), "deaf"),
     "limits.output": request(lambda execute: execute.limits.ClearField("output_bytes")),
     "limits.shown": event("", "started", lambda came: came.started.ClearField("limits")),
     "output.long-line": text("line=", "x" * 100_000, ""),
@@ -531,6 +551,13 @@ BREAKS: dict[str, Break] = {
     "prompt.large": request(lambda execute: setattr(execute, "prompt", execute.prompt[:1000]), "prompt"),
     "environment.passed": request(lambda execute: execute.env.pop("CONFORMANCE_WORD", None)),
     "environment.run-id": ignored("brand"),
+    "settings.model": _not_given("model"),
+    "settings.system-prompt": _not_given("system_prompt"),
+    "settings.instructions": _not_given("instructions"),
+    "settings.skills": _not_given("skills"),
+    "settings.mcp-servers": _not_given("mcp_servers"),
+    "settings.workspace": request(_elsewhere, "touch=conformance"),
+    "settings.max-turns": request(lambda execute: execute.config.fields.pop("maxTurns", None), "given="),
     "secrets.echo": _unredacted("env=CONFORMANCE_TOKEN"),
     "secrets.split": _unredacted("split="),
     "secrets.started": _secret_in_started(),

@@ -15,6 +15,7 @@ from dragoman.sdk import (
     FailureInfo,
     InProcessAdapter,
     Line,
+    Stream,
     Terminal,
     Turn,
     capabilities,
@@ -51,6 +52,12 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_TOOL_START,
             pb.FEATURE_RESUME,
             pb.FEATURE_RESUME_REJECTION,
+            pb.FEATURE_MODEL_CHOICE,
+            pb.FEATURE_SYSTEM_PROMPT,
+            pb.FEATURE_INSTRUCTIONS,
+            pb.FEATURE_SKILLS,
+            pb.FEATURE_MCP_SERVERS,
+            pb.FEATURE_MAX_TURNS,
             permission_mode=pb.PERMISSION_MODE_STRICT,
         ),
     )
@@ -86,6 +93,7 @@ class Performer:
         self._stack = stack
         self._items = 0
         self._size = 0
+        self._is_deaf = False
 
     async def perform(self, name: str, value: str) -> None:
         match name:
@@ -97,11 +105,7 @@ class Performer:
             case "ask":
                 await self._ask()
             case "hang":
-                await asyncio.Event().wait()
-            case "lost" | "session":
-                self._session(name, value)
-            case "call":
-                self._call(value)
+                await self._hang()
             case "fail":
                 raise FailureError(FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, value, code="failed"))
             case "flood":
@@ -109,8 +113,23 @@ class Performer:
                     self._say(f"{number:0100}")
                     if number % 100 == 0:
                         await asyncio.sleep(0)
+            case "deaf" | "lost" | "session" | "call" | "tool" | "usage":
+                self._report(name, value)
+            case "err" | "line" | "raw":
+                self._print(name, value)
             case _:
                 self._at_once(name, value)
+
+    def _report(self, name: str, value: str) -> None:
+        match name:
+            case "deaf":
+                self._is_deaf = True
+            case "lost" | "session":
+                self._session(name, value)
+            case "call" | "tool":
+                self._call(value, is_ended=name == "tool")
+            case "usage":
+                self._usage(value)
 
     def _hold(self, path: Path) -> None:
         file = self._stack.enter_context(path.open("w", encoding="utf-8"))
@@ -122,10 +141,43 @@ class Performer:
         elif self._turn.job.session.resumes:
             raise FailureError(FailureInfo(pb.FAILURE_KIND_SESSION_LOST, "no such session", code="lost"))
 
-    def _call(self, name: str) -> None:
+    async def _hang(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if self._is_deaf:
+                await asyncio.Event().wait()
+            raise
+
+    def _call(self, name: str, *, is_ended: bool) -> None:
         event = pb.AgentEvent(tool_call=pb.ToolCall(id="1", name=name, status=pb.TOOL_STATUS_RUNNING))
         self._turn.observe(event)
         self._emit(event)
+        if is_ended:
+            result = pb.ToolResult(tool_call_id="1", content="done", status=pb.TOOL_STATUS_COMPLETED)
+            self._emit(pb.AgentEvent(tool_result=result))
+
+    def _usage(self, counts: str) -> None:
+        names = ("input", "output")
+        tokens = {name: int(count) for name, count in zip(names, counts.split(","), strict=True) if count}
+        self._turn.report.usage = pb.Usage(
+            scope=pb.USAGE_SCOPE_RUN,
+            semantics=pb.USAGE_SEMANTICS_CUMULATIVE,
+            tokens=pb.TokenCounts(**tokens),
+        )
+
+    def _is_given(self, word: str) -> bool:
+        job = self._turn.job
+        skills = [data for skill in job.request.skills for data in skill.files.content.values()]
+        servers = [server.name for server in job.request.mcp_servers]
+        given = (
+            job.settings.model,
+            str(job.settings.max_turns),
+            job.standing_text,
+            *servers,
+            *map(bytes.decode, skills),
+        )
+        return any(word in text for text in given)
 
     def _at_once(self, name: str, value: str) -> None:
         prompt, env = self._turn.job.prompt, self._turn.env
@@ -145,18 +197,25 @@ class Performer:
                 secret = env.get(value, "")
                 self._piece("secret", secret[:10])
                 self._piece("secret", secret[10:])
-            case "err":
-                self._emit(log_event("stderr", Line(value.encode(), 0, complete=True)))
-            case "line":
-                self._emit(log_event("stdout", Line(b"x" * int(value), 0, complete=True)))
-            case "raw":
-                self._emit(log_event("stdout", Line(bytes.fromhex(value).rstrip(b"\n"), 0, complete=True)))
             case "touch":
-                Path(value).touch()
-            case "deaf" | "child":
+                Path(self._turn.job.settings.cwd, value).touch()
+            case "given":
+                self._say(f"given: {'yes' if self._is_given(bytes.fromhex(value).decode()) else 'no'}")
+            case "child":
                 pass  # there is no process
             case _:
                 raise AssertionError(name)
+
+    def _print(self, name: str, value: str) -> None:
+        stream: Stream = "stdout"
+        match name:
+            case "err":
+                stream, data = "stderr", value.encode()
+            case "line":
+                data = b"x" * int(value)
+            case _:
+                data = bytes.fromhex(value).rstrip(b"\n")
+        self._emit(log_event(stream, Line(data, 0, complete=True)))
 
     def _say(self, text: str) -> None:
         self._items += 1

@@ -16,10 +16,13 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
 AT_ONCE = 16
 LARGE = {
     *("request.large", "request.too-large", "prompt.large", "output.slow-reader", "output.huge-line"),
-    *("events.heartbeat", "attach.retention"),
+    *("events.heartbeat", "attach.retention", "limits.grace"),
 }
 """Rules that take megabytes or seconds to examine; each is examined where it is the one that is broken."""
-MODEST = {"unsupported.session", "unsupported.permissions"}
+MODEST = {
+    f"unsupported.{name}"
+    for name in ("session", "permissions", "model", "system-prompt", "instructions", "skills", "mcp-servers")
+}
 """Rules of what an adapter must refuse that does not declare what the others here need."""
 
 

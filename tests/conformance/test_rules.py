@@ -43,5 +43,5 @@ def test_a_rule_is_a_sentence_with_its_place(rule_id: str) -> None:
     elif rule.place.startswith("docs/"):
         assert (ROOT / rule.place).exists()
     elif not rule.place.endswith(("head", "readers")):
-        assert re.search(rf"(message|service) {name} ", protos), rule.place
+        assert re.search(rf"(message|service|enum) {name} ", protos), rule.place
         assert not field or re.search(rf"\b{field} = \d|rpc {field}\(", protos), rule.place

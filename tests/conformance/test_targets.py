@@ -43,17 +43,20 @@ def check(report: Report, at_least: int) -> set[str]:
 
 
 async def test_process_with_plain_text() -> None:
-    check(await run_checks(Options(command=adapter("process"), config=PLAIN)), 105)
+    check(await run_checks(Options(command=adapter("process"), config=PLAIN)), 107)
 
 
 async def test_a_router_in_front_of_process() -> None:
     serve = (*DRAGOMAN, "serve", "--no-detect", "--listen", "{listen}")
     report = await run_checks(Options(command=serve, adapter="process", config=PLAIN))
     assert report.is_router
-    reasons = check(report, 102)
+    reasons = check(report, 104)
     assert reasons == {
         *(f"FEATURE_{name} is not declared" for name in ("PERMISSION_REQUESTS", "RESUME", "RESUME_REJECTION")),
-        "FEATURE_TOOL_START is not declared",
+        *(f"FEATURE_{name} is not declared" for name in ("MODEL_CHOICE", "SYSTEM_PROMPT", "INSTRUCTIONS")),
+        *(f"FEATURE_{name} is not declared" for name in ("SKILLS", "MCP_SERVERS", "MAX_TURNS", "TOOL_START")),
+        "FEATURE_TOOL_START is not declared, and no tool call is reported",
+        "the adapter reports no tokens, and declares no feature that needs them",
         "a router begins attempts itself",
         "a router hands live runs to its successor",
         "a router honours these fields",
@@ -66,7 +69,7 @@ async def test_model_api() -> None:
     report = await run_checks(
         Options(command=adapter("model_api"), config='{"provider": "anthropic"}', env=MODEL_API)
     )
-    check(report, 79)
+    check(report, 86)
 
 
 async def test_http() -> None:

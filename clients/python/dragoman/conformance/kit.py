@@ -30,6 +30,10 @@ _GRACE_S = 2
 _POLL_S = 0.02
 
 
+def _no_model() -> list[str]:
+    raise Skip("the kit does not see what the agent asks its model: use {model_url} in --config or --env")
+
+
 class Setup(Struct, frozen=True):
     """What the kit was started with.
 
@@ -40,6 +44,7 @@ class Setup(Struct, frozen=True):
         agent: which deterministic agent the adapter runs with this configuration.
         folder: a directory for the kit's files, on the adapter's machine too.
         command: how to start the target; empty if the kit did not start it.
+        model_requests: returns what the scripted model server was asked, as text. Raises `Skip` if there is none.
     """
 
     adapter: str
@@ -48,6 +53,7 @@ class Setup(Struct, frozen=True):
     agent: AgentKind
     folder: Path
     command: tuple[str, ...] = ()
+    model_requests: Callable[[], list[str]] = _no_model
 
 
 class Seen(Struct):

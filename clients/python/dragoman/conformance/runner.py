@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,10 @@ async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Se
     """Make the scripted agent available, as far as the configuration names it."""
     texts = [options.config, *options.env.values()]
     values = {"script": str(_script_program(folder)), "folder": str(folder)}
+    model: ModelServer | None = None
     if any("{model_url}" in text for text in texts):
-        values["model_url"] = (await stack.enter_async_context(ModelServer())).url
+        model = await stack.enter_async_context(ModelServer())
+        values["model_url"] = model.url
     kind: AgentKind = "none"
     if any("{script}" in text for text in texts):
         kind = "script"
@@ -168,7 +171,12 @@ async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Se
     if not isinstance(config, dict):
         raise ValueError("the configuration is not a JSON object")  # noqa: TRY004 - as the other faults of JSON
     env = {name: filled(value) for name, value in options.env.items()}
-    return Setup(options.adapter, config, env, options.agent or kind, folder, options.command)
+    setup = Setup(options.adapter, config, env, options.agent or kind, folder, options.command)
+    return setup if model is None else replace(setup, model_requests=partial(_asked, model))
+
+
+def _asked(model: ModelServer) -> list[str]:
+    return [f"{request.path} {json.dumps(request.body, ensure_ascii=False)}" for request in model.requests]
 
 
 def _script_program(folder: Path) -> Path:

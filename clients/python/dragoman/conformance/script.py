@@ -2,7 +2,10 @@
 
 The steps are the lines of the variable ``DRAGOMAN_SCRIPT``, or else of the prompt on standard input, after a first
 line ``dragoman-script:`` and up to a line ``---``. It needs the standard library alone, and writes JSON lines of the
-``process`` adapter, or plain lines with ``--format text``.
+``process`` adapter, or plain lines with ``--format text``. For an agent with a format of its own, the variable
+``DRAGOMAN_SCRIPT_FORMAT`` names a Python file with a function ``line(frame)``: it gets each of those JSON objects,
+and returns what the agent prints for it; an empty text prints nothing. It raises ``NotImplementedError`` for what the
+agent cannot report; the rules that need that step are skipped.
 
 ===================  ===============================================================================================
 ``say=TEXT``         a message of the agent
@@ -17,6 +20,10 @@ line ``dragoman-script:`` and up to a line ``---``. It needs the standard librar
 ``flood=LINES``      so many messages of 100 characters, as fast as they are read
 ``tool=NAME``        a tool call and its result
 ``call=NAME``        a tool call that gets no result
+``usage=IN,OUT``     report so many input and output tokens, at the latest at the end; a number may be missing
+``given=HEX``        a message ``given: yes`` if the agent was given this text (here in hexadecimal UTF-8), else
+                     ``given: no``: in arguments, variables, the prompt, and in files that these name or that are
+                     in the working directory
 ``session=ID``       say which session this is
 ``lost``             if a session is to be resumed: say that there is none. Only adapters whose agent can say so
 ``touch=PATH``       create a file
@@ -36,6 +43,7 @@ import fcntl
 import hashlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -47,9 +55,17 @@ MARK = "dragoman-script:"
 END = "---"
 """The line after the last step in a prompt; the rest is the prompt proper."""
 VARIABLE = "DRAGOMAN_SCRIPT"
+FORMAT_VARIABLE = "DRAGOMAN_SCRIPT_FORMAT"
+"""The variable that names a file with a function ``line(frame)``."""
+
+Format = Callable[[dict[str, object]], str]
+"""What an agent prints for a JSON object of the ``process`` adapter: one line or several, or nothing."""
 
 _POLL_S = 0.01
 _CHILD_S = 60
+_MOST_FILES = 2000
+_LARGEST_FILE = 1024 * 1024
+_NOT_SEARCHED = {"HOME", "OLDPWD", "PATH", "PWD", "TMPDIR", VARIABLE}
 
 
 def steps_of(text: str) -> tuple[list[tuple[str, str]], str]:
@@ -73,12 +89,15 @@ class Agent:
     Args:
         prompt: the whole prompt.
         is_plain: whether to write plain lines instead of JSON.
+        line: what is printed for a JSON object.
     """
 
-    def __init__(self, prompt: bytes, *, is_plain: bool) -> None:
+    def __init__(self, prompt: bytes, *, is_plain: bool, line: Format = json.dumps) -> None:
         self._prompt = prompt
         self._is_plain = is_plain
+        self._line = line
         self._calls = 0
+        self._usage: dict[str, object] = {}
         self._steps: dict[str, Callable[[str], object]] = {
             "say": self._say,
             "piece": lambda text: self._json(text, type="assistant", text=text, delta=True),
@@ -92,6 +111,8 @@ class Agent:
             "flood": self._flood,
             "tool": self._tool,
             "call": self._call,
+            "usage": self._report_usage,
+            "given": lambda word: self._say(f"given: {'yes' if self._is_given(bytes.fromhex(word)) else 'no'}"),
             "session": lambda name: self._json(f"session {name}", type="init", sessionId=name),
             "touch": lambda path: open(path, "w", encoding="utf-8").close(),
             "wait": _wait,
@@ -110,15 +131,20 @@ class Agent:
         """
         if name not in self._steps:
             raise SystemExit(f"dragoman-script: step {name!r} not supported; known: {', '.join(self._steps)}")
-        self._steps[name](value)
+        try:
+            self._steps[name](value)
+        except NotImplementedError:  # of a format of its own
+            raise SystemExit(f"dragoman-script: step {name!r} not supported by this agent") from None
 
     def finish(self) -> None:
         """Report success."""
         if not self._is_plain:
-            self._json("", type="result", isError=False)
+            self._json("", type="result", isError=False, **self._usage)
 
     def _json(self, plain: str, **frame: object) -> None:
-        _write(1, (plain if self._is_plain else json.dumps(frame)).encode() + b"\n")
+        text = plain if self._is_plain else self._line(frame)
+        if text or self._is_plain:
+            _write(1, text.encode() + b"\n")
 
     def _say(self, text: str) -> None:
         self._json(text, type="assistant", text=text)
@@ -148,9 +174,47 @@ class Agent:
         call = self._call(name)
         self._json(f"tool {name} done", type="tool_result", toolUseId=call, content="done")
 
+    def _report_usage(self, counts: str) -> None:
+        names = ("inputTokens", "outputTokens")
+        self._usage = {name: int(count) for name, count in zip(names, counts.split(","), strict=True) if count}
+
+    def _is_given(self, word: bytes) -> bool:
+        variables = {name: value for name, value in os.environb.items() if name.decode() not in _NOT_SEARCHED}
+        arguments = [os.fsencode(argument) for argument in sys.argv[1:]]
+        if any(word in text for text in (*arguments, *variables.values(), self._prompt)):
+            return True
+        # An argument may name a file after an equals sign, or after the "@" that some programs want there.
+        named = [text.rpartition(b"=")[2].lstrip(b"@") for text in (*arguments, *variables.values())]
+        roots = [b".", *(path for path in named if path.startswith(b"/") and path != b"/")]
+        return any(word in data for data in _files(roots))
+
     def _fail(self, text: str) -> None:
         self._json(text, type="result", isError=True, text=text)
         raise SystemExit(1)
+
+
+def _files(roots: list[bytes]) -> Iterator[bytes]:
+    """Return the content of files, and of those in directories, as long as they are neither many nor large."""
+    left = _MOST_FILES
+    while roots and left:
+        path = roots.pop(0)
+        left -= 1
+        try:
+            if os.path.isdir(path):  # noqa: PTH112 - starts faster without pathlib
+                roots += [os.path.join(path, name) for name in sorted(os.listdir(path))]  # noqa: PTH118, PTH208 - as above
+            elif os.path.isfile(path) and os.path.getsize(path) <= _LARGEST_FILE:  # noqa: PTH113, PTH202 - as above
+                with open(path, "rb") as file:
+                    yield file.read()
+        except OSError:
+            continue
+
+
+def _format() -> Format:
+    path = os.environ.get(FORMAT_VARIABLE, "")
+    if not path:
+        return json.dumps
+    line: Format = runpy.run_path(path)["line"]
+    return line
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -187,7 +251,7 @@ def main() -> None:
     prompt = sys.stdin.buffer.read()
     script = os.environ.get(VARIABLE, "")
     steps = list(_parsed(script)) if script else steps_of(prompt.decode())[0]
-    agent = Agent(prompt, is_plain="text" in sys.argv)
+    agent = Agent(prompt, is_plain="text" in sys.argv, line=_format())
     for name, value in steps:
         agent.perform(name, value)
     agent.finish()

@@ -1,16 +1,20 @@
 """A stream of events as the kit reads it: what came, in order, and how it ended."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import grpc
-from dragoman.conformance.check import Violation
+from dragoman.conformance.check import Skip, Violation
 from dragoman.protocol.errors import DragomanError, from_rpc_error
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import event_pb2 as pb
 
 Predicate = Callable[[pb.AgentEvent], bool]
+
+_UNPERFORMED = re.compile(r"dragoman-script: step '([^']*)' not supported")
+"""What a scripted agent says of a step that it does not know."""
 
 
 class Stream:
@@ -102,6 +106,7 @@ class Stream:
 
         Raises:
             Violation: the stream ended before.
+            Skip: the agent cannot perform a step.
         """
         while True:
             seen = len(self.events)
@@ -110,7 +115,19 @@ class Stream:
                 if predicate(event):
                     return event
             if message is None:
+                self._require_performed()
                 raise Violation(f"{self.rpc}: the stream ended without the event that was due")
+
+    async def rest_or_status(self) -> None:
+        """Read to the end.
+
+        Raises:
+            DragomanError: the stream ended with another status than OK.
+            Skip: the agent cannot perform a step.
+        """
+        while await self.read() is not None:
+            pass
+        self._require_performed()
 
     async def until_text(self, text: str) -> None:
         """Read until the agent has said a text."""
@@ -122,10 +139,18 @@ class Stream:
 
         Raises:
             Violation: it ended with another status than OK.
+            Skip: the agent cannot perform a step.
         """
         while await self._accepted() is not None:
             pass
+        self._require_performed()
         return self
+
+    def _require_performed(self) -> None:
+        messages = [result.failure.message for result in self.of("result")]
+        for text in (self.text, *messages):
+            if found := _UNPERFORMED.search(text):
+                raise Skip(f"the scripted agent cannot perform the step {found[1]!r}")
 
     async def _accepted(self) -> pb.AgentEvent | None:
         try:

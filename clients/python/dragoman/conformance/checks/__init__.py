@@ -10,9 +10,11 @@ from dragoman.conformance.checks import (
     lifecycle,
     limits,
     output,
+    reports,
     requests,
     runs,
     sessions,
+    settings,
 )
 
 __all__ = [
@@ -25,7 +27,9 @@ __all__ = [
     "lifecycle",
     "limits",
     "output",
+    "reports",
     "requests",
     "runs",
     "sessions",
+    "settings",
 ]

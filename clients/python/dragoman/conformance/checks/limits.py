@@ -1,12 +1,16 @@
 """Limits of a run."""
 
-from dragoman.conformance.check import check, expect
+import asyncio
+import time
+
+from dragoman.conformance.check import Violation, check, expect
 from dragoman.conformance.kit import Kit, is_duty_refused, need, need_duty, run_in_time, seconds
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _LIMIT_S = 0.5
 _PATIENCE_S = 6.0
+_KEPT_GRACE_S = 1.0
 
 
 async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:
@@ -48,6 +52,27 @@ async def tool_call(kit: Kit) -> None:
         need(kit, pb.FEATURE_TOOL_START)
     request = kit.request("call=conformance", "hang")
     await _timed_out(kit, "tool_call", request, pb.FAILURE_KIND_TOOL_TIMEOUT)
+
+
+@check("limits.grace")
+async def grace(kit: Kit) -> None:
+    """Cancel an agent that ignores signals: it is killed when the grace of its run is over, and not before."""
+    request = kit.request("deaf", "say=ready", "hang")
+    request.limits.grace.CopyFrom(seconds(_KEPT_GRACE_S))
+    if await is_duty_refused(kit, api.DUTY_LIMITS, request, "limits.grace"):
+        return
+    stream = kit.execute(request)
+    await stream.until_text("ready")
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await kit.cancel(request.run_id)
+    except TimeoutError:
+        await kit.cancel(request.run_id, grace_s=0)
+        raise Violation(f"an agent that does not stop lives on after a grace of {_KEPT_GRACE_S:g} s") from None
+    passed_s = time.monotonic() - began
+    await stream.rest()
+    expect(passed_s >= _KEPT_GRACE_S, f"the agent was killed {passed_s:.1f} s into a grace of {_KEPT_GRACE_S:g} s")
 
 
 @check("limits.output")

@@ -1,0 +1,131 @@
+"""What a request sets, and an adapter declares that it honours, reaches the agent: a word of its own for each."""
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from dragoman.conformance.check import Skip, check, expect
+from dragoman.conformance.kit import Kit, need, run_in_time
+from dragoman.conformance.streams import Stream
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+_TURNS = 8317
+"""A turn limit that is found again among the agent's arguments."""
+_PATIENCE_S = 10.0
+
+
+def _word() -> str:
+    return f"conformance{secrets.token_hex(6)}"
+
+
+def _request(kit: Kit, word: str) -> api.ExecuteRequest:
+    """Return a request for an agent that says whether it was given a word."""
+    return kit.request(f"given={word.encode().hex()}", model="MOCK_TEXT")
+
+
+def _is_given(kit: Kit, stream: Stream, word: str) -> bool:
+    if kit.setup.agent == "script":
+        expect("given: " in stream.text, f"the agent does not say what it was given: {stream.text[:200]!r}")
+        return "given: yes" in stream.text
+    return any(word in text for text in kit.setup.model_requests())
+
+
+async def _arrives(kit: Kit, request: api.ExecuteRequest, word: str, name: str) -> None:
+    stream = await kit.run(request)
+    expect(
+        stream.result.outcome == pb.OUTCOME_SUCCEEDED, f"with {name}, the run fails: {stream.result.failure.message}"
+    )
+    expect(_is_given(kit, stream, word), f"{name} does not reach the agent, and nothing says so")
+
+
+@check("settings.model")
+async def model(kit: Kit) -> None:
+    """Choose a model."""
+    need(kit, pb.FEATURE_MODEL_CHOICE)
+    word = _word()
+    request = _request(kit, word)
+    request.model = word
+    stream = kit.execute(request)
+    try:
+        await stream.rest_or_status()
+    except DragomanError as error:
+        if error.reason is Reason.INVALID_REQUEST:
+            raise Skip("the adapter refuses a model that it does not know, and the kit knows none") from error
+        raise
+    if stream.result.outcome == pb.OUTCOME_FAILED:
+        raise Skip("a run with an unknown model fails, as it may")
+    expect(_is_given(kit, stream, word), "the model does not reach the agent, and the run does not fail")
+
+
+def _system_prompt(request: api.ExecuteRequest, word: str) -> None:
+    request.system_prompt = f"Remember {word}."
+
+
+def _instructions(request: api.ExecuteRequest, word: str) -> None:
+    request.instructions.text = f"Remember {word}."
+
+
+def _skills(request: api.ExecuteRequest, word: str) -> None:
+    head = "---\nname: conformance\ndescription: Of the conformance kit.\n---\n"
+    request.skills.add(name="conformance").files.content["SKILL.md"] = f"{head}\nRemember {word}.\n".encode()
+
+
+def _mcp_servers(request: api.ExecuteRequest, word: str) -> None:
+    request.mcp_servers.add(name=word).stdio.command = "true"
+
+
+def _reaches(
+    rule: str, feature: pb.Feature.ValueType, name: str, change: Callable[[api.ExecuteRequest, str], None]
+) -> None:
+    @check(rule)
+    async def examine(kit: Kit) -> None:
+        need(kit, feature)
+        word = _word()
+        request = _request(kit, word)
+        change(request, word)
+        await _arrives(kit, request, word, name)
+
+
+_reaches("settings.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prompt", _system_prompt)
+_reaches("settings.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
+_reaches("settings.skills", pb.FEATURE_SKILLS, "a skill", _skills)
+_reaches("settings.mcp-servers", pb.FEATURE_MCP_SERVERS, "an MCP server", _mcp_servers)
+
+
+@check("settings.workspace")
+async def workspace(kit: Kit) -> None:
+    """Have the agent create a file with a relative path."""
+    need(kit, pb.FEATURE_WORKSPACE)
+    name = _word()
+    request = kit.request(f"touch={name}")
+    await kit.run(request)
+    expect((Path(request.workspace.cwd) / name).exists(), "the agent does not work in workspace.cwd")
+
+
+@check("settings.max-turns")
+async def max_turns(kit: Kit) -> None:
+    """Set a turn limit: a number that the agent can show, or one that a scripted model exceeds."""
+    need(kit, pb.FEATURE_MAX_TURNS)
+    if not _has_key(kit.described.config_schema_json, "maxTurns"):
+        raise Skip("config_schema_json has no maxTurns")
+    if kit.setup.agent == "script":
+        request = _request(kit, str(_TURNS))
+        request.config.update({**kit.setup.config, "maxTurns": _TURNS})
+        await _arrives(kit, request, str(_TURNS), "config.maxTurns")
+        return
+    request = kit.request("hang", model="MOCK_LOOP")
+    request.config.update({**kit.setup.config, "maxTurns": 2})
+    stream = await run_in_time(kit, request, _PATIENCE_S, "config.maxTurns did not end the run")
+    kind = pb.FailureKind.Name(stream.result.failure.kind)
+    expect(stream.result.failure.kind == pb.FAILURE_KIND_MAX_TURNS, f"{kind} where MAX_TURNS is due")
+
+
+def _has_key(schema: str, key: str) -> bool:
+    try:
+        properties = json.loads(schema or "{}").get("properties", {})
+    except (ValueError, AttributeError):
+        return False  # another rule says so
+    return key in properties

@@ -1,0 +1,90 @@
+"""The scripted agent of the kit as a program: what it says it was given, and formats other than its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.conformance import Options, Verdict, run_checks, script
+
+WORD = "word-0815"
+GIVEN = f"given={WORD.encode().hex()}"
+
+
+def perform(folder: Path, *steps: str, arguments: tuple[str, ...] = (), prompt: str = "", **env: str) -> Any:
+    """Return the finished program, started as `{script}` starts it."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", str(script.__file__), *arguments],
+        input=prompt,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], script.VARIABLE: "\n".join(steps), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def said(done: Any) -> list[str]:
+    return [frame["text"] for frame in map(json.loads, done.stdout.splitlines()) if frame["type"] == "assistant"]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_it_finds_what_it_was_given_wherever_that_is(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    empty = tmp_path / "empty"
+    skill = write(tmp_path / "run/skills/one/SKILL.md", f"Remember {WORD}.").parents[1]
+    assert said(perform(empty, GIVEN)) == ["given: no"]
+    assert said(perform(empty, GIVEN, prompt=f"Remember {WORD}.")) == ["given: yes"]
+    assert said(perform(empty, GIVEN, arguments=("--model", WORD))) == ["given: yes"]
+    assert said(perform(empty, GIVEN, arguments=(f"--system=@{skill}/one/SKILL.md",))) == ["given: yes"]
+    assert said(perform(empty, GIVEN, AGENT_SKILLS=str(skill))) == ["given: yes"]
+    assert said(perform(skill, GIVEN)) == ["given: yes"]
+    assert said(perform(empty, GIVEN, HOME=str(skill))) == ["given: no"], "a home may be of any size"
+
+
+def test_a_script_in_the_prompt_does_not_give_the_word_away(tmp_path: Path) -> None:
+    done = perform(tmp_path, prompt=f"{script.MARK}\n{GIVEN}\n{script.END}\nHello.")
+    assert said(done) == ["given: no"]
+
+
+def test_tokens_are_reported_as_far_as_they_are_given(tmp_path: Path) -> None:
+    frames = [json.loads(perform(tmp_path, f"usage={counts}").stdout) for counts in ("11,7", "11,", ",7")]
+    found = [(frame.get("inputTokens"), frame.get("outputTokens")) for frame in frames]
+    assert found == [(11, 7), (11, None), (None, 7)]
+
+
+def test_a_format_of_its_own(tmp_path: Path) -> None:
+    own = write(
+        tmp_path / "format.py",
+        "def line(frame):\n"
+        "    if frame.get('delta'):\n"
+        "        raise NotImplementedError\n"
+        "    return {'assistant': f\"- {frame.get('text')}\"}.get(frame['type'], '')\n",
+    )
+    named: Any = {script.FORMAT_VARIABLE: str(own)}
+    assert perform(tmp_path, "say=hello", "tool=list", **named).stdout == "- hello\n"
+    done = perform(tmp_path, "piece=hel", **named)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "dragoman-script: step 'piece' not supported by this agent\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.conformance
+async def test_what_an_agent_cannot_perform_is_skipped(tmp_path: Path) -> None:
+    own = write(tmp_path / "format.py", "def line(frame):\n    raise NotImplementedError\n")
+    command = (sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process")
+    env = {script.FORMAT_VARIABLE: str(own)}
+    only = ("run.succeeds", "run.progressive", "tools.")
+    report = await run_checks(Options(command=command, config='{"command": "{script}"}', env=env, only=only))
+    assert [item.verdict for item in report.outcomes] == [Verdict.SKIPPED] * 3
+    steps = [item.message.rpartition(" ")[2] for item in report.outcomes]
+    assert steps == ["'say'", "'say'", "'tool'"]
