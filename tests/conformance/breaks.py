@@ -64,9 +64,9 @@ def ignored(field: str) -> Break:
     return request(lambda execute: execute.ClearField(field))  # type: ignore[arg-type] # a literal in the stubs
 
 
-def _not_given(field: str) -> Break:
-    """Return a break that does not hand on what an agent is to get."""
-    return request(lambda execute: execute.ClearField(field), "given=")  # type: ignore[arg-type] # as above
+def _not_received(field: str) -> Break:
+    """Return a break that does not hand on what an agent is to receive."""
+    return request(lambda execute: execute.ClearField(field), "received=")  # type: ignore[arg-type] # as above
 
 
 def _elsewhere(execute: api.ExecuteRequest) -> None:
@@ -551,13 +551,13 @@ BREAKS: dict[str, Break] = {
     "prompt.large": request(lambda execute: setattr(execute, "prompt", execute.prompt[:1000]), "prompt"),
     "environment.passed": request(lambda execute: execute.env.pop("CONFORMANCE_WORD", None)),
     "environment.run-id": ignored("brand"),
-    "settings.model": _not_given("model"),
-    "settings.system-prompt": _not_given("system_prompt"),
-    "settings.instructions": _not_given("instructions"),
-    "settings.skills": _not_given("skills"),
-    "settings.mcp-servers": _not_given("mcp_servers"),
+    "settings.model": _not_received("model"),
+    "settings.system-prompt": _not_received("system_prompt"),
+    "settings.instructions": _not_received("instructions"),
+    "settings.skills": _not_received("skills"),
+    "settings.mcp-servers": _not_received("mcp_servers"),
     "settings.workspace": request(_elsewhere, "touch=conformance"),
-    "settings.max-turns": request(lambda execute: execute.config.fields.pop("maxTurns", None), "given="),
+    "settings.max-turns": request(lambda execute: execute.config.fields.pop("maxTurns", None), "received="),
     "secrets.echo": _unredacted("env=CONFORMANCE_TOKEN"),
     "secrets.split": _unredacted("split="),
     "secrets.started": _secret_in_started(),

@@ -7,14 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dragoman.conformance.script import VARIABLE
 from dragoman.protocol.addresses import AddressError
 from dragoman.sdk import Run
 
 from tests.conformance.scripted import ScriptedAdapter, serving
 
 BREAK = os.environ.get("BREAK", "")
+GRACE_S = 2.0
+"""How long a run may live on while the adapter drains."""
+LONGER_THAN_IT_MAY_S = 4.0
 PROCESS_BREAKS = (
     "process.drain",
+    "process.draining",
+    "process.secrets",
     "process.sigterm-idle",
     "process.second-start",
     "process.stale-socket",
@@ -26,15 +32,21 @@ class Counting(ScriptedAdapter):
     """Counts its runs."""
 
     live = 0
+    deaf = 0
     runs = 0
 
     async def execute(self, run: Run):  # type: ignore[no-untyped-def] # as in the class
+        if BREAK == "process.secrets":
+            sys.stderr.write(f"{run.request}\n")
+        is_deaf = "deaf" in run.request.env.get(VARIABLE, "")
         self.live += 1
+        self.deaf += is_deaf
         self.runs += 1
         try:
             return await super().execute(run)
         finally:
             self.live -= 1
+            self.deaf -= is_deaf
 
 
 async def main() -> None:
@@ -45,7 +57,7 @@ async def main() -> None:
     stop = asyncio.Event()
 
     def on_signal() -> None:
-        if BREAK == "process.drain" and adapter.live:
+        if BREAK == "process.drain" and adapter.live > adapter.deaf:
             os._exit(0)
         if BREAK == "process.sigterm-idle" and not adapter.runs:
             return
@@ -55,8 +67,10 @@ async def main() -> None:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_signal)
     try:
-        async with serving(address, adapter):
+        async with serving(address, adapter, grace_s=GRACE_S):
             await stop.wait()
+            if BREAK == "process.draining" and adapter.deaf:
+                await asyncio.sleep(LONGER_THAN_IT_MAY_S)
     except AddressError as error:
         sys.exit(0 if BREAK == "process.second-start" else str(error))
 

@@ -166,18 +166,18 @@ class Performer:
             tokens=pb.TokenCounts(**tokens),
         )
 
-    def _is_given(self, word: str) -> bool:
+    def _has_received(self, word: str) -> bool:
         job = self._turn.job
         skills = [data for skill in job.request.skills for data in skill.files.content.values()]
         servers = [server.name for server in job.request.mcp_servers]
-        given = (
+        received = (
             job.settings.model,
             str(job.settings.max_turns),
             job.standing_text,
             *servers,
             *map(bytes.decode, skills),
         )
-        return any(word in text for text in given)
+        return any(word in text for text in received)
 
     def _at_once(self, name: str, value: str) -> None:
         prompt, env = self._turn.job.prompt, self._turn.env
@@ -199,8 +199,8 @@ class Performer:
                 self._piece("secret", secret[10:])
             case "touch":
                 Path(self._turn.job.settings.cwd, value).touch()
-            case "given":
-                self._say(f"given: {'yes' if self._is_given(bytes.fromhex(value).decode()) else 'no'}")
+            case "received":
+                self._say(f"received: {'yes' if self._has_received(bytes.fromhex(value).decode()) else 'no'}")
             case "child":
                 pass  # there is no process
             case _:
@@ -249,11 +249,13 @@ class Performer:
 
 
 @asynccontextmanager
-async def serving(address: str, adapter: ScriptedAdapter | None = None) -> AsyncIterator[AdapterServer]:
-    """Serve the adapter."""
+async def serving(
+    address: str, adapter: ScriptedAdapter | None = None, *, grace_s: float = 0.1
+) -> AsyncIterator[AdapterServer]:
+    """Serve the adapter; at the end its runs have the grace to end."""
     server = AdapterServer(adapter or ScriptedAdapter(), [address])
     await server.start()
     try:
         yield server
     finally:
-        await server.stop(0.1)
+        await server.stop(grace_s)

@@ -1,4 +1,4 @@
-"""The scripted agent of the kit as a program: what it says it was given, and formats other than its own."""
+"""The scripted agent of the kit as a program: what it received, and formats other than its own."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from dragoman.conformance import Options, Verdict, run_checks, script
 
 WORD = "word-0815"
-GIVEN = f"given={WORD.encode().hex()}"
+RECEIVED = f"received={WORD.encode().hex()}"
 
 
 def perform(folder: Path, *steps: str, arguments: tuple[str, ...] = (), prompt: str = "", **env: str) -> Any:
@@ -28,7 +28,7 @@ def perform(folder: Path, *steps: str, arguments: tuple[str, ...] = (), prompt: 
     )
 
 
-def said(done: Any) -> list[str]:
+def texts(done: Any) -> list[str]:
     return [frame["text"] for frame in map(json.loads, done.stdout.splitlines()) if frame["type"] == "assistant"]
 
 
@@ -38,25 +38,25 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_it_finds_what_it_was_given_wherever_that_is(tmp_path: Path) -> None:
+def test_it_finds_what_it_received_wherever_that_is(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     empty = tmp_path / "empty"
     skill = write(tmp_path / "run/skills/one/SKILL.md", f"Remember {WORD}.").parents[1]
-    assert said(perform(empty, GIVEN)) == ["given: no"]
-    assert said(perform(empty, GIVEN, prompt=f"Remember {WORD}.")) == ["given: yes"]
-    assert said(perform(empty, GIVEN, arguments=("--model", WORD))) == ["given: yes"]
-    assert said(perform(empty, GIVEN, arguments=(f"--system=@{skill}/one/SKILL.md",))) == ["given: yes"]
-    assert said(perform(empty, GIVEN, AGENT_SKILLS=str(skill))) == ["given: yes"]
-    assert said(perform(skill, GIVEN)) == ["given: yes"]
-    assert said(perform(empty, GIVEN, HOME=str(skill))) == ["given: no"], "a home may be of any size"
+    assert texts(perform(empty, RECEIVED)) == ["received: no"]
+    assert texts(perform(empty, RECEIVED, prompt=f"Remember {WORD}.")) == ["received: yes"]
+    assert texts(perform(empty, RECEIVED, arguments=("--model", WORD))) == ["received: yes"]
+    assert texts(perform(empty, RECEIVED, arguments=(f"--system=@{skill}/one/SKILL.md",))) == ["received: yes"]
+    assert texts(perform(empty, RECEIVED, AGENT_SKILLS=str(skill))) == ["received: yes"]
+    assert texts(perform(skill, RECEIVED)) == ["received: yes"]
+    assert texts(perform(empty, RECEIVED, HOME=str(skill))) == ["received: no"], "a home may be of any size"
 
 
 def test_a_script_in_the_prompt_does_not_give_the_word_away(tmp_path: Path) -> None:
-    done = perform(tmp_path, prompt=f"{script.MARK}\n{GIVEN}\n{script.END}\nHello.")
-    assert said(done) == ["given: no"]
+    done = perform(tmp_path, prompt=f"{script.MARK}\n{RECEIVED}\n{script.END}\nHello.")
+    assert texts(done) == ["received: no"]
 
 
-def test_tokens_are_reported_as_far_as_they_are_given(tmp_path: Path) -> None:
+def test_tokens_are_reported_as_far_as_they_are_known(tmp_path: Path) -> None:
     frames = [json.loads(perform(tmp_path, f"usage={counts}").stdout) for counts in ("11,7", "11,", ",7")]
     found = [(frame.get("inputTokens"), frame.get("outputTokens")) for frame in frames]
     assert found == [(11, 7), (11, None), (None, 7)]

@@ -59,6 +59,11 @@ class Process:
         """The end of what it has printed."""
         return self._log.read_bytes()[-_SHOWN_LOG:].decode(errors="replace")
 
+    @property
+    def output(self) -> bytes:
+        """All that it has printed on standard output and standard error."""
+        return self._log.read_bytes()
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process alone."""
         with contextlib.suppress(ProcessLookupError):

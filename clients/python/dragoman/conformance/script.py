@@ -21,8 +21,8 @@ agent cannot report; the rules that need that step are skipped.
 ``tool=NAME``        a tool call and its result
 ``call=NAME``        a tool call that gets no result
 ``usage=IN,OUT``     report so many input and output tokens, at the latest at the end; a number may be missing
-``given=HEX``        a message ``given: yes`` if the agent was given this text (here in hexadecimal UTF-8), else
-                     ``given: no``: in arguments, variables, the prompt, and in files that these name or that are
+``received=HEX``     a message ``received: yes`` if the agent received this text (in hexadecimal UTF-8), else
+                     ``received: no``: in arguments, variables, the prompt, and in files that these name or that are
                      in the working directory
 ``session=ID``       say which session this is
 ``lost``             if a session is to be resumed: say that there is none. Only adapters whose agent can say so
@@ -112,7 +112,9 @@ class Agent:
             "tool": self._tool,
             "call": self._call,
             "usage": self._report_usage,
-            "given": lambda word: self._say(f"given: {'yes' if self._is_given(bytes.fromhex(word)) else 'no'}"),
+            "received": lambda word: self._say(
+                f"received: {'yes' if self._has_received(bytes.fromhex(word)) else 'no'}"
+            ),
             "session": lambda name: self._json(f"session {name}", type="init", sessionId=name),
             "touch": lambda path: open(path, "w", encoding="utf-8").close(),
             "wait": _wait,
@@ -178,7 +180,7 @@ class Agent:
         names = ("inputTokens", "outputTokens")
         self._usage = {name: int(count) for name, count in zip(names, counts.split(","), strict=True) if count}
 
-    def _is_given(self, word: bytes) -> bool:
+    def _has_received(self, word: bytes) -> bool:
         variables = {name: value for name, value in os.environb.items() if name.decode() not in _NOT_SEARCHED}
         arguments = [os.fsencode(argument) for argument in sys.argv[1:]]
         if any(word in text for text in (*arguments, *variables.values(), self._prompt)):

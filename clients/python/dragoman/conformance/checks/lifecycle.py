@@ -4,12 +4,16 @@ import asyncio
 import contextlib
 import signal
 
-from dragoman.conformance.check import Skip, check, expect
-from dragoman.conformance.kit import Kit, until_free
+from dragoman.conformance.check import Skip, Violation, check, expect
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_reason, until_free
 from dragoman.conformance.launch import LaunchError, launched, left_running
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
 
 _EXIT_S = 10.0
+_DRAINS_WITHIN_S = 3.0
+_SECRET = "q4Lm-conformance-Tz93-8rWx"  # noqa: S105 - no secret
 
 
 def _command(kit: Kit) -> tuple[str, ...]:
@@ -37,6 +41,67 @@ async def drain(kit: Kit) -> None:
     expect(has_ended, f"the process has not ended {_EXIT_S:g} s after SIGTERM with a live run")
     expect(is_free, "the agent of a live run survives the adapter's end by SIGTERM")
     expect(stream.of("result"), "the stream of a live run ends without its result")
+
+
+@check("process.draining")
+async def draining(kit: Kit) -> None:
+    """Send SIGTERM while an agent lives that ignores it, and then a new run."""
+    if kit.is_router:
+        raise Skip("a router hands live runs to its successor")
+    async with launched(_command(kit), kit.path("draining")) as process, kit.beside(process.address) as other:
+        request = other.request("deaf", "say=ready", "hang")
+        stream = other.execute(request)
+        await stream.until_text("ready")
+        process.signal(signal.SIGTERM)
+        try:
+            error = await _refused(other)
+        finally:
+            with contextlib.suppress(DragomanError):  # it may refuse this too
+                await other.cancel(request.run_id, grace_s=0)
+            stream.cancel()
+    expect_reason(error, Reason.DRAINING)
+    expect(error.retry_after_s is not None, "DRAINING without RetryInfo")
+
+
+async def _refused(kit: Kit) -> DragomanError:
+    """Return the status that refuses a new run, once SIGTERM has taken effect."""
+    try:
+        async with asyncio.timeout(_DRAINS_WITHIN_S):
+            while True:
+                try:
+                    await kit.run(kit.request("say=hello"))
+                except Violation:
+                    error = kit.seen.streams[-1].error
+                    if error is None:
+                        raise
+                    return error
+    except TimeoutError:
+        raise Violation(f"{_DRAINS_WITHIN_S:g} s after SIGTERM new runs are still accepted") from None
+
+
+@check("process.secrets")
+async def own_output(kit: Kit) -> None:
+    """Send secrets in runs that succeed, fail and are rejected, and read what the process has printed."""
+
+    def with_secrets(*steps: str, model: str) -> api.ExecuteRequest:
+        request = other.request(*steps, model=model)
+        request.env[SECRET_VARIABLE] = _SECRET
+        if kit.has(pb.FEATURE_AUTH_TOKEN):
+            request.auth_token = _SECRET
+        return request
+
+    async with launched(_command(kit), kit.path("secrets")) as process:
+        async with kit.beside(process.address) as other:
+            rejected = with_secrets(model="")
+            rejected.run_id = "not an id"
+            await other.rejected(rejected)
+            with contextlib.suppress(Skip):
+                await other.run(with_secrets(f"env={SECRET_VARIABLE}", "say=done", model="MOCK_TEXT"))
+                await other.run(with_secrets(f"env={SECRET_VARIABLE}", "fail=failed", model="MOCK_400"))
+        process.signal(signal.SIGTERM)
+        await process.ended(_EXIT_S)
+        is_shown = _SECRET.encode() in process.output
+    expect(not is_shown, "a secret of a request is in what the process itself prints")
 
 
 @check("process.sigterm-idle")

@@ -22,14 +22,14 @@ def _word() -> str:
 
 
 def _request(kit: Kit, word: str) -> api.ExecuteRequest:
-    """Return a request for an agent that says whether it was given a word."""
-    return kit.request(f"given={word.encode().hex()}", model="MOCK_TEXT")
+    """Return a request for an agent that says whether it received a word."""
+    return kit.request(f"received={word.encode().hex()}", model="MOCK_TEXT")
 
 
-def _is_given(kit: Kit, stream: Stream, word: str) -> bool:
+def _has_received(kit: Kit, stream: Stream, word: str) -> bool:
     if kit.setup.agent == "script":
-        expect("given: " in stream.text, f"the agent does not say what it was given: {stream.text[:200]!r}")
-        return "given: yes" in stream.text
+        expect("received: " in stream.text, f"the agent does not say what it received: {stream.text[:200]!r}")
+        return "received: yes" in stream.text
     return any(word in text for text in kit.setup.model_requests())
 
 
@@ -38,7 +38,7 @@ async def _arrives(kit: Kit, request: api.ExecuteRequest, word: str, name: str) 
     expect(
         stream.result.outcome == pb.OUTCOME_SUCCEEDED, f"with {name}, the run fails: {stream.result.failure.message}"
     )
-    expect(_is_given(kit, stream, word), f"{name} does not reach the agent, and nothing says so")
+    expect(_has_received(kit, stream, word), f"{name} does not reach the agent, and nothing says so")
 
 
 @check("settings.model")
@@ -57,7 +57,7 @@ async def model(kit: Kit) -> None:
         raise
     if stream.result.outcome == pb.OUTCOME_FAILED:
         raise Skip("a run with an unknown model fails, as it may")
-    expect(_is_given(kit, stream, word), "the model does not reach the agent, and the run does not fail")
+    expect(_has_received(kit, stream, word), "the model does not reach the agent, and the run does not fail")
 
 
 def _system_prompt(request: api.ExecuteRequest, word: str) -> None:
