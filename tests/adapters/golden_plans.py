@@ -1,8 +1,6 @@
 """What each adapter makes of requests, as text: command line, variables, files and first messages, or a refusal.
 
 Every key of an adapter's settings is tried once, and the fields that most agents have an own way for.
-
-``python -m tests.adapters.golden_plans`` writes the golden files anew: look at the difference.
 """
 
 import json
@@ -243,14 +241,3 @@ def _ids(data: bytes) -> list[Any]:
 def _answer_to(request_id: Any) -> bytes:
     answer = {"jsonrpc": "2.0", "type": "res", "id": request_id, "ok": True, "result": AGREED, "payload": AGREED}
     return compact(answer).encode()
-
-
-def main() -> None:
-    """Write the golden files."""
-    GOLDEN.mkdir(exist_ok=True)
-    for name in ADAPTERS:
-        (GOLDEN / f"{name}.txt").write_text(shown(name), encoding="utf-8", newline="")
-
-
-if __name__ == "__main__":
-    main()

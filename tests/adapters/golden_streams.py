@@ -1,7 +1,4 @@
-"""Recordings of real agents, put through their parsers, as text: the golden streams.
-
-``python -m tests.adapters.golden_streams`` writes the golden files anew: look at the difference.
-"""
+"""Recordings of real agents, put through their parsers, as text: the golden streams."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -133,14 +130,3 @@ def _dict(message: Message) -> dict[str, Any]:
 
 def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def main() -> None:
-    """Write the golden files."""
-    GOLDEN.mkdir(exist_ok=True)
-    for name in RECORDINGS:
-        (GOLDEN / f"{name}.txt").write_text(replay(name), encoding="utf-8", newline="")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,9 @@
 import pytest
 
 from tests.adapters.golden_plans import ADAPTERS, GOLDEN, shown
+from tests.golden import assert_golden
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_requests_come_to_their_golden_plans(name: str) -> None:
-    assert shown(name).splitlines() == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    assert_golden(GOLDEN / f"{name}.txt", shown(name))

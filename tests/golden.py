@@ -1,0 +1,15 @@
+"""Golden files: long results that were read once and found right, and must stay as they are.
+
+``GOLDEN=write pytest tests/...`` writes them anew: read the difference before you commit it.
+"""
+
+import os
+from pathlib import Path
+
+
+def assert_golden(path: Path, text: str) -> None:
+    """Compare a text with its golden file."""
+    if os.environ.get("GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    assert text.splitlines() == path.read_text(encoding="utf-8").splitlines()
