@@ -3,11 +3,11 @@
 import gc
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
-
-from tests.logs import unchanged_logs
 
 # A busy machine is no fault: no property here is about time, and each test has the timeout of pytest anyway.
 settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,6 +36,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def logs_of_its_own() -> Iterator[None]:
-    """Undo what a program that was called in this process set up."""
-    with unchanged_logs():
+    """Undo what a program that was called in this process set up: no logger is to go on with it in other tests."""
+    configure, before = structlog.configure, structlog.get_config()
+
+    def configure_for_now(**how: Any) -> None:
+        configure(**{**how, "cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", configure_for_now)
         yield
+    configure(**before)

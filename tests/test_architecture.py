@@ -131,7 +131,7 @@ def test_values_are_structs() -> None:
     }
 
 
-HEAVY = ["grpc", "google", "jsonschema", "psutil"]
+HEAVY = ["grpc", "google", "jsonschema", "structlog", "psutil"]
 
 
 @pytest.mark.parametrize("module", ["dragoman.guard", "dragoman.guard.__main__", "dragoman.cli.main"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error, invalid
 from dragoman.protocol.event_buffer import EventBuffer
@@ -26,8 +27,6 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
-
-from tests.logs import capture_logs
 
 from .streams import RUN_ID, durable
 
@@ -144,7 +143,7 @@ async def test_errors_raised_on_purpose_become_their_status() -> None:
 
 @pytest.mark.parametrize("method", ["Respond", "ListModels"])
 async def test_any_other_exception_is_an_incident_without_its_text(method: str) -> None:
-    with capture_logs() as logged:
+    with structlog.testing.capture_logs() as logged:
         async with serving() as served:
             request = pb.RespondRequest() if method == "Respond" else pb.ListModelsRequest()
             error = await failure(getattr(served.stub, method)(request, timeout=20))
@@ -165,7 +164,7 @@ async def test_methods_that_are_missing_say_so() -> None:
 
 
 async def test_each_rpc_is_one_line_at_its_start_and_one_at_its_end() -> None:
-    with capture_logs() as logged:
+    with structlog.testing.capture_logs() as logged:
         async with serving() as served:
             await served.stub.Describe(pb.DescribeRequest(adapter="not to be logged"))
             await failure(served.stub.Cancel(pb.CancelRequest()))

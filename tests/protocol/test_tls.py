@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from dragoman.protocol.addresses import AddressError, check_listen, check_local, parse_address
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import DragomanError, Reason
@@ -18,7 +19,6 @@ from dragoman.v1 import adapter_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.certificates import VARIABLES, Authority, Files
-from tests.logs import capture_logs
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AdapterService"]
 
@@ -157,7 +157,7 @@ async def test_a_server_takes_up_new_certificates_and_keeps_the_connections_it_h
                 watch = stub.Watch(health_pb2.HealthCheckRequest())
                 assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
                 server_files.paths[0].write_text("half of a certificate")
-                with capture_logs() as logs:
+                with structlog.testing.capture_logs() as logs:
                     assert await detect_once(address) == "OK", "what cannot be used changes nothing"
                 assert "certificate not reloaded; the last one stays" in {line["event"] for line in logs}
                 server_files.fill(new)

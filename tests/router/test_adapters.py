@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import Reason
 from dragoman.router.app import Router
@@ -15,7 +16,6 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.logs import capture_logs
 from tests.router.harness import PATIENCE_S, config, failure, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 
@@ -148,7 +148,7 @@ async def test_an_adapter_that_cannot_be_used_is_refused_with_the_reason(
 
 async def test_a_bound_of_an_unknown_adapter_is_reported(folder: Path) -> None:
     at, limits = address(folder, "a"), {"fake": 1, "far-name": 2, "fakee": 3, "zzz": 4}
-    with capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
         async with (
             serving(Sidecar("far", aliases=["far-name"]), at),
             routing(config(folder, addresses=(at,), manifests=(manifest(folder, "fake"),), max_runs=limits)) as (

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.router.app import Router
 from dragoman.sdk.registration import Registration, registered
 from dragoman.v1 import router_pb2
 
-from tests.logs import capture_logs
 from tests.router.harness import PATIENCE_S, Caller, config, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
 
@@ -69,7 +69,7 @@ async def test_it_says_why_it_is_refused_and_registers_once_it_may(folder: Path)
     manifests = folder / "m"
     manifests.mkdir()
     path = manifest(manifests, "fake")
-    with capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
         async with routing(config(folder, manifests=(manifests,))) as (_, caller), registering(folder):
             async with asyncio.timeout(PATIENCE_S):
                 while not any(  # noqa: ASYNC110 - there is no event for it

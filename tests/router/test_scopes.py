@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from click.testing import CliRunner
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands.token import token_command
@@ -19,7 +20,6 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2, router_pb2, router_pb2_grpc
 from google.protobuf import duration_pb2
 
-from tests.logs import capture_logs
 from tests.router.harness import Caller, config, failure, manifest, routing
 
 HELD = duration_pb2.Duration(seconds=600)
@@ -165,7 +165,7 @@ async def test_wrong_tokens_are_refused_and_not_logged(folder: Path) -> None:
         expired = create_token(tokens_path(), "old", ["admin"], ["*"], 1e-9)
         revoked = create_token(tokens_path(), "gone", ["admin"], ["*"], None)
         revoke_token(tokens_path(), "gone")
-        with capture_logs() as logs:
+        with structlog.testing.capture_logs() as logs:
             for token, why in ((expired, "'old' has expired"), (revoked, "not this server's"), ("dgm_x", "not this")):
                 holder = Holder(listen, token)
                 refused = await failure(holder.router.ListRuns(router_pb2.ListRunsRequest()))

@@ -8,13 +8,13 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from tests.logs import capture_logs
 from tests.router.harness import PATIENCE_S, Caller, config, failure, routing
 
 
@@ -128,7 +128,7 @@ async def test_a_stream_that_breaks_and_cannot_be_followed_again_says_why_it_bro
     async def fail(context: Any) -> None:
         await context.abort(grpc.StatusCode.INTERNAL, "sk-secret")
 
-    with capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
         async with stranger(folder, Execute=beginning(fail)) as caller:
             events = await caller.execute("plain", run_id="r").rest()
             message = events[-1].result.failure.message
@@ -161,7 +161,7 @@ async def test_a_second_result_changes_nothing_and_is_remarked(folder: Path) -> 
         await context.write(ending("r", 2, event_pb2.OUTCOME_SUCCEEDED))
         await context.write(ending("r", 3, event_pb2.OUTCOME_CANCELLED))
 
-    with capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
         async with stranger(folder, Execute=beginning(twice)) as caller:
             events = await caller.execute("plain", run_id="r").rest()
             # The remark may reach the reader before the result does, which is written down first.

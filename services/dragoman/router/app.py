@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+import structlog
 from dragoman.protocol.addresses import AddressError
-from dragoman.protocol.logs import configure_logs, get_log
+from dragoman.protocol.logs import configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.router.adapters.adapter_set import AdapterSet
@@ -68,7 +69,7 @@ _ROUTER = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
 _GC_THRESHOLDS: Final = (10_000, 5, 50)
 """Objects made, and collections of each generation, until the next one is collected."""
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class Router:

@@ -14,11 +14,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+import structlog
 from dragoman.adapters.process import adapter as process_adapter
 from dragoman.guard.processes import carriers, pids
 from dragoman.sdk import Adapter
@@ -30,7 +31,6 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
 from tests.hostile import HERE as HOSTILE
-from tests.logs import LogLine, capture_logs
 from tests.sdk.serving import DEADLINE_S, Sidecar, Stream, connected, serving
 
 SECRETS = ("token-4711-very-secret", "env-0815-very-secret", "config-2342-very-secret")
@@ -178,7 +178,7 @@ async def arena_in(root: Path, adapter: Adapter | None = None) -> AsyncIterator[
     # Not below `root`: in a folder with a long name the adapter would not make its own.
     run_directories = Path(tempfile.mkdtemp(prefix="runs-"))
     program = os.environ.get(COMMAND_VARIABLE, "") if adapter is None else ""
-    with capture_logs() as logged:
+    with structlog.testing.capture_logs() as logged:
         opened = launched(program, run_directories, logged) if program else serving(adapter or process_adapter())
         async with opened as sidecar:
             arena = Arena(sidecar, root, logged, run_directories)
@@ -192,7 +192,9 @@ async def arena_in(root: Path, adapter: Adapter | None = None) -> AsyncIterator[
 
 
 @contextlib.asynccontextmanager
-async def launched(program: str, run_directories: Path, logged: list[LogLine]) -> AsyncIterator[Sidecar]:
+async def launched(
+    program: str, run_directories: Path, logged: list[MutableMapping[str, Any]]
+) -> AsyncIterator[Sidecar]:
     """Start another program that is the adapter ``process``; what it prints is added to the log."""
     with tempfile.TemporaryDirectory(prefix="sidecar-") as directory:
         address = f"unix:{Path(directory) / 's'}"
@@ -212,6 +214,6 @@ async def launched(program: str, run_directories: Path, logged: list[LogLine]) -
             await reading
 
 
-async def _read_log(output: asyncio.StreamReader, logged: list[LogLine]) -> None:
+async def _read_log(output: asyncio.StreamReader, logged: list[MutableMapping[str, Any]]) -> None:
     async for line in output:
         logged.append(json.loads(line))

@@ -12,8 +12,8 @@ from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
-from tests.logs import capture_logs
 from tests.router.store.writer_harness import DEADLINE_S, Failing, WriterHarness
 
 

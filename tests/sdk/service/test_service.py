@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from dragoman.protocol.errors import Reason, invalid
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import MAX_EVENT_BYTES
@@ -19,7 +20,6 @@ from google.protobuf import duration_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from msgspec.structs import replace
 
-from tests.logs import LogLine, capture_logs
 from tests.sdk.running import kinds
 from tests.sdk.serving import (
     CANCELLED,
@@ -40,8 +40,8 @@ from tests.sdk.serving import (
 
 
 @pytest.fixture
-def logged() -> Iterator[list[LogLine]]:
-    with capture_logs() as lines:
+def logged() -> Iterator[list[structlog.typing.EventDict]]:
+    with structlog.testing.capture_logs() as lines:
         yield lines
 
 

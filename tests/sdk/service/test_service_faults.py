@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
 import pytest
+import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import MAX_REQUEST_BYTES, MIB
 from dragoman.sdk import Run
@@ -14,7 +15,6 @@ from dragoman.sdk._serving import service as _service
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.logs import LogLine, capture_logs
 from tests.sdk.running import kinds
 from tests.sdk.serving import (
     CANCELLED,
@@ -32,8 +32,8 @@ from tests.sdk.serving import (
 
 
 @pytest.fixture
-def logged() -> Iterator[list[LogLine]]:
-    with capture_logs() as lines:
+def logged() -> Iterator[list[structlog.typing.EventDict]]:
+    with structlog.testing.capture_logs() as lines:
         yield lines
 
 
@@ -57,7 +57,7 @@ def raising(error: BaseException, *, after_start: bool) -> Scripted:
     "error", [ValueError(LEAK), DragomanError(Reason.INTERNAL, LEAK), asyncio.CancelledError(LEAK)], ids=repr
 )
 async def test_an_adapter_that_raises_ends_its_run_without_a_word_of_it(
-    error: BaseException, after_start: bool, logged: list[LogLine]
+    error: BaseException, after_start: bool, logged: list[structlog.typing.EventDict]
 ) -> None:
     async with serving(raising(error, after_start=after_start)) as sidecar:
         events = await sidecar.execute(api.ExecuteRequest(run_id="r"))
@@ -83,7 +83,7 @@ async def test_an_adapter_without_a_result_fails() -> None:
 
 @pytest.mark.parametrize("name", ["accept", "detect", "test_environment", "list_models"])
 async def test_a_fault_elsewhere_is_an_incident(
-    name: str, monkeypatch: pytest.MonkeyPatch, logged: list[LogLine]
+    name: str, monkeypatch: pytest.MonkeyPatch, logged: list[structlog.typing.EventDict]
 ) -> None:
     adapter = Scripted()
 
@@ -106,7 +106,7 @@ async def test_a_fault_elsewhere_is_an_incident(
     assert LEAK not in repr(logged)
 
 
-async def test_no_payload_and_no_secret_is_logged(logged: list[LogLine]) -> None:
+async def test_no_payload_and_no_secret_is_logged(logged: list[structlog.typing.EventDict]) -> None:
     async def script(run: Run) -> pb.Result:
         run.started(pb.Started())
         run.emit(pb.AgentEvent(text=pb.Text(item_id="i", delta="the words of the agent")))

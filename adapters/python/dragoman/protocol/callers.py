@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+import structlog
 from dragoman.protocol.errors import DragomanError, Reason, to_status
-from dragoman.protocol.logs import get_log
 from dragoman.protocol.private import TOKEN_VARIABLE
 
 __all__ = [
@@ -45,7 +45,7 @@ _MOST_READ: Final = 1 << 24
 _ROUNDS: Final = 3
 _DEEPEST: Final = 1000
 
-_log = get_log("dragoman.rpc")
+_log = structlog.get_logger("dragoman.rpc")
 
 
 class _GoneError(Exception):

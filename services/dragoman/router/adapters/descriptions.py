@@ -15,7 +15,7 @@ from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from dragoman.protocol.logs import get_log
+import structlog
 
 _FORMAT: Final = 2
 _MOST_FILES: Final = 5000
@@ -24,7 +24,7 @@ _MOST_KEPT: Final = 256
 Packages: TypeAlias = dict[tuple[Distribution | None, Path], str]
 """Digests of the state of packages, by their distribution and their folder."""
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class DescriptionFolder:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from dragoman.protocol.logs import get_log
+import structlog
 from dragoman.router.adapters.detection import CachedDetection, FileMark
 
 _FORMAT = 2
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class DetectionFile:

@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+import structlog
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError
-from dragoman.protocol.logs import get_log
 from dragoman.router.adapters.channel import AdapterChannel, NotServedError, is_overdue
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -18,7 +18,7 @@ _LONGEST_PAUSE_S = 2.0
 
 Report: TypeAlias = Callable[[router_pb2.AdapterState.ValueType, str], None]
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 async def handshake(channel: AdapterChannel) -> adapter_pb2.DescribeResponse:

@@ -11,14 +11,13 @@ from dragoman.protocol.access import caller_name
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
-from dragoman.protocol.logs import bind_fields
 from dragoman.protocol.server import Context
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed, is_cut, unavailable
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
 from dragoman.router.api.acceptance import Acceptance
-from dragoman.router.api.calls import read, refuse, remaining_s
+from dragoman.router.api.calls import bind, read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
@@ -75,7 +74,7 @@ class AdapterServicer:
         known = backend.record.description
         if known is not None and not backend.is_up and not backend.record.is_rejected:
             # Callers ask before each run what the adapter can do, which does not change while no process runs.
-            bind_fields(adapter=backend.record.type)
+            bind(adapter=backend.record.type)
             return without_process(known).SerializeToString()
         return await self._forward("Describe", pb.DescribeRequest, data, context)
 
@@ -91,7 +90,7 @@ class AdapterServicer:
         backend = await self._adapters.get(request.adapter)
         if has_settings:
             self._acceptance.check(request, backend.record.type)
-        bind_fields(adapter=backend.record.type)
+        bind(adapter=backend.record.type)
         return await self._detector.one(backend, request, data, remaining_s(context))
 
     async def TestEnvironment(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
@@ -131,7 +130,7 @@ class AdapterServicer:
             return True
         batching = request.HasField("batching")  # before it is rewritten for its adapter
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
-        bind_fields(adapter=run.record.adapter, run_id=run.run_id)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
         with KeepAlive(run):
             await run.until(is_recorded)
@@ -158,7 +157,7 @@ class AdapterServicer:
             await self._elsewhere(located, request, context)
             return
         run = located.run
-        bind_fields(adapter=run.record.adapter, run_id=run.run_id)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
         keep_alive = KeepAlive(run, is_relayed=came_from_a_router(context))
         with keep_alive if request.hold else contextlib.nullcontext():
             after_sequence, batching = request.after_sequence, request.HasField("batching")
@@ -178,7 +177,7 @@ class AdapterServicer:
     async def _elsewhere(self, located: Remote | Finished, request: pb.AttachRequest, context: Context) -> None:
         """Stream a run of another router, or from the log."""
         stored = located.stored
-        bind_fields(adapter=stored.adapter, run_id=stored.run_id)
+        bind(adapter=stored.adapter, run_id=stored.run_id)
         if isinstance(located, Remote):
             await self._streams.forwarded(located, request, context)
         else:
@@ -192,7 +191,7 @@ class AdapterServicer:
         current_caller().check_control(located.started_by)
         match located:
             case Local(run):
-                bind_fields(adapter=run.record.adapter, run_id=run.run_id)
+                bind(adapter=run.record.adapter, run_id=run.run_id)
                 return await cancel(run, addressed(pb.CancelRequest, data, request.adapter, run.backend.record.type))
             case Remote() as remote:
                 return await remote.answer("Cancel", data, context)
@@ -211,7 +210,7 @@ class AdapterServicer:
         current_caller().check_answer(located.started_by)
         match located:
             case Local(run):
-                bind_fields(adapter=run.record.adapter, run_id=run.run_id)
+                bind(adapter=run.record.adapter, run_id=run.run_id)
                 data = addressed(pb.RespondRequest, data, request.adapter, run.backend.record.type)
                 try:
                     return await respond(run, data, request.request_id, remaining_s(context))
@@ -239,7 +238,7 @@ class AdapterServicer:
 
 
 async def _call(backend: AdapterBackend, method: str, data: bytes, context: Context) -> bytes:
-    bind_fields(adapter=backend.record.type)
+    bind(adapter=backend.record.type)
     async with backend.use() as instance:
         try:
             return await instance.channel.answer(method, data, timeout_s=remaining_s(context))

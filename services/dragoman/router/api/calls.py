@@ -2,6 +2,7 @@
 
 from typing import Any, TypeVar
 
+import structlog
 from dragoman.protocol.bounds import check_request
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.server import Context
@@ -31,6 +32,11 @@ def refuse(objection: Objection | None) -> None:
     """Raise an objection to a request, if there is one."""
     if objection is not None:
         raise invalid(*objection)
+
+
+def bind(**facts: str) -> None:
+    """Put these facts into every log line of this RPC."""
+    structlog.contextvars.bind_contextvars(**facts)
 
 
 def remaining_s(context: Context) -> float | None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.protocol.logs import get_log
+import structlog
 from dragoman.router.policy.operator_policy import (
     OperatorPolicy,
     PolicyError,
@@ -16,7 +16,7 @@ from dragoman.router.policy.operator_policy import (
 )
 from dragoman.v1 import adapter_pb2
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class _Stamp(NamedTuple):

@@ -5,14 +5,13 @@ import os
 
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, invalid
-from dragoman.protocol.logs import bind_fields
 from dragoman.protocol.server import Context, draining, write_event
 from dragoman.router.adapters.adapter_set import DEFAULT_LEASE_S
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registrations import LONGEST_LEASE_S, SHORTEST_LEASE_S, Announcement, Registrations
 from dragoman.router.adapters.supervisor import ProcessSupervisor
-from dragoman.router.api.calls import refuse
+from dragoman.router.api.calls import bind, refuse
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.validation import list_objection
 from dragoman.router.cluster.failover import is_unowned
@@ -128,7 +127,7 @@ class RunList:
                 return stored.state
             return await self._forwarder.get_run(stored, context)
         current_caller().check_read(run.record.started_by)
-        bind_fields(adapter=run.record.adapter, run_id=run.run_id)
+        bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),
             pending_requests=[event.input_request for event in run.record.pending.values()],
@@ -241,7 +240,7 @@ class RouterServicer:
         """Replace the process of a launched adapter."""
         self._drain.refuse_new()
         backend = await self._adapters.get(request.adapter)
-        bind_fields(adapter=backend.record.type)
+        bind(adapter=backend.record.type)
         if not isinstance(backend, ProcessSupervisor):
             raise _not_launched(backend)
         draining = await backend.restart(request.grace.ToNanoseconds() / 1e9 if request.HasField("grace") else None)

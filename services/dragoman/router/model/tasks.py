@@ -6,9 +6,9 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dragoman.protocol.logs import get_log
+import structlog
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 async def first_of(*waits: "asyncio.Future[Any]", timeout_s: float | None = None) -> None:

@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
+import structlog
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.logs import get_log
 from dragoman.protocol.sessions import misfit, read_handle
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.errors import log_unavailable
@@ -38,7 +38,7 @@ _NOTHING: Final = SessionDecision()
 
 _T = TypeVar("_T")
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class Found(Struct, frozen=True):

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from dragoman.protocol.logs import get_log
+import structlog
 from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.stored import StoredRun
@@ -21,7 +21,7 @@ _AGAIN_S: Final = 1.0
 RELEASED: Final = 1.0
 """A lease that ends before this second of the epoch was released, by its owner or for one that is dead."""
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class RunOwnership:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from dragoman.protocol.logs import get_log
+import structlog
 from dragoman.router.storage.backlog import Signals
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.logged import LoggedRun
 from dragoman.router.storage.store import Store
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class Removals:

@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias, TypeVar
 
+import structlog
 from dragoman.protocol.identity import RequestDigests, is_run_id
-from dragoman.protocol.logs import get_log
 from dragoman.router.model.assignment import Assignment
 from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
@@ -29,7 +29,7 @@ _CLOSING_S: Final = 5.0
 _T = TypeVar("_T")
 Remark: TypeAlias = Callable[[str, str], None]
 
-_log = get_log("dragoman.router")
+_log = structlog.get_logger("dragoman.router")
 
 
 class RunLog:

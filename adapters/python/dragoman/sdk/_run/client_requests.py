@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from dragoman.protocol.logs import failure_fields, get_log
+import structlog
+from dragoman.protocol.logs import failure_fields
 from dragoman.sdk._output.parser import HostCall
 from dragoman.sdk._process.host_services import HostServices
 from dragoman.sdk._request.job import Job
@@ -11,7 +12,7 @@ from dragoman.sdk._request.job import Job
 _MOST_AT_ONCE = 64
 """An agent that asks for more at once waits for the first to end."""
 
-_log = get_log("dragoman.sdk")
+_log = structlog.get_logger("dragoman.sdk")
 
 
 class ClientRequests:

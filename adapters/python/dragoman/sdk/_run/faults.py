@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Final
 
-from dragoman.protocol.logs import failure_fields, get_log
+import structlog
+from dragoman.protocol.logs import failure_fields
 from dragoman.v1 import event_pb2 as pb
 
 MOST_REPORTED: Final = 16
 """Places of one run that are reported; further ones are counted as known."""
 
-_log = get_log("dragoman.sdk")
+_log = structlog.get_logger("dragoman.sdk")
 
 Notify = Callable[[pb.Severity.ValueType, str, str, str], None]
 

@@ -5,9 +5,10 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
+import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.limits import DEFAULT_GRACE_S
-from dragoman.protocol.logs import LogFormat, configure_logs, get_log
+from dragoman.protocol.logs import LogFormat, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._serving.registering import Registration, registered
@@ -19,7 +20,7 @@ LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable in which a launcher says where to listen."""
 
 _SERVICE = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
-_log = get_log("dragoman.sdk")
+_log = structlog.get_logger("dragoman.sdk")
 
 
 class AdapterServer:
