@@ -1,9 +1,9 @@
 // Package adapter serves an agent as an AdapterService of Dragoman: what is common to all adapters, so that an author
 // writes a description and a function.
 //
-// It keeps the runs and their events, and serves Execute, Attach, Cancel, health and reflection; renders prompts,
-// redacts secrets, keeps limits, checks requests, ends orphaned runs, and drains on SIGTERM. Run.Exec runs a program
-// with all that it starts under a guard.
+// It keeps the runs and their events, and serves Execute, Attach, Cancel, Respond, health and reflection; renders
+// prompts, redacts secrets, keeps limits and permissions, checks requests, lays out skills, ends orphaned runs, and
+// drains on SIGTERM. Run.Exec runs a program with all that it starts under a guard.
 //
 //	func main() {
 //		adapter.Main(&adapter.Adapter{
@@ -26,6 +26,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,6 +34,7 @@ import (
 
 	"dragoman/adapters/go/internal/guard"
 	"dragoman/adapters/go/internal/request"
+	"dragoman/adapters/go/internal/skills"
 	pb "dragoman/clients/go/dragomanv1"
 )
 
@@ -54,6 +56,11 @@ type Adapter struct {
 	// The context ends when the run is to stop; context.Cause says why. After the grace the run ends without Run.
 	Run func(ctx context.Context, run *Run) (*pb.Result, error)
 
+	// SkillLayout says where an agent with skills of its own looks for one of them, below a directory that it is given,
+	// e.g. ".claude/skills/{name}"; that directory is Run.SkillsDir. Empty, although FEATURE_SKILLS is declared: skills go
+	// into the prompt as text.
+	SkillLayout string
+
 	// Accept checks a request beyond its schema and its capabilities, before the run exists. May be nil.
 	Accept func(request *pb.ExecuteRequest) error
 
@@ -74,6 +81,10 @@ func (a *Adapter) described() (*pb.DescribeResponse, *request.Schema, error) {
 	described := proto.CloneOf(a.Describe)
 	if !typeShape.MatchString(described.GetAdapter()) {
 		return nil, nil, fmt.Errorf("the type %q does not match %v", described.GetAdapter(), typeShape)
+	}
+	place := strings.ReplaceAll(a.SkillLayout, "{name}", "name")
+	if a.SkillLayout != "" && (place == a.SkillLayout || !skills.IsPlain(place)) {
+		return nil, nil, fmt.Errorf("SkillLayout %q is no relative path with {name}", a.SkillLayout)
 	}
 	schema, err := request.ParseSchema(described.GetConfigSchemaJson())
 	if err != nil {

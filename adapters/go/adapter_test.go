@@ -34,13 +34,22 @@ type runFunc func(ctx context.Context, run *adapter.Run) (*pb.Result, error)
 // serve serves an adapter that does what a function does, and returns a client of it.
 func serve(t *testing.T, run runFunc, features ...pb.Feature) (*dragoman.Client, *adapter.Server) {
 	t.Helper()
-	server, err := adapter.NewServer(&adapter.Adapter{
+	return serveAdapter(t, described(run, features...))
+}
+
+func described(run runFunc, features ...pb.Feature) *adapter.Adapter {
+	return &adapter.Adapter{
 		Describe: &pb.DescribeResponse{
 			Adapter: "test", Label: "Test", Version: "1", Aliases: []string{"test_local"},
 			Capabilities: adapter.Features(pb.PermissionMode_PERMISSION_MODE_NONE, append(features, pb.Feature_FEATURE_PROMPT)...),
 		},
 		Run: run,
-	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	}
+}
+
+func serveAdapter(t *testing.T, served *adapter.Adapter) (*dragoman.Client, *adapter.Server) {
+	t.Helper()
+	server, err := adapter.NewServer(served, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -583,10 +592,12 @@ func TestNames(t *testing.T) {
 func TestDescriptionsThatAreRefused(t *testing.T) {
 	run := func(context.Context, *adapter.Run) (*pb.Result, error) { return nil, nil }
 	tests := map[string]*adapter.Adapter{
-		"nothing":      {},
-		"no type":      {Describe: &pb.DescribeResponse{}, Run: run},
-		"a wrong type": {Describe: &pb.DescribeResponse{Adapter: "A-1"}, Run: run},
-		"no schema":    {Describe: &pb.DescribeResponse{Adapter: "a", ConfigSchemaJson: "no JSON"}, Run: run},
+		"nothing":                {},
+		"no type":                {Describe: &pb.DescribeResponse{}, Run: run},
+		"a wrong type":           {Describe: &pb.DescribeResponse{Adapter: "A-1"}, Run: run},
+		"no schema":              {Describe: &pb.DescribeResponse{Adapter: "a", ConfigSchemaJson: "no JSON"}, Run: run},
+		"a layout that leads up": {Describe: &pb.DescribeResponse{Adapter: "a"}, Run: run, SkillLayout: "../{name}"},
+		"a layout for one skill": {Describe: &pb.DescribeResponse{Adapter: "a"}, Run: run, SkillLayout: "skills"},
 	}
 	for name, wrong := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -688,5 +699,39 @@ func TestASessionIsNotResumedWithoutTheFeature(t *testing.T) {
 	})
 	if session := resultOf(execute(t, client, request(nil))).GetSession(); session != nil {
 		t.Errorf("the result offers a session that cannot be resumed: %v", session)
+	}
+}
+
+func TestTwoRunsDoNotResumeOneSession(t *testing.T) {
+	features := []pb.Feature{pb.Feature_FEATURE_RESUME, pb.Feature_FEATURE_FORK}
+	client, _ := serve(t, hang, features...)
+	resuming := func(id, session string, isFork bool) *pb.ExecuteRequest {
+		return request(func(r *pb.ExecuteRequest) {
+			handle := &pb.SessionHandle{Adapter: "test", NativeId: session}
+			r.RunId, r.Session = id, &pb.SessionSelector{Selector: &pb.SessionSelector_Handle{Handle: handle}, Fork: isFork}
+		})
+	}
+	start := func(asked *pb.ExecuteRequest) error {
+		_, err := client.Execute(background(t), asked)
+		return err
+	}
+	cancel := func(id string) {
+		if _, err := client.Adapter.Cancel(background(t), &pb.CancelRequest{RunId: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(start(resuming("a", "s", false)), start(resuming("a", "s", false))); err != nil {
+		t.Fatalf("the same request does not join: %v", err)
+	}
+	err := start(resuming("b", "s", false))
+	if dragoman.ReasonOf(err) != dragoman.SessionBusy || dragoman.FromError(err).Metadata["run_id"] != "a" {
+		t.Errorf("a second run in the session: %v", err)
+	}
+	if err := errors.Join(start(resuming("c", "s", true)), start(resuming("d", "other", false))); err != nil {
+		t.Errorf("a copy, or another session: %v", err)
+	}
+	cancel("a")
+	if err := start(resuming("e", "s", false)); err != nil {
+		t.Errorf("after the end of the first: %v", err)
 	}
 }

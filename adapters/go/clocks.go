@@ -7,14 +7,15 @@ import (
 )
 
 // clocks say when a run has exceeded one of its limits. Silence is not the agent's while a tool call is open, which has a
-// limit of its own, nor while it waits for readers of its events.
+// limit of its own, nor while it waits for readers of its events, or for an answer.
 type clocks struct {
 	startUp, idle, wall, toolCall time.Duration // 0: no limit
 
 	acceptedAt time.Time
 	startedAt  time.Time // of the agent; zero before
 	activeAt   time.Time // of its last sign of life; zero before the first
-	waitsSince time.Time // zero unless it waits for us
+	waits      int       // for how many reasons it waits for us
+	waitsSince time.Time // for the first of them
 	calls      []openCall
 	areOff     bool // the agent has ended
 }
@@ -38,9 +39,16 @@ func (c *clocks) start(now time.Time) {
 
 func (c *clocks) active(now time.Time) { c.activeAt = now }
 
-func (c *clocks) wait(now time.Time) { c.waitsSince = now }
+func (c *clocks) wait(now time.Time) {
+	if c.waits++; c.waits == 1 {
+		c.waitsSince = now
+	}
+}
 
 func (c *clocks) resume(now time.Time) {
+	if c.waits--; c.waits > 0 {
+		return
+	}
 	for i, call := range c.calls { // their time stood still
 		if call.at.Before(c.waitsSince) {
 			c.calls[i].at = call.at.Add(now.Sub(c.waitsSince))
@@ -48,7 +56,7 @@ func (c *clocks) resume(now time.Time) {
 			c.calls[i].at = now
 		}
 	}
-	c.waitsSince, c.activeAt = time.Time{}, now
+	c.activeAt = now
 }
 
 // observe takes note of the beginning and the end of tool calls.
@@ -95,7 +103,7 @@ func (c *clocks) next() (expiry, bool) {
 	}
 	consider(c.wall, c.acceptedAt, pb.FailureKind_FAILURE_KIND_WALL_TIMEOUT, "wall_timeout",
 		"The run took longer than its wall limit. Raise limits.wall if the task needs it.")
-	if !c.startedAt.IsZero() && c.waitsSince.IsZero() {
+	if !c.startedAt.IsZero() && c.waits == 0 {
 		since := c.activeAt
 		if since.IsZero() {
 			since = c.startedAt

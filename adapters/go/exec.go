@@ -36,8 +36,10 @@ const (
 type Command struct {
 	Path  string // a name on the run's PATH, or an absolute path
 	Args  []string
-	Stdin []byte            // closed after it
-	Env   map[string]string // beside the run's variables; those of the settings and of the request win
+	Stdin []byte
+	// OpenStdin keeps standard input open after Stdin, for Run.Write, until Run.Done or the program's end.
+	OpenStdin bool
+	Env       map[string]string // beside the run's variables; those of the settings and of the request win
 }
 
 // Line is a line of a program's output.
@@ -88,10 +90,7 @@ func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 		exit.wasStopped, exit.Confirmed = isStopped, true
 		return exit, err
 	}
-	go func() {
-		_, _ = process.Stdin.Write(command.Stdin) // a program need not read it
-		_ = process.Stdin.Close()
-	}()
+	r.feed(process, command)
 	var reading sync.WaitGroup
 	var handling sync.Mutex
 	for _, output := range []struct {
@@ -111,8 +110,13 @@ func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 		r.clocks.areOff = true
 		exit.wasStopped = !r.stop.deadline.IsZero()
 	})
+	r.mu.Lock()
+	r.hasExited = true
+	r.dropAll(process) // a handler may wait for an answer
+	r.mu.Unlock()
 	reading.Wait()
 	r.mu.Lock()
+	r.closeStdin()
 	r.process = nil
 	exit.raw, exit.stderr = r.captured.raw, r.captured.stderr
 	r.mu.Unlock()
@@ -122,6 +126,54 @@ func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 	}
 	exit.Signal, exit.Confirmed = end.Signal, end.Proven
 	return exit, nil
+}
+
+// stdin is the standard input of a program, which one writes at a time.
+type stdin struct {
+	mu   sync.Mutex
+	pipe *os.File
+}
+
+// feed writes what the command has for the program, and closes its standard input unless it stays open.
+func (r *Run) feed(process *guard.Process, command Command) {
+	input := &stdin{pipe: process.Stdin}
+	input.mu.Lock() // what Write writes comes after
+	go func() {
+		defer input.mu.Unlock()
+		_, _ = process.Stdin.Write(command.Stdin) // a program need not read it
+		if !command.OpenStdin {
+			_ = process.Stdin.Close()
+		}
+	}()
+	if command.OpenStdin {
+		r.mu.Lock()
+		r.stdin = input
+		r.mu.Unlock()
+	}
+}
+
+// Write writes to the standard input of the program, which the command kept open.
+func (r *Run) Write(data []byte) error {
+	r.mu.Lock()
+	input := r.stdin
+	r.mu.Unlock()
+	if input == nil {
+		return errors.New("no program runs whose standard input is open")
+	}
+	input.mu.Lock()
+	defer input.mu.Unlock()
+	if _, err := input.pipe.Write(data); err != nil {
+		return fmt.Errorf("write to the program: %w", err)
+	}
+	return nil
+}
+
+// closeStdin closes the standard input that was kept open; a write that waits returns. The caller holds r.mu.
+func (r *Run) closeStdin() {
+	if r.stdin != nil {
+		_ = r.stdin.pipe.Close()
+		r.stdin = nil
+	}
 }
 
 // spawn starts the program, unless the run is to stop already. Without a process, the exit says why.
@@ -151,7 +203,7 @@ func (r *Run) spawn(command Command, environment map[string]string, exit *Exit) 
 	if err != nil {
 		return nil, false, err
 	}
-	r.process, r.isPiped = process, true
+	r.process, r.hasExited, r.isPiped = process, false, true
 	r.captured = captured{raw: headTail{head: rawHead, tail: rawTail}, stderr: headTail{tail: errorTail}}
 	r.clocks.start(time.Now())
 	r.awake()
@@ -227,12 +279,14 @@ func (r *Run) stopProcess() {
 	time.AfterFunc(time.Until(deadline)+guard.StuckAfter, process.KillGuard)
 }
 
-// Done says that the program has reported its end: if it lives on, it is killed in a while, and no limit holds.
+// Done says that the program has reported its end: its standard input is closed; if it lives on, it is killed in a
+// while, and no limit holds.
 func (r *Run) Done() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if process := r.process; process != nil && !r.clocks.areOff {
 		r.clocks.areOff = true
+		r.closeStdin()
 		time.AfterFunc(lingerOfDone, process.Kill)
 	}
 }

@@ -149,6 +149,16 @@ func (local) Info() credentials.ProtocolInfo {
 func (l local) Clone() credentials.TransportCredentials { return l }
 func (local) OverrideServerName(string) error           { return nil }
 
+// callerName returns how a call was authenticated, for the record.
+func callerName(ctx context.Context) string {
+	if from, isKnown := peer.FromContext(ctx); isKnown {
+		if who, _ := from.AuthInfo.(caller); who.isUnix {
+			return fmt.Sprintf("uid %d", os.Geteuid()) // no other user's calls are answered
+		}
+	}
+	return "token"
+}
+
 // admit returns an error for a call that is not answered.
 func admit(ctx context.Context, method string) error {
 	from, isKnown := peer.FromContext(ctx)

@@ -70,10 +70,12 @@ type Run struct {
 	Cwd     string             // absolute and existing; empty if the adapter has no FEATURE_WORKSPACE
 	Resume  string             // the agent's ID of the session to resume, or to copy if Fork; empty for a new one
 	Fork    bool
+	// SkillsDir is where files of the request's skills are, for this run alone: laid out as Adapter.SkillLayout says, or
+	// those beside the texts that are in the prompt. Empty if there are none.
+	SkillsDir string
 
 	described *pb.DescribeResponse
 	settings  *request.Settings
-	session   sessionPlan
 	redactor  *redact.Redactor
 	logger    *slog.Logger
 	log       *eventlog.Log
@@ -101,6 +103,12 @@ type Run struct {
 	isCut       bool    // the limit of output was reported
 	stop        stop
 	process     *guard.Process
+	hasExited   bool     // the process has ended
+	stdin       *stdin   // of the process, if it stays open
+	inputs      []*input // in the order in which they were asked
+	openInputs  int
+	notes       []string // for started
+	warnings    []string // for notices after it
 	captured    captured
 	isJoining   bool // lines that are logged are joined
 	joined      *pb.Log
@@ -132,7 +140,8 @@ func newRun(own *pb.ExecuteRequest, settings *request.Settings, described *pb.De
 	first := max(own.GetRelay().GetFirstSequence(), 1)
 	ctx, end := context.WithCancelCause(context.Background())
 	run := &Run{
-		Request: own, Prompt: settings.Prompt, Config: settings.Config, Cwd: settings.Cwd,
+		Request: own, Config: settings.Config, Cwd: settings.Cwd,
+		Resume: settings.Session.NativeID, Fork: settings.Session.Disposition == pb.SessionDisposition_SESSION_DISPOSITION_FORK,
 		described: described, settings: settings, redactor: redact.New(settings.Secrets),
 		logger: logger.With("run_id", own.GetRunId()), log: eventlog.New(own.GetRunId(), first),
 		marker: randomHex(16), done: make(chan struct{}), ctx: ctx, end: end, wake: make(chan struct{}, 1),
@@ -143,9 +152,6 @@ func newRun(own *pb.ExecuteRequest, settings *request.Settings, described *pb.De
 		counters: &pb.RunCounters{}, calls: map[string]bool{}, items: map[itemKey]*item{},
 		heardAt: now, writtenAt: now, stop: stop{changed: make(chan struct{}, 1)},
 	}
-	run.session = planSession(own, described, run.Cwd)
-	run.Resume = run.session.nativeID
-	run.Fork = run.session.disposition == pb.SessionDisposition_SESSION_DISPOSITION_FORK
 	if settings.OutputBytes > 0 {
 		left := settings.OutputBytes
 		run.budget = &left
@@ -170,7 +176,8 @@ func (r *Run) start(started *pb.Started) error {
 	started.Capabilities = proto.CloneOf(r.described.GetCapabilities())
 	started.Permissions = proto.CloneOf(r.Request.GetPermissions())
 	started.PromptBytes = r.settings.PromptBytes
-	started.SessionDisposition, started.SessionReason = r.session.disposition, r.session.reason
+	started.SessionDisposition, started.SessionReason = r.settings.Session.Disposition, r.settings.Session.Reason
+	started.Notes = append(r.notes, started.GetNotes()...)
 	r.attempt++
 	r.phase = attempt
 	event := &pb.AgentEvent{Body: &pb.AgentEvent_Started{Started: started}, Origin: pb.EventOrigin_EVENT_ORIGIN_ADAPTER}
@@ -179,6 +186,9 @@ func (r *Run) start(started *pb.Started) error {
 	for _, path := range r.settings.Missing {
 		r.notice(pb.Severity_SEVERITY_INFO, "template_value_missing",
 			fmt.Sprintf("The template's {{%s}} is not set; it was replaced by nothing.", path))
+	}
+	for _, message := range r.warnings {
+		r.notice(pb.Severity_SEVERITY_WARNING, "reading_left_out", message)
 	}
 	r.clocks.start(time.Now())
 	r.awake()
@@ -325,6 +335,12 @@ func (r *Run) Notice(severity pb.Severity, code, message string) {
 
 func (r *Run) notice(severity pb.Severity, code, message string) {
 	notice := &pb.Notice{Severity: severity, Code: code, Message: message}
+	r.write(&pb.AgentEvent{Body: &pb.AgentEvent_Notice{Notice: notice}, Origin: pb.EventOrigin_EVENT_ORIGIN_ADAPTER})
+}
+
+// hint is a notice that says what to do.
+func (r *Run) hint(code, message, hint string) {
+	notice := &pb.Notice{Severity: pb.Severity_SEVERITY_WARNING, Code: code, Message: message, Hint: hint}
 	r.write(&pb.AgentEvent{Body: &pb.AgentEvent_Notice{Notice: notice}, Origin: pb.EventOrigin_EVENT_ORIGIN_ADAPTER})
 }
 
@@ -539,6 +555,14 @@ func (r *Run) conclude(result *pb.Result, err error) *pb.Result {
 	return result
 }
 
+// reader returns a reader of the run's events, which begins with the requests that are open.
+func (r *Run) reader(options eventlog.Options) (*eventlog.Reader, error) {
+	r.mu.Lock() // so that none is asked or answered in between
+	defer r.mu.Unlock()
+	options.Pending = r.pending()
+	return r.log.Read(options)
+}
+
 // ending returns the sequence of the result, and whether the run has ended.
 func (r *Run) ending() (sequence uint64, hasEnded bool) {
 	r.mu.Lock()
@@ -557,6 +581,7 @@ func (r *Run) finish(result *pb.Result) {
 		_ = r.start(&pb.Started{})
 	}
 	r.flushItems()
+	r.dropAll(nil)
 	result.Counters, result.Session = r.counters, r.sessionUpdate(result)
 	result.Duration = durationpb.New(time.Since(r.clocks.acceptedAt))
 	r.phase = ended

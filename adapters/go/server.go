@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -34,12 +35,10 @@ import (
 const (
 	mib = 1 << 20
 
-	runIDKey     = "dragoman-run-id"
-	flush        = time.Second      // that streams may still write once the runs have ended
-	drainMargin  = 15 * time.Second // after the grace that a run may take to end when the server stops
-	killMargin   = guard.StuckAfter + 4*time.Second
-	mostInBatch  = 1024
-	largestBatch = 256 << 10
+	runIDKey    = "dragoman-run-id"
+	flush       = time.Second      // that streams may still write once the runs have ended
+	drainMargin = 15 * time.Second // after the grace that a run may take to end when the server stops
+	killMargin  = guard.StuckAfter + 4*time.Second
 )
 
 // Server serves one adapter.
@@ -360,7 +359,7 @@ func endedByServer(err error) bool {
 	return reason == dragoman.SlowConsumer || reason == dragoman.Draining
 }
 
-// accept checks a request and begins its run. The caller has checked that there is none with this ID.
+// accept checks a request and begins its run. The caller holds the store, which has none with this ID.
 func (s *Server) accept(asked *pb.ExecuteRequest) (*Run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,6 +369,10 @@ func (s *Server) accept(asked *pb.ExecuteRequest) (*Run, error) {
 	settings, err := request.Accept(asked, s.described, s.schema)
 	if err != nil {
 		return nil, err
+	}
+	if other := s.store.resuming(settings.Session.InUse()); other != "" {
+		return nil, dragoman.Errorf(dragoman.SessionBusy, "run %q uses this session; wait for it, or fork the session", other).
+			WithMetadata("run_id", other)
 	}
 	if s.adapter.Accept != nil {
 		if err := s.adapter.Accept(asked); err != nil {
@@ -410,7 +413,9 @@ func (s *Server) drive(run *Run) {
 			}
 			returned <- own
 		}()
-		own.result, own.err = s.adapter.Run(run.ctx, run)
+		if own.err = run.prepare(s.adapter.SkillLayout); own.err == nil {
+			own.result, own.err = s.adapter.Run(run.ctx, run)
+		}
 	}()
 	var own outcome
 	for isOver := false; !isOver; {
@@ -468,22 +473,31 @@ func (s *Server) Cancel(ctx context.Context, asked *pb.CancelRequest) (*pb.Cance
 	}, nil
 }
 
-// Respond finds no request to answer: adapters of this package do not ask.
-func (s *Server) Respond(_ context.Context, asked *pb.RespondRequest) (*pb.RespondResponse, error) {
+// Respond answers a request of a run.
+func (s *Server) Respond(ctx context.Context, asked *pb.RespondRequest) (*pb.RespondResponse, error) {
 	if err := s.checkName(asked.GetAdapter()); err != nil {
 		return nil, err
 	}
-	if _, err := s.store.find(asked.GetRunId()); err != nil {
+	run, err := s.store.find(asked.GetRunId())
+	if err != nil {
 		return nil, err
 	}
-	return nil, dragoman.Errorf(dragoman.RequestNotFound, "the run has no request %q", asked.GetRequestId())
+	answer := asked.GetAnswer()
+	if answer == nil {
+		answer = &pb.InputAnswer{}
+	}
+	sequence, err := run.respond(asked.GetRequestId(), answer, cmp.Or(asked.GetResponder(), callerName(ctx)))
+	if err != nil {
+		return nil, err
+	}
+	return &pb.RespondResponse{Sequence: sequence}, nil
 }
 
 // follow writes the events of a run, until it is over.
 func (s *Server) follow(run *Run, stream grpc.ServerStreamingServer[pb.AgentEvent], options eventlog.Options, batching bool) error {
 	s.streams.Add(1)
 	defer s.streams.Done()
-	reader, err := run.log.Read(options)
+	reader, err := run.reader(options)
 	if err != nil {
 		return dragoman.Errorf(dragoman.SequenceAhead, "after_sequence %d is past the end; the last is %d", options.After, run.log.Last()).
 			WithMetadata("last_sequence", strconv.FormatUint(run.log.Last(), 10))
@@ -530,51 +544,4 @@ func interrupted(err error, written uint64) error {
 		return draining().WithMetadata("last_sequence", last)
 	}
 	return err
-}
-
-// joined returns events with neighbours that may share a batch as one.
-func joined(events []*pb.AgentEvent) []*pb.AgentEvent {
-	var messages, group []*pb.AgentEvent
-	size := 0
-	flushGroup := func() {
-		switch len(group) {
-		case 0:
-		case 1:
-			messages = append(messages, group[0])
-		default:
-			batch := &pb.Batch{Events: group}
-			last := group[len(group)-1].GetSequence()
-			messages = append(messages, &pb.AgentEvent{Sequence: last, Body: &pb.AgentEvent_Batch{Batch: batch}})
-		}
-		group, size = nil, 0
-	}
-	for _, event := range events {
-		own := proto.Size(event) + 8
-		if !mayJoin(event) || own > largestBatch/2 {
-			flushGroup()
-			messages = append(messages, event)
-			continue
-		}
-		isNext := len(group) > 0 && event.GetSequence() == group[len(group)-1].GetSequence()+1
-		if !isNext || len(group) == mostInBatch || size+own > largestBatch-64 {
-			flushGroup()
-		}
-		group = append(group, event)
-		size += own
-	}
-	flushGroup()
-	return messages
-}
-
-func mayJoin(event *pb.AgentEvent) bool {
-	if event.GetSequence() == 0 {
-		return false
-	}
-	switch event.GetBody().(type) {
-	case *pb.AgentEvent_Started, *pb.AgentEvent_Session, *pb.AgentEvent_State, *pb.AgentEvent_InputRequest,
-		*pb.AgentEvent_InputResolved, *pb.AgentEvent_AttemptEnded, *pb.AgentEvent_Gap, *pb.AgentEvent_Result,
-		*pb.AgentEvent_Batch, nil:
-		return false
-	}
-	return true
 }

@@ -76,6 +76,17 @@ func (s *store) join(request *pb.ExecuteRequest, begin func() (*Run, error)) (*R
 	return run, nil
 }
 
+// resuming returns the ID of the live run that resumes a session: two would mix up what is said in it. Empty if there is
+// none, or no session. The caller holds s.mu, as begin of join does.
+func (s *store) resuming(session string) string {
+	for id, known := range s.runs {
+		if session != "" && !known.isFinished && known.run.settings.Session.InUse() == session {
+			return id
+		}
+	}
+	return ""
+}
+
 // live returns the runs that have not ended.
 func (s *store) live() []*Run {
 	s.mu.Lock()

@@ -166,6 +166,7 @@ type Reader struct {
 	taken     int64
 	isSlow    bool
 	ephemeral []ephemeral
+	pending   []*pb.AgentEvent
 	replayTo  uint64
 	wantsMark bool
 }
@@ -175,6 +176,8 @@ type Options struct {
 	After      uint64 // the last sequence that the reader has
 	Holds      bool
 	ReplayDone bool // mark where the replay ends
+	// Pending are events without a sequence that come before that mark.
+	Pending []*pb.AgentEvent
 }
 
 // Read returns a new reader; ErrAhead if there is no such sequence yet.
@@ -186,7 +189,7 @@ func (l *Log) Read(options Options) (*Reader, error) {
 	}
 	reader := &Reader{
 		log: l, holds: options.Holds, cursor: options.After, read: l.end,
-		replayTo: l.last, wantsMark: options.ReplayDone && !l.closed,
+		pending: options.Pending, replayTo: l.last, wantsMark: options.ReplayDone && !l.closed,
 	}
 	if l.closed && options.After == l.last && len(l.entries) > 0 {
 		reader.cursor-- // the result comes again
@@ -281,6 +284,8 @@ func (r *Reader) take() []*pb.AgentEvent {
 func (r *Reader) between(events []*pb.AgentEvent) []*pb.AgentEvent {
 	if r.wantsMark && r.cursor >= r.replayTo {
 		r.wantsMark = false
+		events = append(events, r.pending...)
+		r.pending = nil
 		done := &pb.ReplayDone{LastSequence: r.log.last}
 		events = append(events, &pb.AgentEvent{RunId: r.log.runID, Body: &pb.AgentEvent_ReplayDone{ReplayDone: done}})
 	}

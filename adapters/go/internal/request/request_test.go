@@ -200,8 +200,8 @@ func TestThePromptOfARun(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if settings.Prompt != test.want {
-				t.Errorf("got %q, want %q", settings.Prompt, test.want)
+			if got := settings.Prompt(""); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"dragoman/adapters/go/internal/redact"
+	"dragoman/adapters/go/internal/skills"
 	dragoman "dragoman/clients/go"
 	pb "dragoman/clients/go/dragomanv1"
 )
@@ -21,11 +22,14 @@ const defaultGrace = 15 * time.Second
 type Settings struct {
 	Config      map[string]any // checked against the schema
 	Cwd         string         // absolute and existing; empty if the adapter has no workspace
-	Prompt      string         // rendered, bootstrap and handover included
 	PromptBytes map[string]uint64
+	Session     SessionPlan
+	Skills      []skills.Skill
 	Missing     []string // paths in templates that nothing is at
 	Env         map[string]string
 	Secrets     []string
+
+	before, task string // rendered: what goes before the skills, and the prompt proper
 
 	StartUp, Idle, Wall, ToolCall time.Duration // 0: no limit
 	Grace                         time.Duration
@@ -94,6 +98,8 @@ func accept(request *pb.ExecuteRequest, described *pb.DescribeResponse, schema *
 		}
 		settings.Cwd = cwd
 	}
+	found, unfit := skills.Read(request.GetSkills())
+	settings.Skills, wrong = found, append(wrong, unfit...)
 	if len(wrong) > 0 {
 		err := dragoman.Errorf(dragoman.InvalidRequest, "%s: %s", wrong[0].Field, wrong[0].Description)
 		err.Violations = wrong
@@ -106,6 +112,7 @@ func accept(request *pb.ExecuteRequest, described *pb.DescribeResponse, schema *
 			settings.Env[name], _ = value.(string)
 		}
 	}
+	settings.Session = planSession(request, described, settings.Cwd)
 	if err := settings.render(request); err != nil {
 		return nil, dragoman.FromError(err)
 	}
@@ -265,9 +272,25 @@ func (s *Settings) seconds(key string, absent time.Duration) time.Duration {
 	return absent
 }
 
-// render makes the prompt. The text that is handed over is no template.
+// Prompt returns the whole prompt. Skills that are text of it go into that of every run, as each has its own.
+func (s *Settings) Prompt(skills string) string {
+	if skills != "" {
+		s.PromptBytes["skills"] = uint64(len(skills))
+	}
+	text := ""
+	for _, section := range []string{s.before, skills} {
+		if section != "" {
+			text += section + "\n\n"
+		}
+	}
+	return text + s.task
+}
+
+// render makes the prompt. The text that is handed over is no template. A session that is resumed has had what goes
+// before the first prompt.
 func (s *Settings) render(request *pb.ExecuteRequest) error {
 	s.PromptBytes = map[string]uint64{}
+	isNew := s.Session.NativeID == ""
 	var sections []string
 	put := func(name, text string) {
 		s.PromptBytes[name] = uint64(len(text))
@@ -289,7 +312,7 @@ func (s *Settings) render(request *pb.ExecuteRequest) error {
 		put(name, text)
 		return nil
 	}
-	if bootstrap, isText := s.Config["bootstrapPromptTemplate"].(string); isText && bootstrap != "" {
+	if bootstrap, isText := s.Config["bootstrapPromptTemplate"].(string); isNew && isText && bootstrap != "" {
 		if err := fill("bootstrap", bootstrap); err != nil {
 			return err
 		}
@@ -297,6 +320,8 @@ func (s *Settings) render(request *pb.ExecuteRequest) error {
 	if handover := request.GetSession().GetHandover(); handover != "" {
 		put("handover", handover)
 	}
+	s.before = strings.Join(sections, "\n\n")
+	sections = nil
 	if prompt, isLiteral := request.GetTask().(*pb.ExecuteRequest_Prompt); isLiteral {
 		put("prompt", prompt.Prompt)
 	} else {
@@ -308,7 +333,7 @@ func (s *Settings) render(request *pb.ExecuteRequest) error {
 			return err
 		}
 	}
-	s.Prompt = strings.Join(sections, "\n\n")
+	s.task = sections[0]
 	slices.Sort(s.Missing)
 	s.Missing = slices.Compact(s.Missing)
 	return nil
