@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"dragoman/adapters/go"
 	dragoman "dragoman/clients/go"
@@ -218,6 +219,22 @@ func TestLimits(t *testing.T) {
 		"wall of a program":  {&pb.Limits{Wall: short}, shell("trap '' TERM; sleep 60"), pb.FailureKind_FAILURE_KIND_WALL_TIMEOUT},
 		"idle of a program":  {&pb.Limits{Idle: short}, shell("echo ready; sleep 60"), pb.FailureKind_FAILURE_KIND_IDLE_TIMEOUT},
 		"start of a program": {&pb.Limits{StartUp: short}, shell("sleep 60"), pb.FailureKind_FAILURE_KIND_START_TIMEOUT},
+		"after a program": {&pb.Limits{Wall: durationpb.New(time.Second)}, func(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
+			if _, err := run.Exec(adapter.Command{Path: "true"}, nil); err != nil {
+				return nil, err
+			}
+			return hang(ctx, run)
+		}, pb.FailureKind_FAILURE_KIND_WALL_TIMEOUT},
+		"of a second program": {&pb.Limits{Idle: short}, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+			if _, err := run.Exec(adapter.Command{Path: "true"}, nil); err != nil {
+				return nil, err
+			}
+			exit, err := run.Exec(adapter.Command{Path: "sleep", Args: []string{"60"}}, nil)
+			if err != nil {
+				return nil, err
+			}
+			return exit.Result(), nil
+		}, pb.FailureKind_FAILURE_KIND_IDLE_TIMEOUT},
 		"an adapter is deaf": {&pb.Limits{Wall: short}, func(context.Context, *adapter.Run) (*pb.Result, error) { select {} }, pb.FailureKind_FAILURE_KIND_WALL_TIMEOUT},
 		"a call of a tool": {&pb.Limits{ToolCall: short, Idle: short}, func(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
 			call := &pb.ToolCall{Id: "1", Status: pb.ToolStatus_TOOL_STATUS_RUNNING}
@@ -690,6 +707,58 @@ func TestSessions(t *testing.T) {
 				t.Errorf("the change is %v", change)
 			}
 		})
+	}
+}
+
+func TestASessionThatIsGoneIsReplacedByANewOne(t *testing.T) {
+	client, _ := serve(t, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+		if err := run.Start(&pb.Started{}); err != nil {
+			return nil, err
+		}
+		if run.Resume == "gone" {
+			failure := &adapter.Failure{Kind: pb.FailureKind_FAILURE_KIND_SESSION_LOST, Code: "gone", Message: "There is no such session."}
+			if err := run.Retry(failure); err != nil {
+				return nil, err
+			}
+			if err := run.Start(&pb.Started{}); err != nil {
+				return nil, err
+			}
+		}
+		session := &pb.Session{NativeId: "new"}
+		return nil, errors.Join(run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Session{Session: session}}), run.Text("a", run.Resume+run.Prompt))
+	}, pb.Feature_FEATURE_RESUME)
+	config, err := structpb.NewStruct(map[string]any{"bootstrapPromptTemplate": "First."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resuming := func(session string) []*pb.AgentEvent {
+		return execute(t, client, request(func(r *pb.ExecuteRequest) {
+			handle := &pb.SessionHandle{Adapter: "test", NativeId: session}
+			r.Config, r.Task = config, &pb.ExecuteRequest_Prompt{Prompt: "Go on."}
+			r.Session = &pb.SessionSelector{Selector: &pb.SessionSelector_Handle{Handle: handle}}
+		}))
+	}
+	if all := resuming("there"); textOf(all) != "thereGo on." {
+		t.Errorf("a session that is resumed gets %q", textOf(all))
+	}
+	all := resuming("gone")
+	var started []pb.SessionDisposition
+	for _, event := range all {
+		if event.GetStarted() != nil {
+			started = append(started, event.GetStarted().GetSessionDisposition())
+		}
+		if end := event.GetAttemptEnded(); end != nil && end.GetFailure().GetCode() != "gone" {
+			t.Errorf("the first attempt ended so: %v", end)
+		}
+	}
+	want := []pb.SessionDisposition{
+		pb.SessionDisposition_SESSION_DISPOSITION_RESUME, pb.SessionDisposition_SESSION_DISPOSITION_RESUME_REFUSED,
+	}
+	if !slices.Equal(started, want) || all[len(all)-1].GetAttempt() != 2 || textOf(all) != "First.\n\nGo on." {
+		t.Errorf("it began so: %v; the new session gets %q", started, textOf(all))
+	}
+	if handle := resultOf(all).GetSession().GetHandle(); handle.GetNativeId() != "new" {
+		t.Errorf("the session to store is %v", handle)
 	}
 }
 

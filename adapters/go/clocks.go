@@ -34,7 +34,7 @@ type expiry struct {
 }
 
 func (c *clocks) start(now time.Time) {
-	c.startedAt, c.activeAt, c.calls = now, time.Time{}, nil
+	c.startedAt, c.activeAt, c.calls, c.areOff = now, time.Time{}, nil, false
 }
 
 func (c *clocks) active(now time.Time) { c.activeAt = now }

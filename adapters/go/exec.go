@@ -118,6 +118,9 @@ func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 	r.mu.Lock()
 	r.closeStdin()
 	r.process = nil
+	r.clocks.areOff = r.isDone // what follows is limited, too
+	r.clocks.active(time.Now())
+	r.awake()
 	exit.raw, exit.stderr = r.captured.raw, r.captured.stderr
 	r.mu.Unlock()
 	if end.Code != nil {
@@ -203,7 +206,7 @@ func (r *Run) spawn(command Command, environment map[string]string, exit *Exit) 
 	if err != nil {
 		return nil, false, err
 	}
-	r.process, r.hasExited, r.isPiped = process, false, true
+	r.process, r.hasExited, r.isDone, r.isPiped = process, false, false, true
 	r.captured = captured{raw: headTail{head: rawHead, tail: rawTail}, stderr: headTail{tail: errorTail}}
 	r.clocks.start(time.Now())
 	r.awake()
@@ -285,7 +288,7 @@ func (r *Run) Done() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if process := r.process; process != nil && !r.clocks.areOff {
-		r.clocks.areOff = true
+		r.isDone, r.clocks.areOff = true, true
 		r.closeStdin()
 		time.AfterFunc(lingerOfDone, process.Kill)
 	}

@@ -90,6 +90,8 @@ type Run struct {
 	mu          sync.Mutex
 	phase       phase
 	sessionID   string // as the agent says
+	isLost      bool   // the session that was to be resumed no longer exists
+	skillText   string // in the prompt
 	attempt     uint32
 	clocks      clocks
 	counters    *pb.RunCounters
@@ -104,6 +106,7 @@ type Run struct {
 	stop        stop
 	process     *guard.Process
 	hasExited   bool     // the process has ended
+	isDone      bool     // it has reported its end
 	stdin       *stdin   // of the process, if it stays open
 	inputs      []*input // in the order in which they were asked
 	openInputs  int

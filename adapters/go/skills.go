@@ -41,7 +41,7 @@ func (r *Run) prepare(layout string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Prompt, r.SkillsDir = r.settings.Prompt(section), directory
+	r.Prompt, r.SkillsDir, r.skillText = r.settings.Prompt(section), directory, section
 	r.notes, r.warnings = notes, warnings
 	return nil
 }

@@ -1,18 +1,23 @@
 """Adapters in Go through a router, and against the conformance kit: `make test-go` builds and names them."""
 
 import asyncio
+import hashlib
+import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from dragoman.client import Client, execute_request
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf import duration_pb2
 
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
@@ -29,7 +34,12 @@ SECRET = "env-0815-very-secret"
 @pytest_asyncio.fixture
 async def router(tmp_path: Path) -> AsyncIterator[Caller]:
     """A router with the Go adapters of this project."""
-    programs = {"process": EXEC, "scribe_go": BUILD / "scribe-go", "streamtext": BUILD / "streamtext"}
+    programs = {
+        "process": EXEC,
+        "scribe_go": BUILD / "scribe-go",
+        "scripted_go": BUILD / "scripted-go",
+        "streamtext": BUILD / "streamtext",
+    }
     manifests = tuple(manifest(tmp_path, name, command=[str(path)]) for name, path in programs.items())
     async with routing(config(tmp_path, manifests=manifests)) as (_router, caller):
         yield caller
@@ -111,11 +121,103 @@ async def test_an_adapter_for_json_lines_is_written_in_a_hundred_lines(client: C
     assert (tmp_path / "NOTES.md").read_text() == "Buy milk.\n"
 
 
-async def test_an_adapter_on_the_stubs_alone_runs_behind_the_router(client: Client) -> None:
+async def test_a_router_keeps_its_promises_for_an_adapter_that_only_streams_text(client: Client) -> None:
+    """What README and the table of duties promise of every adapter, for one of fifty lines that declares nothing."""
+    source = Path(__file__).parents[2] / "adapters/go/examples/streamtext/main.go"
+    code = [line for line in source.read_text().splitlines() if line.strip() and not line.lstrip().startswith("//")]
+    assert len(code) <= 50
+
+    async def answer(**fields: Any) -> tuple[str, pb.Result]:
+        async with client.execute(api.ExecuteRequest(adapter="streamtext", **fields)) as run:
+            events = [event async for event in run]
+        check_stream(events, secrets=[SECRET])
+        return "".join(event.text.delta for event in events), events[-1].result
+
+    text, result = await answer(prompt="some wörds")
+    assert (text, result.outcome) == ("some wörds", pb.OUTCOME_SUCCEEDED)
+    # It comes character by character.
+    assert (await answer(prompt=f"It is {SECRET}.", env={"TOKEN": SECRET}))[0] == "It is [redacted]."
+    agent = api.Agent(name="Ada")
+    assert (await answer(prompt_template="I am {{agent.name}}{{context.absent}}.", agent=agent))[0] == "I am Ada."
+    assert (await answer(prompt="Much too long", limits=pb.Limits(output_bytes=4)))[0] == "Much"
+    wall = duration_pb2.Duration(nanos=300_000_000)
+    _, result = await answer(prompt="for ever " * 10_000, limits=pb.Limits(wall=wall))
+    assert (result.outcome, result.failure.kind) == (pb.OUTCOME_TIMED_OUT, pb.FAILURE_KIND_WALL_TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("model", {"model": "m"}),
+        ("system_prompt", {"system_prompt": "s"}),
+        ("instructions", {"instructions": api.Instructions(text="t")}),
+        ("skills", {"skills": [api.Skill(name="s")]}),
+        ("mcp_servers", {"mcp_servers": [api.McpServer(name="m")]}),
+        ("permissions.rules", {"permissions": pb.Permissions(rules=[pb.PermissionRule()])}),
+        ("permissions.auto_approve", {"permissions": pb.Permissions(auto_approve=True)}),
+        ("session.handle", {"session": api.SessionSelector(handle=pb.SessionHandle(adapter="streamtext"))}),
+    ],
+)
+async def test_a_router_refuses_what_an_adapter_that_only_streams_text_cannot(
+    path: str, fields: dict[str, Any], client: Client
+) -> None:
+    with pytest.raises(DragomanError) as refused:
+        async with client.execute(api.ExecuteRequest(adapter="streamtext", prompt="Hello", **fields)) as run:
+            await anext(run)
+    assert refused.value.reason is Reason.NOT_SUPPORTED
+    assert [violation.path for violation in refused.value.violations] == [path]
+
+
+async def test_a_run_of_an_adapter_that_only_streams_text_is_replayed(client: Client) -> None:
     async with client.execute(api.ExecuteRequest(adapter="streamtext", prompt="some words")) as run:
         events = [event async for event in run]
+    async with client.attach(run.run_id, after_sequence=3) as second:
+        replayed = [event async for event in second if event.sequence]
+    assert replayed == events[3:]
+
+
+@pytest.mark.parametrize("option", ["allow", "reject"])
+async def test_a_permission_is_asked_and_answered_through_the_router(option: str, client: Client) -> None:
+    request = api.ExecuteRequest(adapter="scripted_go", prompt="dragoman-script:\nask=Bash\n---\nHello.")
+    request.permissions.interactive = True
+    async with client.execute(request) as run:
+        events = []
+        async for event in run:
+            events.append(event)
+            if event.HasField("input_request"):
+                await run.respond(event.input_request.id, pb.InputAnswer(option_ids=[option]))
     check_stream(events)
-    assert "".join(event.text.delta for event in events) == "some words"
+    assert [event.text.whole for event in events if event.HasField("text")] == [f"{option}ed"]
+
+
+async def test_a_skill_reaches_the_prompt_through_the_router(client: Client) -> None:
+    request = api.ExecuteRequest(adapter="scripted_go", prompt="dragoman-script:\nprompt\n---\nHello.")
+    request.skills.add(name="pdf").files.content["SKILL.md"] = b"Read it."
+    section = "These skills are procedures for you to follow where they apply.\n\n# Skill: pdf\n\nRead it."
+    whole = f"{section}\n\n{request.prompt}".encode()
+    async with client.execute(request) as run:
+        events = [event async for event in run]
+    seen = f"bytes={len(whole)} sha256={hashlib.sha256(whole).hexdigest()}"
+    assert [event.text.whole for event in events if event.HasField("text")] == [seen]
+
+
+async def test_two_runs_do_not_resume_one_session(client: Client) -> None:
+    def resuming(script: str) -> api.ExecuteRequest:
+        request = api.ExecuteRequest(adapter="scripted_go", prompt=f"dragoman-script:\n{script}\n---\nHello.")
+        request.session.handle.MergeFrom(pb.SessionHandle(adapter="scripted_go", native_id="s"))
+        return request
+
+    async with client.execute(resuming("say=here\nhang")) as run:
+        async for event in run:
+            if event.HasField("text"):
+                break
+        with pytest.raises(DragomanError) as refused:
+            async with client.execute(resuming("say=too")) as other:
+                await anext(other)
+        assert refused.value.reason is Reason.SESSION_BUSY
+        await run.cancel(grace_s=0)
+    async with client.execute(resuming("say=too")) as other:
+        assert [event.text.whole async for event in other if event.HasField("text")] == ["too"]
 
 
 async def test_it_passes_the_conformance_kit() -> None:
@@ -127,10 +229,37 @@ async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, t
     await _examine("--adapter", "process", f"unix:{tmp_path}/r.sock")
 
 
+ASKING = ("respond.", "permissions.", "attach.", "session.", "events.", "batching.", "unsupported.", "secrets.")
+"""Rules that an agent in the adapter's own process can perform the steps of."""
+ONLY = [argument for rule in ASKING for argument in ("--only", rule)]
+
+
+async def test_an_agent_that_asks_and_has_sessions_passes_the_conformance_kit() -> None:
+    passed = await _kit("--agent", "script", *ONLY, "--", str(BUILD / "scripted-go"))
+    _declared_is_examined(passed)
+
+
+async def test_an_agent_that_asks_and_has_sessions_passes_behind_the_router(router: Caller, tmp_path: Path) -> None:
+    del router  # it serves
+    passed = await _kit("--agent", "script", *ONLY, "--adapter", "scripted_go", f"unix:{tmp_path}/r.sock")
+    _declared_is_examined(passed)
+
+
+def _declared_is_examined(passed: set[str]) -> None:
+    due = {"permissions.unattended", "attach.pending-request", "session.resumes", "session.unfit", "session.lost"}
+    due |= {f"respond.{name}" for name in ("recorded", "idempotent", "already-resolved", "invalid", "expired")}
+    assert passed >= due | {"respond.after-end", "respond.unknown-run", "respond.unknown-request"}
+
+
 async def _examine(*target: str) -> None:
-    settings = '{"command": "{script}", "output": "jsonl"}'
-    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--config", settings, *target]
+    assert await _kit("--config", '{"command": "{script}", "output": "jsonl"}', *target)
+
+
+async def _kit(*arguments: str) -> set[str]:
+    """Return the rules that an adapter passes; it violates none."""
+    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", *arguments]
     kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await kit.communicate()
-    assert kit.returncode == 0, output.decode()
-    assert " passed" in output.decode()
+    checks = json.loads(output)["checks"]
+    assert kit.returncode == 0, [item for item in checks if item["verdict"] in {"failed", "error"}]
+    return {item["id"] for item in checks if item["verdict"] == "passed"}

@@ -1,5 +1,5 @@
-// Program streamtext is an adapter on the generated stubs alone: it streams its prompt back, and does nothing of what a
-// router does for an adapter that declares no duties.
+// Program streamtext is an adapter on the generated stubs alone, in fifty lines: it streams its prompt back. It declares
+// no duty, so that a router renders its templates, keeps its limits, redacts its events and refuses what it cannot do.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -27,23 +28,23 @@ func (server) Describe(context.Context, *pb.DescribeRequest) (*pb.DescribeRespon
 }
 
 func (server) Execute(request *pb.ExecuteRequest, stream grpc.ServerStreamingServer[pb.AgentEvent]) error {
-	if err := stream.SendHeader(metadata.Pairs("dragoman-run-id", request.GetRunId())); err != nil {
-		return err
-	}
-	events := []*pb.AgentEvent{{Body: &pb.AgentEvent_Started{Started: &pb.Started{Adapter: "streamtext"}}}}
-	offset := uint64(0)
-	for word := range strings.SplitAfterSeq(request.GetPrompt(), " ") {
-		text := &pb.Text{ItemId: "answer", Offset: offset, Content: &pb.Text_Delta{Delta: word}}
-		events, offset = append(events, &pb.AgentEvent{Body: &pb.AgentEvent_Text{Text: text}}), offset+uint64(len(word))
-	}
-	result := &pb.Result{Outcome: pb.Outcome_OUTCOME_SUCCEEDED}
-	for i, event := range append(events, &pb.AgentEvent{Body: &pb.AgentEvent_Result{Result: result}}) {
-		event.RunId, event.Sequence, event.Attempt = request.GetRunId(), uint64(i+1), 1
-		if err := stream.Send(event); err != nil {
-			return err
+	err := stream.SendHeader(metadata.Pairs("dragoman-run-id", request.GetRunId()))
+	sequence := max(request.GetRelay().GetFirstSequence(), 1) - 1
+	send := func(event *pb.AgentEvent) {
+		sequence++
+		event.RunId, event.Sequence, event.Attempt = request.GetRunId(), sequence, max(request.GetRelay().GetFirstAttempt(), 1)
+		if event.Origin = pb.EventOrigin_EVENT_ORIGIN_AGENT; err == nil {
+			err = stream.Send(event)
 		}
 	}
-	return nil
+	send(&pb.AgentEvent{Body: &pb.AgentEvent_Started{Started: &pb.Started{Adapter: "streamtext"}}})
+	for offset, character := range request.GetPrompt() { // as a model does: in pieces, which take their time
+		text := &pb.Text{ItemId: "answer", Offset: uint64(offset), Content: &pb.Text_Delta{Delta: string(character)}}
+		send(&pb.AgentEvent{Body: &pb.AgentEvent_Text{Text: text}})
+		time.Sleep(time.Millisecond)
+	}
+	send(&pb.AgentEvent{Body: &pb.AgentEvent_Result{Result: &pb.Result{Outcome: pb.Outcome_OUTCOME_SUCCEEDED}}})
+	return err
 }
 
 func main() {

@@ -286,10 +286,16 @@ func (s *Settings) Prompt(skills string) string {
 	return text + s.task
 }
 
+// BeginAnew makes these settings those of a new session, in place of one that cannot be resumed.
+func (s *Settings) BeginAnew(request *pb.ExecuteRequest, reason string) error {
+	s.Session = SessionPlan{Disposition: pb.SessionDisposition_SESSION_DISPOSITION_RESUME_REFUSED, Reason: reason}
+	return s.render(request)
+}
+
 // render makes the prompt. The text that is handed over is no template. A session that is resumed has had what goes
 // before the first prompt.
 func (s *Settings) render(request *pb.ExecuteRequest) error {
-	s.PromptBytes = map[string]uint64{}
+	s.PromptBytes, s.Missing = map[string]uint64{}, nil
 	isNew := s.Session.NativeID == ""
 	var sections []string
 	put := func(name, text string) {
