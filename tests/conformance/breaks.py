@@ -9,6 +9,7 @@ from typing import Any
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
 from google.protobuf import unknown_fields
 from grpc_health.v1 import health_pb2
 
@@ -566,4 +567,31 @@ BREAKS: dict[str, Break] = {
     "errors.retry-info": _no_id_status(error(Reason.ADAPTER_UNAVAILABLE)),
     "errors.no-internal": _no_id_status(error(Reason.INTERNAL)),
 }
-"""What breaks each rule. The rules of processes are in ``broken_process``."""
+"""What breaks each rule of adapters. The rules of processes are in ``broken_process``."""
+
+
+def _longer(call: Call) -> None:
+    if call.method == "RegisterAdapter" and call.request.lease.seconds == 1:
+        call.request.lease.seconds = 60
+
+
+def _as_configured(call: Call, came: router_pb2.ListAdaptersResponse) -> None:
+    del call
+    for entry in came.adapters:
+        entry.source = router_pb2.ADAPTER_SOURCE_ADDRESS
+
+
+ROUTER_BREAKS: dict[str, Break] = {
+    "registration.listed": answer("ListAdapters", _as_configured),
+    "registration.lease": answer(
+        "RegisterAdapter",
+        lambda call, came: setattr(came.expires_at, "seconds", 0) if not call.request.HasField("lease") else None,
+    ),
+    "registration.lease-bounds": no_field("lease"),
+    "registration.expires": Break(request=_longer),
+    "registration.taken": reason(Reason.ADAPTER_TAKEN, Reason.ADAPTER_REFUSED),
+    "registration.unreachable": reason(Reason.ADAPTER_UNREACHABLE, Reason.ADAPTER_REFUSED),
+    "registration.unregister": answer("UnregisterAdapter", lambda _, came: setattr(came, "unregistered", True)),
+    "registration.restart": reason(Reason.ADAPTER_NOT_LAUNCHED, Reason.ADAPTER_REFUSED),
+}
+"""What breaks each rule that only a router has to keep."""

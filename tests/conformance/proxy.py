@@ -1,4 +1,4 @@
-"""A proxy in front of a conformant adapter that breaks one rule: what it changes is data in ``breaks``."""
+"""A proxy in front of a conformant adapter or router that breaks one rule: what it changes is data in ``breaks``."""
 
 import asyncio
 import tempfile
@@ -15,10 +15,15 @@ from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import channel_options, server_options
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-_METHODS = api.DESCRIPTOR.services_by_name["AdapterService"].methods_by_name
+_SERVICES = {
+    service.full_name: service.methods_by_name
+    for file in (api.DESCRIPTOR, router_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+}
 
 
 @dataclass
@@ -88,11 +93,10 @@ class Proxy(grpc.GenericRpcHandler):
 
     async def _handle(self, method: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         data = await anext(aiter(requests))
-        name = method.rpartition("/")[2]
-        is_ours = method.startswith("/dragoman.v1.AdapterService/")
+        service, _, name = method.removeprefix("/").partition("/")
         try:
-            if is_ours:
-                async for message in self._ours(name, data, context):
+            if service in _SERVICES:
+                async for message in self._ours(service, name, data, context):
                     yield message.SerializeToString()
             else:
                 yield await self._foreign(method, data)
@@ -115,8 +119,8 @@ class Proxy(grpc.GenericRpcHandler):
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
 
-    async def _ours(self, name: str, data: bytes, context: Any) -> AsyncIterator[Message]:
-        method = _METHODS[name]
+    async def _ours(self, service: str, name: str, data: bytes, context: Any) -> AsyncIterator[Message]:
+        method = _SERVICES[service][name]
         call = Call(name, GetMessageClass(method.input_type).FromString(data), self, context.time_remaining())
         if name == "Execute":
             self.scripts[call.request.run_id] = call.request.env.get("DRAGOMAN_SCRIPT", "")
@@ -126,7 +130,7 @@ class Proxy(grpc.GenericRpcHandler):
             self.broken.request(call)
         if self.broken.before:
             await self.broken.before(call)
-        path = f"/dragoman.v1.AdapterService/{name}"
+        path = f"/{service}/{name}"
         make = GetMessageClass(method.output_type).FromString
         encode = GetMessageClass(method.input_type).SerializeToString
         try:

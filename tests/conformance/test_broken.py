@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
 
-from tests.conformance.breaks import BREAKS
+from tests.conformance.breaks import BREAKS, ROUTER_BREAKS
 from tests.conformance.broken_process import PROCESS_BREAKS
 from tests.conformance.proxy import Break, proxied
 from tests.conformance.scripted import TYPE, ModestAdapter, ScriptedAdapter, serving
+from tests.router.harness import config, routing
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
 
@@ -43,14 +44,14 @@ async def examine(broken: Break, folder: Path, rule_id: str) -> Report:
 
 
 def test_each_rule_is_broken_by_an_adapter() -> None:
-    assert sorted([*BREAKS, *PROCESS_BREAKS]) == sorted(RULES)
+    assert sorted([*BREAKS, *PROCESS_BREAKS, *ROUTER_BREAKS]) == sorted(RULES)
 
 
 async def test_an_adapter_that_breaks_nothing_passes(tmp_path: Path) -> None:
     report = await examine(Break(), tmp_path, "")
     assert failed(report) == []
     skipped = {item.rule.id for item in report.outcomes if item.verdict is Verdict.SKIPPED}
-    assert skipped == {*PROCESS_BREAKS, *MODEST}
+    assert skipped == {*PROCESS_BREAKS, *ROUTER_BREAKS, *MODEST}
 
 
 async def test_a_modest_adapter_that_breaks_nothing_passes(tmp_path: Path) -> None:
@@ -62,6 +63,29 @@ async def test_a_modest_adapter_that_breaks_nothing_passes(tmp_path: Path) -> No
 @pytest.mark.parametrize("rule_id", BREAKS)
 async def test_the_kit_names_exactly_the_broken_rule(rule_id: str, tmp_path: Path) -> None:
     report = await examine(BREAKS[rule_id], tmp_path, rule_id)
+    names = [line.partition(":")[0] for line in failed(report)]
+    assert names == [rule_id], failed(report)
+
+
+async def examine_router(broken: Break, folder: Path) -> Report:
+    """Examine registrations at a router of this process in front of the scripted adapter."""
+    async with (
+        serving(f"unix:{folder / 'whole.sock'}") as server,
+        routing(config(folder, addresses=(str(server.addresses[0]),))) as (router, _),
+        proxied(router.addresses[0], broken) as address,
+    ):
+        return await run_checks(Options(address=address, adapter=TYPE, only=("registration.",)))
+
+
+async def test_a_router_that_breaks_nothing_passes(tmp_path: Path) -> None:
+    report = await examine_router(Break(), tmp_path)
+    assert failed(report) == []
+    assert report.count(Verdict.PASSED) == len(ROUTER_BREAKS)
+
+
+@pytest.mark.parametrize("rule_id", ROUTER_BREAKS)
+async def test_the_kit_names_exactly_the_broken_rule_of_routers(rule_id: str, tmp_path: Path) -> None:
+    report = await examine_router(ROUTER_BREAKS[rule_id], tmp_path)
     names = [line.partition(":")[0] for line in failed(report)]
     assert names == [rule_id], failed(report)
 

@@ -50,7 +50,7 @@ async def test_a_router_in_front_of_process() -> None:
     serve = (*DRAGOMAN, "serve", "--no-detect", "--listen", "{listen}")
     report = await run_checks(Options(command=serve, adapter="process", config=PLAIN))
     assert report.is_router
-    reasons = check(report, 104)
+    reasons = check(report, 113)
     assert reasons == {
         *(f"FEATURE_{name} is not declared" for name in ("PERMISSION_REQUESTS", "RESUME", "RESUME_REJECTION")),
         *(f"FEATURE_{name} is not declared" for name in ("MODEL_CHOICE", "SYSTEM_PROMPT", "INSTRUCTIONS")),

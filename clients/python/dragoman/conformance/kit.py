@@ -17,7 +17,7 @@ from dragoman.conformance.script import END, MARK, VARIABLE
 from dragoman.conformance.streams import Stream, shown
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
 from dragoman.v1 import adapter_pb2 as api
-from dragoman.v1 import adapter_pb2_grpc
+from dragoman.v1 import adapter_pb2_grpc, router_pb2_grpc
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 from msgspec import Struct, field
@@ -84,6 +84,7 @@ class Kit:
     ) -> None:
         self.channel = channel
         self.stub: Any = adapter_pb2_grpc.AdapterServiceStub(channel)
+        self.router: Any = router_pb2_grpc.RouterServiceStub(channel)
         self.setup = setup
         self.seen = seen
         self.is_router = False
