@@ -1,13 +1,17 @@
 """``dragoman conformance`` as a user runs it, against the adapter ``process``."""
 
+import contextlib
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from dragoman.conformance import RULES
+from dragoman.cli.commands.conformance import progress_line
+from dragoman.conformance import RULES, Progress
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -33,19 +37,51 @@ def whole(folder: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_adapter_process_conforms(whole: "subprocess.CompletedProcess[str]") -> None:
-    report = json.loads(whole.stdout)
+    report = json.loads(whole.stdout.splitlines()[-1])
     wrong = {item["id"]: item["message"] for item in report["checks"] if item["verdict"] in {"failed", "error"}}
     assert wrong == {}
     assert whole.returncode == report["exit_code"] == 0
     assert (report["adapter"], report["kind"], report["revision"]) == ("process", "adapter", 1)
     skipped = {item["id"]: item["message"] for item in report["checks"] if item["verdict"] == "skipped"}
     missing = {name for name, why in skipped.items() if not why.endswith("is not declared")}
-    assert missing == {"describe.aliases"}
+    of_routers = {name for name in RULES if name.startswith("registration.")}
+    assert missing == {"describe.aliases", *of_routers}
     assert report["passed"] + report["skipped"] == len(RULES)
 
 
+def test_each_rule_is_a_line_of_json_as_soon_as_it_is_examined(whole: "subprocess.CompletedProcess[str]") -> None:
+    *lines, report = map(json.loads, whole.stdout.splitlines())
+    assert {line["id"] for line in lines} == set(RULES)
+    assert [(line["done"], line["total"]) for line in lines] == [(n + 1, len(RULES)) for n in range(len(RULES))]
+    outcomes = {line["id"]: line["verdict"] for line in lines}
+    assert outcomes == {item["id"]: item["verdict"] for item in report["checks"]}
+
+
+def test_a_terminal_shows_how_far_it_is() -> None:
+    """The command in a pseudo-terminal: what runs, and how many of how many."""
+    controller, terminal = pty.openpty()
+    command = [*DRAGOMAN, "conformance", "--only", "server.", *PROCESS]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal) as kit:
+        os.close(terminal)
+        shown = bytearray()
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(controller, 4096):
+                shown += data
+        assert kit.wait() == 0
+    os.close(controller)
+    lines = shown.decode().split("\r\x1b[K")
+    assert lines[1] == "0 of 4  server.health"
+    assert lines[-2:] == ["4 of 4  ", ""]
+
+
+def test_a_line_fits_the_terminal() -> None:
+    progress = Progress(12, 140, ("cancel.stops", "run.orphan"))
+    assert progress_line(progress, 80) == "12 of 140  cancel.stops, run.orphan"
+    assert progress_line(progress, 20) == "12 of 140  cancel.…"
+
+
 def test_the_reports_have_every_rule(whole: "subprocess.CompletedProcess[str]", folder: Path) -> None:
-    report = json.loads(whole.stdout)
+    report = json.loads(whole.stdout.splitlines()[-1])
     assert [item["id"] for item in report["checks"]] == list(RULES)
     suite = ET.parse(folder / "junit.xml").getroot()
     assert len(suite.findall("testcase")) == len(RULES)

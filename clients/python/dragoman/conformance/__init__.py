@@ -6,7 +6,15 @@
 from dragoman.conformance import checks
 from dragoman.conformance.check import RULES, Level, Rule
 from dragoman.conformance.launch import LaunchError
-from dragoman.conformance.runner import Options, Outcome, Report, Verdict, read_expected_failures, run_checks
+from dragoman.conformance.runner import (
+    Options,
+    Outcome,
+    Progress,
+    Report,
+    Verdict,
+    read_expected_failures,
+    run_checks,
+)
 
 __all__ = [
     "RULES",
@@ -14,6 +22,7 @@ __all__ = [
     "Level",
     "Options",
     "Outcome",
+    "Progress",
     "Report",
     "Rule",
     "Verdict",

@@ -3,7 +3,7 @@
 import html
 from xml.etree import ElementTree as ET
 
-from dragoman.conformance.runner import Outcome, Report, Verdict, declared_features
+from dragoman.conformance.runner import Outcome, Progress, Report, Verdict, declared_features
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
@@ -32,6 +32,11 @@ def as_json(report: Report) -> dict[str, object]:
         "features": declared_features(report),
         "checks": [_check(outcome) for outcome in report.outcomes],
     }
+
+
+def progress_as_json(progress: Progress, outcome: Outcome) -> dict[str, object]:
+    """Return JSON values of an outcome, with how many rules are done, and of how many."""
+    return {**_check(outcome), "done": progress.done, "total": progress.total}
 
 
 def _check(outcome: Outcome) -> dict[str, object]:

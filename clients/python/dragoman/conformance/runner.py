@@ -56,6 +56,22 @@ class Outcome(Struct, frozen=True):
     """Whether the failure is in the list of expected ones."""
 
 
+class Progress(Struct, frozen=True):
+    """How far the kit is.
+
+    Attributes:
+        done: how many rules are examined.
+        total: how many there are.
+        running: the IDs of the rules that are being examined, first come first.
+        outcome: what became of the rule that was done last, if one has just been done.
+    """
+
+    done: int
+    total: int
+    running: tuple[str, ...]
+    outcome: Outcome | None = None
+
+
 class Options(Struct, frozen=True):
     """How to run the kit.
 
@@ -114,12 +130,12 @@ class Report(Struct, frozen=True):
         return 3 if self.count(Verdict.ERROR) else 0
 
 
-async def run_checks(options: Options, on_outcome: Callable[[Outcome], object] = lambda _: None) -> Report:
+async def run_checks(options: Options, on_progress: Callable[[Progress], object] = lambda _: None) -> Report:
     """Run the kit.
 
     Args:
         options: what to run against, and how.
-        on_outcome: is called with each outcome as it is known.
+        on_progress: is called when a rule begins to be examined, and when its outcome is known.
 
     Raises:
         LaunchError: the target cannot be started or reached, or is none.
@@ -134,8 +150,7 @@ async def run_checks(options: Options, on_outcome: Callable[[Outcome], object] =
             process = await stack.enter_async_context(launched(options.command, folder / "target"))
             address = process.address
         kit = await stack.enter_async_context(connected(address, setup, Seen()))
-        judged = await _judge(kit, options, on_outcome)
-        outcomes = tuple(_expected(outcome, options.expected_failures) for outcome in judged)
+        outcomes = await _judge(kit, options, on_progress)
     failed = {outcome.rule.id for outcome in outcomes if outcome.verdict is Verdict.FAILED}
     examined = {outcome.rule.id for outcome in outcomes}
     stale = tuple(sorted((options.expected_failures & examined) - failed))
@@ -221,33 +236,59 @@ async def _is_router(channel: grpc.aio.Channel) -> bool:
     return True
 
 
-async def _judge(kit: Kit, options: Options, on_outcome: Callable[[Outcome], object]) -> list[Outcome]:
+class _Course:
+    """What is known of the rules while they are examined, in one place."""
+
+    def __init__(self, rules: Sequence[Rule], options: Options, on_progress: Callable[[Progress], object]) -> None:
+        self._rules = rules
+        self._expected = options.expected_failures
+        self._on_progress = on_progress
+        self._running: list[str] = []
+        self._outcomes: dict[str, Outcome] = {}
+
+    def begin(self, rule: Rule) -> None:
+        self._running.append(rule.id)
+        self._report(None)
+
+    def note(self, outcome: Outcome) -> None:
+        if outcome.rule.id in self._running:
+            self._running.remove(outcome.rule.id)
+        outcome = _expected(outcome, self._expected)
+        self._outcomes[outcome.rule.id] = outcome
+        self._report(outcome)
+
+    def _report(self, outcome: Outcome | None) -> None:
+        self._on_progress(Progress(len(self._outcomes), len(self._rules), tuple(self._running), outcome))
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        return tuple(self._outcomes[rule.id] for rule in self._rules)
+
+
+async def _judge(kit: Kit, options: Options, on_progress: Callable[[Progress], object]) -> tuple[Outcome, ...]:
     """Examine every rule: first those with calls, then those that look at what these calls have shown."""
     rules = [rule for rule in RULES.values() if not options.only or rule.id.startswith(options.only)]
     declared_most = kit.described.capabilities.max_concurrent_runs
     gate = asyncio.Semaphore(min(options.at_once, declared_most or options.at_once))
-    outcomes: dict[str, Outcome] = {}
-
-    def note(outcome: Outcome) -> None:
-        outcomes[outcome.rule.id] = outcome
-        on_outcome(outcome)
+    course = _Course(rules, options, on_progress)
 
     async def examine(rule: Rule) -> None:
         async with gate:
-            note(await _examined(rule, kit, options.check_s))
+            course.begin(rule)
+            course.note(await _examined(rule, kit, options.check_s))
 
-    later = [rule for rule in rules if _is_due(rule, kit) and rule.id not in CHECKS]
+    due = [rule for rule in rules if _is_due(rule, kit)]
     for rule in rules:
-        if not _is_due(rule, kit):
+        if rule not in due:
             text = f"revision {rule.revision} has it first, and the adapter implements {kit.described.revision}"
-            note(Outcome(rule, Verdict.SKIPPED, text))
+            course.note(Outcome(rule, Verdict.SKIPPED, text))
     async with asyncio.TaskGroup() as group:
-        for rule in rules:
-            if rule.id in CHECKS and rule.id not in outcomes:
+        for rule in due:
+            if rule.id in CHECKS:
                 group.create_task(examine(rule))
-    for rule in later:
-        note(_looked_at(rule, kit.seen))
-    return [outcomes[rule.id] for rule in rules]
+    for rule in due:
+        if rule.id not in CHECKS:
+            course.note(_looked_at(rule, kit.seen))
+    return course.outcomes()
 
 
 def _is_due(rule: Rule, kit: Kit) -> bool:

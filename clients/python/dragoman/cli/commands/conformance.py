@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Self, cast
@@ -19,13 +20,14 @@ from dragoman.conformance import (
     LaunchError,
     Options,
     Outcome,
+    Progress,
     Report,
     Verdict,
     read_expected_failures,
     run_checks,
 )
 from dragoman.conformance.kit import AgentKind
-from dragoman.conformance.reports import as_html, as_json, as_junit
+from dragoman.conformance.reports import as_html, as_json, as_junit, progress_as_json
 from dragoman.conformance.runner import CHECK_S
 from msgspec import Struct
 
@@ -114,7 +116,7 @@ class TargetOptions(Struct, frozen=True):
 class ReportOptions(Struct, frozen=True):
     """Where the report goes."""
 
-    as_json: Annotated[bool, option("--json", "Print the report as JSON.")]
+    as_json: Annotated[bool, option("--json", "Print one line of JSON per rule, and the report as the last.")]
     junit: Annotated[
         Path | None,
         option("--junit", "Write a JUnit report.", "FILE", type=click.Path(dir_okay=False, path_type=Path)),
@@ -134,7 +136,7 @@ class ReportOptions(Struct, frozen=True):
         if self.html:
             self.html.write_text(as_html(report), encoding="utf-8")
         if self.as_json:
-            sys.stdout.write(json.dumps(as_json(report), indent=2) + "\n")
+            print_json_line(as_json(report))
         else:
             _print(report, is_verbose=self.verbose)
 
@@ -160,8 +162,8 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     if not target:
         raise click.UsageError("give the address of a server, or -- and the command of an adapter")
     try:
-        with _Progress() as progress:
-            report = asyncio.run(run_checks(options.options(target), on_outcome=progress.show))
+        with _Progress(is_json=output.as_json) as progress:
+            report = asyncio.run(run_checks(options.options(target), on_progress=progress.show))
     except LaunchError as error:
         raise CommandError(ErrorReport(str(error), exit_code=_EXIT_KIT)) from error
     except ValueError as error:
@@ -178,10 +180,14 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 class _Progress:
-    """Counts at a terminal while the kit runs."""
+    """Shows how far the kit is: a line at a terminal, and lines of JSON for programs.
 
-    def __init__(self) -> None:
-        self._count = 0
+    Args:
+        is_json: whether to print a line of JSON for each rule.
+    """
+
+    def __init__(self, *, is_json: bool) -> None:
+        self._is_json = is_json
 
     def __enter__(self) -> Self:
         return self
@@ -189,15 +195,28 @@ class _Progress:
     def __exit__(self, *_error: object) -> None:
         self._write("")
 
-    def show(self, outcome: Outcome) -> None:
-        """Show the rule that was examined last."""
-        self._count += 1
-        self._write(f"{self._count} {outcome.rule.id}")
+    def show(self, progress: Progress) -> None:
+        """Show which rules are being examined, and how many are done."""
+        if self._is_json and progress.outcome is not None:
+            print_json_line(progress_as_json(progress, progress.outcome))
+        self._write(progress_line(progress, shutil.get_terminal_size().columns))
 
     def _write(self, line: str) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
+
+
+def print_json_line(values: dict[str, object]) -> None:
+    """Print a line of JSON at once: a program waits for it."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def progress_line(progress: Progress, columns: int) -> str:
+    """Return the state of the kit in one line that fits a terminal."""
+    line = f"{progress.done} of {progress.total}  {', '.join(progress.running)}"
+    return line if len(line) < columns else f"{line[: max(columns - 2, 0)]}…"
 
 
 def _print(report: Report, *, is_verbose: bool) -> None:
