@@ -293,7 +293,7 @@ class AgentSuite(ReadingTests, SleeperTests):
     async def test_a_rule_against_tools_of_mcp_servers_holds(self, harness: Harness) -> None:
         deny = pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, tool_kind=pb.TOOL_KIND_MCP)
         rules = pb.Permissions(default_decision=pb.PERMISSION_DECISION_ALLOW, rules=[deny])
-        seen = await harness.run("MOCK_COUNT", mcp_servers=[words_server()], permissions=rules)
+        seen = await harness.run("MOCK_COUNT", mcp_servers=[words_server(after_s=3)], permissions=rules)
         assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
         assert seen.of("tool_call")[-1].kind == pb.TOOL_KIND_MCP
         assert seen.of("tool_call")[-1].mcp_server == "words"

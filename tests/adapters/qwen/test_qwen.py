@@ -39,6 +39,7 @@ def test_the_plainest_run_asks_before_it_does_anything(tmp_path: Path) -> None:
     assert plan.keep_stdin_open
     assert plan.env["QWEN_CODE_SYSTEM_DEFAULTS_PATH"] == "/run/dir/defaults.json"
     assert plan.env["QWEN_CODE_NO_RELAUNCH"] == "true"
+    assert plan.env["QWEN_CODE_LEGACY_MCP_BLOCKING"] == "1"
     assert json.loads(plan.files["defaults.json"]) == DEFAULTS
 
 

@@ -18,6 +18,8 @@ ENVIRONMENT: Final = {
     # Else it starts itself a second time, and a signal reaches only the first.
     "QWEN_CODE_NO_RELAUNCH": "true",
     "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+    # Else it asks its model before the tools of slower MCP servers are there, which the model then does without.
+    "QWEN_CODE_LEGACY_MCP_BLOCKING": "1",
 }
 DEFAULTS_FILE: Final = "defaults.json"
 DEFAULTS: Final = {
