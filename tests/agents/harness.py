@@ -164,8 +164,8 @@ class Seen:
 
     @property
     def phases(self) -> list[int]:
-        """The phases, in order."""
-        return [state.phase for state in self.of("state")]
+        """The phases, in order; a slow start is reported in between, by states that are not kept."""
+        return [event.state.phase for event in self.events if event.HasField("state") and event.sequence]
 
     def statuses(self, call_id: str) -> list[int]:
         """The statuses of a tool call as they changed, its result last."""
@@ -406,7 +406,7 @@ def words_server(*, after_s: float = 0) -> api.McpServer:
     """Return an MCP server that counts the letters of a secret that it alone has.
 
     Args:
-        after_s: seconds that it takes to start, at least.
+        after_s: seconds that it takes to start, at least; an agent that does not wait asks its model without it.
     """
     script = f'sleep {after_s}; exec "$0" "$1"'
     command = [sys.executable, str(Path(__file__).parent / "words_server.py")]
