@@ -88,9 +88,6 @@ class Caller(Struct, frozen=True):
     def check_adapter(self, adapter: str) -> None:
         """Refuse an adapter that the caller may not use.
 
-        Args:
-            adapter: its type.
-
         Raises:
             DragomanError: NOT_PERMITTED.
         """

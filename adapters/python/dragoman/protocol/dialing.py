@@ -163,11 +163,6 @@ class _TlsChannel:
 
     Calls that are under way, and waits for the connection, continue on the connection that they have.
 
-    Args:
-        address: where.
-        options: for the channel.
-        files: what to read.
-
     Raises:
         AddressError: the files cannot be used.
     """

@@ -131,12 +131,7 @@ def check_socket_path(path: str) -> None:
 
 
 def _check_chain(path: str, name: str) -> os.stat_result | None:
-    """Check each directory and link on the way; return what is at the end, ``None`` if nothing is.
-
-    Args:
-        path: the path.
-        name: how errors call it.
-    """
+    """Check each directory and link on the way; return what is at the end, ``None`` if nothing is."""
     here = "/"
     todo = [part for part in path.split("/") if part and part != "."]
     links = 0

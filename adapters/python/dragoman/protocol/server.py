@@ -375,11 +375,7 @@ class _Health(health_aio.HealthServicer):
 
 
 class _Reflection(grpc.GenericRpcHandler):
-    """Server reflection, loaded when a client asks for it.
-
-    Args:
-        names: the services to list.
-    """
+    """Server reflection, loaded when a client asks for it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

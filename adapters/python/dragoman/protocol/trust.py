@@ -77,9 +77,6 @@ class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrustFile:
     """The trust in a file, as it is now. If a change is invalid, what was trusted before stays in force.
 
-    Args:
-        path: the file.
-
     Raises:
         AddressError: it cannot be read, other users can write it, or it is invalid.
     """
@@ -114,10 +111,6 @@ def named_trust() -> TrustFile | None:
 
 def parse_trust(path: Path, data: bytes) -> Trust:
     """Read a trust file, which is TOML.
-
-    Args:
-        path: how errors call it.
-        data: its content.
 
     Raises:
         AddressError: it is invalid; the text says where.

@@ -10,12 +10,7 @@ from dragoman.v1 import adapter_pb2
 
 
 class AdapterInstance:
-    """A process that answered Describe. A run is assigned to it; another process gets another instance.
-
-    Args:
-        channel: leads to it.
-        description: its description.
-    """
+    """A process that answered Describe. A run is assigned to it; another process gets another instance."""
 
     def __init__(self, channel: AdapterChannel, description: adapter_pb2.DescribeResponse) -> None:
         self.channel = channel

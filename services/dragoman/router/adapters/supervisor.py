@@ -116,9 +116,6 @@ class ProcessSupervisor(AdapterBackend):
 
         It serves its own runs to their end; new ones go to it only if there is no other yet.
 
-        Args:
-            address: where it listens.
-
         Returns:
             The process; ``None`` if it is gone, or does not answer as it should.
         """

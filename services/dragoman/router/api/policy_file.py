@@ -28,9 +28,6 @@ class _Stamp(NamedTuple):
 class OperatorPolicyFile:
     """The policy in a file, a ``RequestPolicy``. If a change is invalid, the policy before it stays in force.
 
-    Args:
-        path: the file.
-
     Raises:
         PolicyError: it cannot be read, or is invalid.
     """

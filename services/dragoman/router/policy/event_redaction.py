@@ -30,11 +30,7 @@ class _Item(Struct):
 
 
 class EventRedactor:
-    """Redacts the events of one attempt, in their order.
-
-    Args:
-        redactor: knows the secrets.
-    """
+    """Redacts the events of one attempt, in their order."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor

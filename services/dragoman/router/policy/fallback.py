@@ -239,12 +239,7 @@ def others_may_succeed(kind: pb.FailureKind.ValueType) -> bool:
 
 
 def candidates(detections: "list[adapter_pb2.Detection]", failed: str) -> list[str]:
-    """Return the adapters that could run the task, best first: detected agents, then adapters that call a model.
-
-    Args:
-        detections: the last detections.
-        failed: the adapter that failed.
-    """
+    """Return the adapters that could run the task, best first: detected agents, then adapters that call a model."""
     agents: list[tuple[int, str]] = []
     models: list[tuple[int, str]] = []
     for one in detections:

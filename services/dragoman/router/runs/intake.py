@@ -21,12 +21,7 @@ _AT_ONCE: Final = 256
 
 
 class EventIntake:
-    """Takes the events of one run from its adapters.
-
-    Args:
-        run: the run.
-        clock: the time.
-    """
+    """Takes the events of one run from its adapters."""
 
     def __init__(self, run: Run, clock: Clock) -> None:
         self._run = run

@@ -13,9 +13,6 @@ class RunMachine(abc.ABC):
     """A state, and who waits for another one.
 
     Everything happens in one event loop; a decision and its actions are never interrupted.
-
-    Args:
-        beginning: the first state.
     """
 
     def __init__(self, beginning: Live) -> None:

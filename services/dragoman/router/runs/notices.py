@@ -21,13 +21,7 @@ def _nothing() -> None:
 
 
 class RunNotices:
-    """The ephemeral events of one run that the router itself makes.
-
-    Args:
-        record: the run.
-        buffer: its events.
-        clock: the time.
-    """
+    """The ephemeral events of one run that the router itself makes."""
 
     def __init__(self, record: RunRecord, buffer: EventBuffer, clock: Clock) -> None:
         self._record = record

@@ -10,11 +10,7 @@ _UNLED: Final = "SELECT run_id FROM runs WHERE finished_at IS NULL AND lease_unt
 
 
 class LeaseTable:
-    """The leases. What the database cannot do raises ``StoreError``.
-
-    Args:
-        database: the database.
-    """
+    """The leases. What the database cannot do raises ``StoreError``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -26,13 +26,7 @@ class RetentionPolicy(Struct, frozen=True):
 
 
 class RetentionTask:
-    """Bounds the size of the log.
-
-    Args:
-        store: the log.
-        clock: the time.
-        kept: what is not deleted.
-    """
+    """Bounds the size of the log."""
 
     def __init__(self, store: Store, clock: Clock, kept: RetentionPolicy) -> None:
         self._store = store

@@ -29,11 +29,7 @@ _FORGET_RUNS: Final = f"DELETE {_UP_TO}"
 
 
 class RetentionTable:
-    """Deletes old runs. What the database cannot do raises ``StoreError``.
-
-    Args:
-        database: the database.
-    """
+    """Deletes old runs. What the database cannot do raises ``StoreError``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -10,11 +10,7 @@ from dragoman.v1 import router_pb2
 
 
 class SessionTable:
-    """The sessions. What the database cannot do raises ``StoreError``.
-
-    Args:
-        database: the database.
-    """
+    """The sessions. What the database cannot do raises ``StoreError``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -35,11 +35,7 @@ _PAGE: Final = (
 
 
 class Store:
-    """Runs and sessions in a database. What it cannot do raises ``StoreError``.
-
-    Args:
-        database: where.
-    """
+    """Runs and sessions in a database. What it cannot do raises ``StoreError``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

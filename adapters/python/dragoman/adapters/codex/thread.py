@@ -35,12 +35,7 @@ Events = Iterable[pb.AgentEvent]
 
 
 class ThreadEvents:
-    """The events of one attempt.
-
-    Args:
-        calls: the tool calls.
-        totals: the tokens.
-    """
+    """The events of one attempt."""
 
     def __init__(self, calls: Calls, totals: RunTotals | None = None) -> None:
         self.thread = ""

@@ -15,11 +15,7 @@ from dragoman.v1 import event_pb2 as pb
 
 
 class ModelEvents:
-    """Follows the calls of the model of one attempt.
-
-    Args:
-        report: the attempt's.
-    """
+    """Follows the calls of the model of one attempt."""
 
     def __init__(self, report: Report) -> None:
         self.texts = TextItems(once=True)

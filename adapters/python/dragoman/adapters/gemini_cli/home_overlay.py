@@ -39,10 +39,6 @@ def user_home(env: Mapping[str, str]) -> Path:
 def make_home(run_dir: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Create the run's home from the plan's files in ``run_dir``, and return its variables.
 
-    Args:
-        run_dir: the run's private directory.
-        env: the agent's whole environment.
-
     Raises:
         FailureError: the user's settings cannot be read.
     """

@@ -26,12 +26,7 @@ _HARMLESS: Final = frozenset({"accept", "content-type"})
 
 
 class ExchangeError(Exception):
-    """The answer is missing or incomplete.
-
-    Args:
-        message: why, for people.
-        code: a stable code.
-    """
+    """The answer is missing or incomplete."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

@@ -16,12 +16,7 @@ Fail = Callable[[FailureInfo], Iterable[Output]]
 
 
 class Opening:
-    """Opens the session and the turn of one attempt.
-
-    Args:
-        job: the attempt.
-        report: the attempt's.
-    """
+    """Opens the session and the turn of one attempt."""
 
     def __init__(self, job: Job, report: Report) -> None:
         self._job = job

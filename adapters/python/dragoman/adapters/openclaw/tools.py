@@ -24,11 +24,7 @@ _DENIED: Final = "Exec denied"
 
 
 class Calls:
-    """The calls of one attempt.
-
-    Args:
-        cwd: the working directory.
-    """
+    """The calls of one attempt."""
 
     def __init__(self, cwd: str) -> None:
         self.open: dict[str, tuple[str, Fields]] = {}

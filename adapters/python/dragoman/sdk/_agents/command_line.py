@@ -49,10 +49,6 @@ class CommandLineAdapter(AgentAdapter):
         It counts as start-up: it is cancelled when the run is, or when its start-up limit is over. What it
         starts and is to outlive the run, ``close`` ends.
 
-        Args:
-            job: the attempt.
-            env: the agent's whole environment.
-
         Returns:
             Variables to add to it; they win over all others.
 

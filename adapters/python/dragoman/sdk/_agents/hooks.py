@@ -58,10 +58,6 @@ class AgentHooks(abc.ABC):
         """Say who pays how for an attempt, where the agent has not said so itself.
 
         Asked after the attempt. Quick: a look at variables and files, no program is started.
-
-        Args:
-            env: the agent's environment.
-            report: what the agent said.
         """
         return key_billing(self.spec.api_key_variables, env, report.provider)
 

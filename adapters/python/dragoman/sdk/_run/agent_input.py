@@ -8,12 +8,7 @@ from dragoman.sdk._run.run import Run
 
 
 class AgentInput:
-    """What an agent is written to. It is queued until there is a child.
-
-    Args:
-        first: what is written first.
-        closes: whether nothing follows.
-    """
+    """What an agent is written to. It is queued until there is a child."""
 
     def __init__(self, first: bytes, *, closes: bool) -> None:
         self._queued = [first]

@@ -46,9 +46,6 @@ class Registration(Struct, frozen=True):
     def announced(self, listen: Sequence[str]) -> str:
         """Return the address that is announced.
 
-        Args:
-            listen: where the adapter listens.
-
         Returns:
             The address; empty if there is no router.
 
@@ -70,14 +67,7 @@ class Registration(Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def registered(registration: Registration, address: str, adapter: str, instance_id: str) -> AsyncIterator[None]:
-    """Keep an adapter registered while the block runs; nothing that goes wrong with that ends it.
-
-    Args:
-        registration: at which routers.
-        address: the adapter's.
-        adapter: its type.
-        instance_id: of this process.
-    """
+    """Keep an adapter registered while the block runs; nothing that goes wrong with that ends it."""
     if not registration.routers:
         yield
         return

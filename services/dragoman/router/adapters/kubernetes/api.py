@@ -86,13 +86,7 @@ class ApiAccess(Struct, frozen=True):
 
 
 class ApiSession:
-    """A connection to the API server.
-
-    Args:
-        client: makes the requests.
-        access: where the slices are.
-        namespace: of the slices.
-    """
+    """A connection to the API server."""
 
     def __init__(self, client: "httpx2.AsyncClient", access: ApiAccess, namespace: str) -> None:
         self._client = client

@@ -72,9 +72,6 @@ class OpenAIChat:
 def read_conversation(body: Mapping[str, Any]) -> Conversation:
     """Reduce a chat completions request body to what scripts use.
 
-    Args:
-        body: The parsed request.
-
     Returns:
         The conversation; odd or missing parts read as empty.
     """
