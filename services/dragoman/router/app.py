@@ -245,11 +245,7 @@ class _Running:
         )
 
     def begin(self, address: str) -> None:
-        """From now on connect to adapters that run already, follow which come and go, and renew the runs' lease.
-
-        Args:
-            address: where other routers reach this one.
-        """
+        """From now on connect to adapters that run already, follow which come and go, and renew the runs' lease."""
         self.run_log.address = address
         self.tasks.start(self.run_log.keep_alive(), "keep the run log")
         self._members.begin()

@@ -31,11 +31,7 @@ class Launching(Struct, frozen=True):
     launcher: GuardLauncher
 
     async def prepare(self, adapter: str) -> None:
-        """Begin to start an adapter, so that its first call need not wait as long; nothing if the name is not known.
-
-        Args:
-            adapter: its type or an alias.
-        """
+        """Begin to start an adapter, so that its first call need not wait as long; nothing if its name is unknown."""
         for spec in self.specs:
             if adapter in (spec.name, *spec.aliases):
                 if spec.launch is not None and not spec.problem:

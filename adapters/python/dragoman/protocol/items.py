@@ -18,11 +18,7 @@ _MOST_ITEMS: Final = 1024
 
 
 class ItemLengths:
-    """The lengths of the items of one attempt.
-
-    Args:
-        is_complete: whether it is seen from its beginning.
-    """
+    """The lengths of the items of one attempt."""
 
     def __init__(self, *, is_complete: bool = True) -> None:
         self._is_complete = is_complete

@@ -353,11 +353,7 @@ class Drainable(Protocol):
 
 
 class _Health(health_aio.HealthServicer):
-    """Health whose one error says what every other error says too.
-
-    Args:
-        names: the services that are served.
-    """
+    """Health whose one error says what every other error says too."""
 
     def __init__(self, names: Collection[str]) -> None:
         super().__init__()

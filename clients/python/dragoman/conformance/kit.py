@@ -64,14 +64,7 @@ class Seen(Struct):
 
 
 class Kit:
-    """A target, as a check sees it.
-
-    Args:
-        channel: the channel to it.
-        setup: what the kit was started with.
-        seen: where streams and statuses are recorded.
-        connect: opens a kit for another address.
-    """
+    """A target, as a check sees it."""
 
     _numbers = itertools.count(1)
 

@@ -98,11 +98,7 @@ class _Watch:
 
 
 class _Slices:
-    """The slices of one namespace, and the watches of them.
-
-    Args:
-        namespace: the one that is served.
-    """
+    """The slices of one namespace, and the watches of them."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace

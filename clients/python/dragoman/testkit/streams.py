@@ -24,12 +24,7 @@ class StreamProblem(AssertionError):  # noqa: N818 - it reads as what it is in a
 
 
 class StreamChecker:
-    """Checks one reader's stream, event by event.
-
-    Args:
-        after_sequence: the cursor the reader joined with.
-        secrets: values that no event may contain.
-    """
+    """Checks one reader's stream, event by event."""
 
     def __init__(self, after_sequence: int = 0, secrets: Sequence[str] = ()) -> None:
         self._order = OrderChecker(after_sequence)

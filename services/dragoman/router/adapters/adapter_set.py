@@ -21,11 +21,7 @@ _log = structlog.get_logger("dragoman.router")
 
 
 class AdapterSet:
-    """The backends of all adapters: those of the registry at first, and those that are found later.
-
-    Args:
-        context: what the backends of all adapters share.
-    """
+    """The backends of all adapters: those of the registry at first, and those that are found later."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context = context

@@ -24,12 +24,7 @@ _log = structlog.get_logger("dragoman.router")
 
 
 class DetectionProcess:
-    """The process, while it runs; made by ``open``.
-
-    Args:
-        channel: the channel to it.
-        context: what the backends of all adapters share.
-    """
+    """The process, while it runs; made by ``open``."""
 
     def __init__(self, channel: AdapterChannel, context: AdapterContext) -> None:
         self._channel = channel

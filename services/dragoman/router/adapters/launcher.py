@@ -117,11 +117,7 @@ class GuardLauncher:
         return GuardedProcess(_OwnGuard(guard), spawned, reader, writer, paths)
 
     async def adopt(self, address: str) -> "GuardedProcess | None":
-        """Adopt an adapter of a router that is gone; ``None`` if the adapter is gone, too.
-
-        Args:
-            address: the address that it listens on.
-        """
+        """Adopt an adapter of a router that is gone; ``None`` if the adapter is gone, too."""
         if not address.startswith("unix:"):
             return None
         socket = Path(address.removeprefix("unix:"))

@@ -12,12 +12,7 @@ from dragoman.v1 import router_pb2
 
 
 class AdapterPool:
-    """Finds adapters.
-
-    Args:
-        context: what the backends of all adapters share.
-        adapters: the backends.
-    """
+    """Finds adapters."""
 
     def __init__(self, context: AdapterContext, adapters: AdapterSet) -> None:
         self._registry = context.registry

@@ -55,11 +55,7 @@ class Launcher(Protocol):
         """
 
     async def adopt(self, address: str) -> Launched | None:
-        """Adopt an adapter of a router that is gone; ``None`` if the adapter is gone, too.
-
-        Args:
-            address: the address that it listens on.
-        """
+        """Adopt an adapter of a router that is gone; ``None`` if the adapter is gone, too."""
 
 
 class DescriptionStore(Protocol):

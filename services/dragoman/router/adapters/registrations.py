@@ -37,12 +37,7 @@ class Announcement(Struct, frozen=True):
 
 
 class Registrations:
-    """Grants leases to adapters, and removes those whose lease has expired.
-
-    Args:
-        adapters: the adapters.
-        context: what the backends of all adapters share.
-    """
+    """Grants leases to adapters, and removes those whose lease has expired."""
 
     def __init__(self, adapters: AdapterSet, context: AdapterContext) -> None:
         self._adapters = adapters

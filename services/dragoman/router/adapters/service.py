@@ -31,11 +31,7 @@ class ServiceAdapter(RunningAdapter):
         self.set_state(router_pb2.ADAPTER_STATE_STARTING)
 
     def update(self, endpoints: Iterable[Endpoint]) -> None:
-        """Connect to new endpoints, and let go of those that are not in the list; their runs stay with them.
-
-        Args:
-            endpoints: all that there are now.
-        """
+        """Connect to new endpoints, and let go of those that are not in the list; their runs stay with them."""
         listed = {endpoint.key: endpoint for endpoint in endpoints}
         for key in self._members.keys() - listed.keys():
             self._let_go(self._members.pop(key))
@@ -141,13 +137,7 @@ class ServiceAdapter(RunningAdapter):
 
 
 class _Member(RemoteAdapter):
-    """One endpoint.
-
-    Args:
-        endpoint: as it was discovered.
-        service: the adapter that it is of.
-        context: what the backends of all adapters share.
-    """
+    """One endpoint."""
 
     def __init__(self, endpoint: Endpoint, service: ServiceAdapter, context: AdapterContext) -> None:
         of = service.record.spec

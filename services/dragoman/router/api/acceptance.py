@@ -21,14 +21,7 @@ Checked: TypeAlias = (
 
 
 class Acceptance:
-    """Accepts runs.
-
-    Args:
-        adapters: the adapters.
-        runs: the runs of this router.
-        drain: the end of the router.
-        policy: what the router's operator allows.
-    """
+    """Accepts runs."""
 
     def __init__(self, adapters: AdapterPool, runs: RunRegistry, drain: Drain, policy: RequestPolicy) -> None:
         self._adapters = adapters

@@ -72,15 +72,7 @@ Located: TypeAlias = Local | Remote | Finished
 
 
 class RunLocator:
-    """Finds runs, and recovers those whose router is gone.
-
-    Args:
-        runs: the runs of this router.
-        run_log: the log of all routers.
-        failover: takes over runs that no router owns.
-        adapters: the adapters.
-        forwarder: the connections to other routers.
-    """
+    """Finds runs, and recovers those whose router is gone."""
 
     def __init__(
         self,

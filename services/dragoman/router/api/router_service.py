@@ -45,13 +45,7 @@ _WITHOUT_LOG = "The run log is not responding; this list has only the runs in th
 
 
 class AdapterList:
-    """The adapters as ``ListAdapters`` shows them.
-
-    Args:
-        adapters: the adapters.
-        admission: says what keeps runs from them.
-        changes: wakes a caller that watches the list.
-    """
+    """The adapters as ``ListAdapters`` shows them."""
 
     def __init__(self, adapters: AdapterPool, admission: AdmissionController, changes: Changes) -> None:
         self.adapters = adapters
@@ -76,14 +70,7 @@ class AdapterList:
 
 
 class RunList:
-    """The runs as ``ListRuns`` and ``GetRun`` show them.
-
-    Args:
-        runs: the runs of this router.
-        run_log: the log of all routers.
-        processes: the processes of this machine.
-        forwarder: the connections to other routers.
-    """
+    """The runs as ``ListRuns`` and ``GetRun`` show them."""
 
     def __init__(self, runs: RunRegistry, run_log: RunLog, processes: Processes, forwarder: ReplicaForwarder) -> None:
         self._runs = runs
@@ -147,16 +134,7 @@ class RunList:
 
 
 class RouterServicer:
-    """Serves ``RouterService``.
-
-    Args:
-        adapter_list: the adapters.
-        run_list: the runs.
-        sessions: the stored sessions.
-        drain: the end of the router.
-        registrations: the adapters that announce themselves.
-        version: the router's version.
-    """
+    """Serves ``RouterService``."""
 
     def __init__(
         self,

@@ -94,12 +94,6 @@ class RunStreams:
     ) -> None:
         """Write the events of a run that is over, from the log.
 
-        Args:
-            stored: the run.
-            context: the RPC.
-            after_sequence: the last sequence the reader has.
-            batching: whether the caller takes batches.
-
         Raises:
             DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or RUN_NOT_FOUND if it is deleted meanwhile.
         """

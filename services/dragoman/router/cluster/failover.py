@@ -214,13 +214,7 @@ class Failover:
 
 
 def is_unowned(stored: StoredRun, owner: str, processes: Processes) -> bool:
-    """Return whether no router owns a live run any more: its last one is surely gone, or has released it.
-
-    Args:
-        stored: the run.
-        owner: the name of this router.
-        processes: the processes of this machine.
-    """
+    """Return whether no router owns a live run any more: its last one is surely gone, or has released it."""
     if stored.finished_at is not None or stored.owner == owner:
         return False
     return stored.lease_until < RELEASED or processes.is_gone(stored.owner)

@@ -57,12 +57,7 @@ class RunRecord:
         self.validator = StreamValidator(self.run_id)
 
     def resume_at(self, last_sequence: int, *, attempt: int) -> None:
-        """Continue after the last event that another router stored.
-
-        Args:
-            last_sequence: the sequence of that event.
-            attempt: its attempt.
-        """
+        """Continue after the last event that another router stored."""
         self.validator.resume_at(last_sequence, attempt)
         self.published_before = last_sequence + AHEAD
 

@@ -140,14 +140,7 @@ class CircuitBreakers:
         return breaker.rejection(now)
 
     def admit(self, key: BreakerKey, run_id: str, now: float, *, is_forced: bool = False) -> Rejection | None:
-        """Admit a run, as the probe if one is due; else return why it is rejected.
-
-        Args:
-            key: the adapter and login.
-            run_id: the run.
-            now: the time.
-            is_forced: whether to admit it in any case.
-        """
+        """Admit a run, as the probe if one is due; else return why it is rejected."""
         breaker = self._breakers.get(key)
         if breaker is None or not breaker.cause:
             return None
@@ -174,15 +167,7 @@ class CircuitBreakers:
             breaker.probe = ""
 
     def record_result(self, key: BreakerKey, run_id: str, result: pb.Result, now: float, *, did_work: bool) -> bool:
-        """Record how an attempt ended; True if the breaker opened or closed, or stays open for longer.
-
-        Args:
-            key: the adapter and login.
-            run_id: the run.
-            result: the attempt's result.
-            now: the time.
-            did_work: whether the agent did any work.
-        """
+        """Record how an attempt ended; True if the breaker opened or closed, or stays open for longer."""
         breaker, kind = self._breakers.get(key, _CircuitBreaker()), result.failure.kind
         has_failed = result.outcome == pb.OUTCOME_FAILED
         proves = result.outcome == pb.OUTCOME_SUCCEEDED or (has_failed and kind in _PROVES)

@@ -79,14 +79,7 @@ class RunHost(Struct, frozen=True):
 
 
 class Run(RunMachine):
-    """One run.
-
-    Args:
-        record: the router's record of it.
-        backend: its adapter.
-        host: what it shares with all runs.
-        beginning: its first state.
-    """
+    """One run."""
 
     def __init__(
         self,

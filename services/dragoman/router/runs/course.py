@@ -18,11 +18,7 @@ _WITHHELD: Final = (
 
 
 class Course(Struct, eq=False):
-    """The attempts of one run.
-
-    Args:
-        rules: what may follow a failure.
-    """
+    """The attempts of one run."""
 
     rules: Rules
     history: History = field(default_factory=History)

@@ -12,12 +12,7 @@ from dragoman.v1 import adapter_pb2
 
 
 class TaskExclusion:
-    """Refuses runs whose task another adapter's run works on. Its methods raise SESSION_BUSY.
-
-    Args:
-        live: returns the live runs of this router.
-        run_log: has those of the others.
-    """
+    """Refuses runs whose task another adapter's run works on. Its methods raise SESSION_BUSY."""
 
     def __init__(self, live: Callable[[], Iterable[Run]], run_log: RunLog) -> None:
         self._live = live

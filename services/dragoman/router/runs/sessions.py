@@ -151,13 +151,7 @@ class RunSession:
 
 
 class Sessions:
-    """The sessions that this router and those beside it store.
-
-    Args:
-        run_log: the run log.
-        clock: the time.
-        find_run: returns a run that is followed here.
-    """
+    """The sessions that this router and those beside it store."""
 
     def __init__(self, run_log: RunLog, clock: Clock, find_run: Callable[[str], RunRecord | None]) -> None:
         self._run_log = run_log

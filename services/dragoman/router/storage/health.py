@@ -12,11 +12,7 @@ _MAX_SILENCE: Final = 2 / 3
 
 
 class StoreHealth:
-    """The reachability of the run log. Times are seconds since the epoch, as for leases.
-
-    Args:
-        lease_s: the length of a lease.
-    """
+    """The reachability of the run log. Times are seconds since the epoch, as for leases."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s

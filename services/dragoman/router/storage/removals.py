@@ -12,13 +12,7 @@ _log = structlog.get_logger("dragoman.router")
 
 
 class Removals:
-    """Deletes runs from the store. It is retried until the store does it.
-
-    Args:
-        store: the store.
-        signals: wakes those that wait.
-        is_failing: returns whether the store fails.
-    """
+    """Deletes runs from the store. It is retried until the store does it."""
 
     def __init__(self, store: Store, signals: Signals, is_failing: Callable[[], bool]) -> None:
         self._store = store

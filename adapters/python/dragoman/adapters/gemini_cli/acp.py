@@ -64,11 +64,6 @@ class GeminiAcpParser:
 
     They have neither a tool's parameters nor the end of a denied call, and repeat a loaded session only after the
     answer to the request to load it; see `History`. Standard error, with the retries, comes when it ends.
-
-    Args:
-        conversation: the requests of this attempt.
-        options: how the protocol differs in this run.
-        version: the adapter's.
     """
 
     def __init__(self, conversation: Conversation, options: AcpOptions, version: str) -> None:

@@ -24,14 +24,7 @@ _THOUGHT: Final = "thinking"
 
 
 class Conversation:
-    """One run at the service.
-
-    Args:
-        turn: the attempt.
-        exchange: makes requests.
-        paths: the paths of values in answers.
-        headers: of every request.
-    """
+    """One run at the service."""
 
     def __init__(self, turn: Turn, exchange: Exchange, paths: Paths, headers: Mapping[str, str]) -> None:
         self.cancel_url = ""

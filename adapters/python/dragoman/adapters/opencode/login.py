@@ -22,12 +22,7 @@ _TRAILING_COMMAS: Final = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])')
 
 
 def find_login(env: Mapping[str, str], keys: Collection[str]) -> AuthFinding:
-    """Return whether there is a login.
-
-    Args:
-        env: the environment of the run.
-        keys: variables with keys of providers.
-    """
+    """Return whether there is a login."""
     stored = _stored(env)
     return judge(stored, _providers(env), [name for name in keys if env.get(name)], now_ms=int(time.time() * 1000))
 

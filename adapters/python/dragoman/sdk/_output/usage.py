@@ -62,11 +62,7 @@ def amount_text(amount: Decimal) -> str:
 
 
 class UsageTotals:
-    """What the calls of one attempt come to.
-
-    Args:
-        basis: where the agent has its costs from.
-    """
+    """What the calls of one attempt come to."""
 
     def __init__(self, basis: pb.CostBasis.ValueType = pb.COST_BASIS_REPORTED) -> None:
         self.total: pb.Usage | None = None

@@ -30,13 +30,7 @@ class _TooMuchError(Exception):
 
 
 def with_bundled_files(settings: Settings, strategy: SkillStrategy, run_dir: Path) -> Settings:
-    """Lay out the files to be read, and return the settings of an attempt with their directory.
-
-    Args:
-        settings: as the request has them.
-        strategy: by which way its skills go.
-        run_dir: private to the attempt.
-    """
+    """Lay out the files to be read, and return the settings of an attempt with their directory."""
     root = run_dir / _READING
     root.mkdir(mode=0o700)
     notes: list[str] = []

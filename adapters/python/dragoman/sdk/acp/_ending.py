@@ -26,15 +26,7 @@ _FAILURES: Final = {
 
 
 def ending(reason: str, result: Fields, updates: Updates, options: AcpOptions, *, interrupted: bool) -> Terminal:
-    """Return how the agent's turn ended.
-
-    Args:
-        reason: the stop reason.
-        result: the prompt's whole result.
-        updates: what came before.
-        options: the agent's ways.
-        interrupted: whether it was asked to stop.
-    """
+    """Return how the agent's turn ended."""
     if reason == "cancelled":
         message = "The agent says that its turn was cancelled, and not by this run."
         failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code="acp_cancelled")

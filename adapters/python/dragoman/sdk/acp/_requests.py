@@ -135,14 +135,7 @@ _Operation: TypeAlias = Callable[[HostServices], Done]
 
 
 class Requests:
-    """The agent's requests of one attempt.
-
-    Args:
-        peer: makes the answers.
-        options: what was offered to the agent.
-        conversation: the conversation.
-        calls: the tool calls so far.
-    """
+    """The agent's requests of one attempt."""
 
     def __init__(self, peer: Peer[str], options: AcpOptions, conversation: Conversation, calls: ToolCalls) -> None:
         self._peer = peer

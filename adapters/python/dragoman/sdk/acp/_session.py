@@ -172,12 +172,7 @@ def described(offer: Offer) -> str:
 
 
 def initialize_params(options: AcpOptions, version: str) -> dict[str, object]:
-    """Return what ``initialize`` says of us.
-
-    Args:
-        options: what the agent is offered.
-        version: the adapter's.
-    """
+    """Return what ``initialize`` says of us."""
     able: dict[str, object] = {
         "fs": {"readTextFile": options.reads_files, "writeTextFile": options.writes_files},
         "terminal": options.terminals,

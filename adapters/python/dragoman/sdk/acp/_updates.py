@@ -51,12 +51,7 @@ class SessionCost:
         self.currency = ""
 
     def take(self, update: Fields, *, is_history: bool) -> None:
-        """Read a usage update.
-
-        Args:
-            update: the update.
-            is_history: whether it came before this run's prompt.
-        """
+        """Read a usage update."""
         cost = inner(update, "cost")
         amount = number(cost, "amount")
         if amount is None:

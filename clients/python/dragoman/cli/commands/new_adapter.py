@@ -61,12 +61,6 @@ def adapter_new_command(name: str, language: str, directory: Path | None, sdk: P
 def write_project(name: str, language: str, target: Path, checkout: Path) -> int:
     """Write the project; return the number of its files.
 
-    Args:
-        name: the adapter's type.
-        language: a folder of the templates.
-        target: the directory to make.
-        checkout: the checkout with the SDK.
-
     Raises:
         FileExistsError: the directory exists.
     """

@@ -133,10 +133,6 @@ class Scheduler:
     async def hold(self, gate: str, left: asyncio.Future[Any]) -> None:
         """Wait at a gate until it opens.
 
-        Args:
-            gate: Its name.
-            left: Done when the client has left.
-
         Raises:
             ConnectionResetError: The client left first.
         """
