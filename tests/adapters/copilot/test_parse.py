@@ -356,3 +356,9 @@ def test_no_changed_field_raises(name: str, data: st.DataObject) -> None:
 @settings(max_examples=100)
 def test_no_bytes_raise(data: bytes) -> None:
     feed(parser(), [data])
+
+
+def test_nothing_is_interrupted_after_the_end() -> None:
+    tested = parser()
+    feed(tested, messages("text"))
+    assert list(tested.interrupt()) == []
