@@ -1,10 +1,20 @@
-"""What ``dragoman adapter serve`` says of an adapter that is wrong."""
+"""What ``dragoman serve`` and ``dragoman adapter serve`` say of what is wrong."""
 
+import sys
 import zlib
 from pathlib import Path
 
 import pytest
 from dragoman.cli.main import main
+
+
+def test_without_the_extra_uvloop_serve_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert main(["serve", "--uvloop"]) == 2
+    assert "pip install 'dragoman[uvloop]'" in capsys.readouterr().err
+
 
 TOML = 'type = "acme"\nlabel = "Acme"\nversion = "1"\n'
 SCHEMA = '{"type": "object"}'

@@ -138,11 +138,13 @@ async def test_a_killed_command_leaves_no_process_and_its_run_is_lost(home: dict
     assert re.fullmatch(r"r1\b.*\blost\b.*\n", listed.out), listed.out
 
 
-async def test_a_served_router_knows_its_runs(home: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--uvloop"]], ids=" ".join)
+async def test_a_served_router_knows_its_runs(options: list[str], home: dict[str, str], tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'run' / 'd.sock'}"
-    server = await start("serve", "--listen", address, env=home)
+    server = await start("serve", "--listen", address, *options, env=home)
     assert server.stdout is not None
     assert await server.stdout.readline() == f"listening on {address}\n".encode()
+    assert ("uvloop" in Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8")) is bool(options)
     env = {**home, "DRAGOMAN_ROUTER": address}
     try:
         ran = await dragoman("run", "process", "hi", "--run-id", "r1", *python("print(input())"), env=env)

@@ -344,6 +344,7 @@ def run_router(
 
     Raises:
         AddressError: it cannot listen on a configured address.
+        ModuleNotFoundError: ``uvloop`` is not installed.
         OSError: its directories cannot be created.
         PolicyError: the policy is missing or invalid.
     """
@@ -352,7 +353,14 @@ def run_router(
     # runs again and again: with 1 000 of them for 150 ms each time.
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    asyncio.run(_run(config, on_ready, on_detected or _log_detections))
+    with asyncio.Runner(loop_factory=_uvloop() if config.uvloop else None) as runner:
+        runner.run(_run(config, on_ready, on_detected or _log_detections))
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
+    import uvloop  # noqa: PLC0415 - an extra
+
+    return uvloop.new_event_loop
 
 
 async def _run(

@@ -66,6 +66,7 @@ class RouterConfig(Struct, frozen=True):
             agent did any work.
         breaker_crashes: number of consecutive crashes that open the circuit breaker of an adapter and login; 0 for
             never.
+        uvloop: whether ``run_router`` uses the event loop of ``uvloop`` (extra ``uvloop``), which costs less CPU.
         drain_grace_s: how long live runs may continue after the first SIGTERM or SIGINT.
         log_format: ``json``, ``console``, or ``auto``: console at a terminal.
         log_level: the lowest level to log.
@@ -106,6 +107,7 @@ class RouterConfig(Struct, frozen=True):
     policy: Path | None = None
     upstream_retries: int = 2
     breaker_crashes: int = 5
+    uvloop: bool = False
     drain_grace_s: float = 30.0
     log_format: LogFormat = "auto"
     log_level: str = "info"

@@ -34,6 +34,7 @@ from dragoman.sdk import (
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from tests.adapters.process.arena import Arena, arena_in, duration
 from tests.sdk.running import kinds
@@ -81,6 +82,7 @@ for step in json.loads(prompt):
         sys.exit(0)
     elif step == "environment":
         say("environment", cwd=os.getcwd(), tmp=os.environ["TMPDIR"], mine=os.environ.get("MINE", ""),
+            cache=os.environ.get("NODE_COMPILE_CACHE", ""),
             files=sorted(os.path.relpath(os.path.join(at, name), os.environ["RUN_DIR"])
                          for at, _, names in os.walk(os.environ["RUN_DIR"], followlinks=True) for name in names))
     elif step.startswith("exit "):
@@ -495,6 +497,7 @@ async def test_what_is_laid_out_for_the_agent(arena: Arena, tmp_path: Path) -> N
     (facts,) = (json.loads(text) for text in heard(events))
     assert facts["cwd"] == str(arena.workspace)
     assert facts["mine"] == "the caller's", "the request's variables win over the adapter's"
+    assert facts["cache"] == ""
     assert Path(facts["tmp"]).parent.parent == arena.run_directories
     assert facts["files"] == [
         "deep/made.txt",
@@ -502,6 +505,19 @@ async def test_what_is_laid_out_for_the_agent(arena: Arena, tmp_path: Path) -> N
         "skills/skills-of-agent/two/SKILL.md",
     ]
     assert (skill / "SKILL.md").read_text() == "# s", "what was linked to is still there"
+
+
+async def test_a_program_for_node_finds_what_it_compiled_before(
+    arena: Arena, words: WordsAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "spec", replace(words.spec, runs_on_node=True))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    (facts,) = (json.loads(text) for text in heard(await arena.run(request(arena, "environment"))))
+    assert facts["cache"] == "/caches/dragoman/node"
+    own = request(arena, "environment")
+    own.env["NODE_COMPILE_CACHE"] = "/mine"
+    (facts,) = (json.loads(text) for text in heard(await arena.run(own)))
+    assert facts["cache"] == "/mine"
 
 
 async def test_remarks_follow_started(arena: Arena, words: WordsAdapter) -> None:

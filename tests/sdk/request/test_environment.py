@@ -8,6 +8,7 @@ from dragoman.sdk._request.environment import (
     EnvironmentInputs,
     build_environment,
     inherited_variables,
+    node_variables,
     normalise_prefix,
     run_variables,
     secret_values,
@@ -255,3 +256,15 @@ def test_secrets_of_tool_servers_are_collected_and_reach_no_environment() -> Non
     inputs = EnvironmentInputs(secrets=tuple(value for one in servers for value in variable_secrets(one)))
     assert secret_values(inputs) == ("db-token-1", "Bearer web-token-1", "web-token-1")
     assert not any("token" in value for value in build_environment(inputs, {}).values())
+
+
+@pytest.mark.parametrize(
+    ("inherited", "cache"),
+    [
+        ({"HOME": "/home/u"}, "/home/u/.cache/dragoman/node"),
+        ({"HOME": "/home/u", "XDG_CACHE_HOME": "/c"}, "/c/dragoman/node"),
+        ({"HOME": "/home/u", "NODE_COMPILE_CACHE": "/n"}, "/n"),
+    ],
+)
+def test_compiled_code_of_node_is_kept_where_the_user_has_caches(inherited: dict[str, str], cache: str) -> None:
+    assert node_variables(inherited) == {"NODE_COMPILE_CACHE": cache}

@@ -170,11 +170,11 @@ async def _start_event(guard: asyncio.subprocess.Process) -> dict[str, Any]:
     """
     assert guard.stdout is not None
     assert guard.stderr is not None
-    report = await guard.stdout.read()
-    error = (await guard.stderr.read()).decode("utf-8", "replace").strip()
+    report = await guard.stdout.readline()  # uvloop sees the end of a pipe only when its process ends
     event: dict[str, Any] = json.loads(report) if report else {}
     if event.get("event") == "spawned":
         return event
+    error = (await guard.stderr.read()).decode("utf-8", "replace").strip()
     await guard.wait()
     raise LaunchError(str(event.get("message") or error or "its guard failed to start")[:500])
 

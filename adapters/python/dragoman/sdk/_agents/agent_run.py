@@ -32,7 +32,7 @@ from dragoman.sdk._output.outcome import (
 )
 from dragoman.sdk._output.parser import FailureInfo, Report, Terminal
 from dragoman.sdk._request.bundled_files import with_bundled_files
-from dragoman.sdk._request.environment import build_environment, secret_values
+from dragoman.sdk._request.environment import build_environment, node_variables, secret_values
 from dragoman.sdk._request.job import Job, Plan, environment_inputs, masked_argv
 from dragoman.sdk._request.sessions import SessionPlan, make_handle, session_update
 from dragoman.sdk._request.settings import limits_in_force
@@ -131,7 +131,8 @@ class AgentRun:
         plan = self._completed(job, self._agent.plan(job))
         lay_out_files(job, plan, self._spec.skill_layout)
         inputs = environment_inputs(run.request, job.settings, self._marker, run.secrets)
-        own = {"TMPDIR": str(job.run_dir / "tmp"), **plan.env}
+        node = node_variables(os.environ) if self._spec.runs_on_node else {}
+        own = {"TMPDIR": str(job.run_dir / "tmp"), **node, **plan.env}
         env = build_environment(inputs, os.environ, strip=self._spec.strip, allow=self._spec.inherit, plan_env=own)
         env, plan = await self._without_keys(job, env, plan)
         run.redactor = await _redactor(secret_values(inputs, env))

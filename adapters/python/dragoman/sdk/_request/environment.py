@@ -8,6 +8,7 @@ model-driven program should see, and variables that change how programs work.
 import re
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final
 
 from dragoman.guard.tree import MARKER
@@ -64,6 +65,7 @@ _RESERVED_PREFIXES: Final = frozenset(
         *("TERM", "TMP", "TMPDIR", "USER", "UV", "VIRTUAL", "XDG"),
     )
 )
+_NODE_CACHE: Final = "NODE_COMPILE_CACHE"
 _NAME: Final = re.compile(r"[^=\0]+")
 _PLAIN_NAME: Final = re.compile(r"\w+")
 
@@ -185,6 +187,15 @@ def build_environment(
     if inputs.marker:
         environment[MARKER] = inputs.marker
     return environment
+
+
+def node_variables(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what lets a program for Node.js find the code that it compiled in an earlier run.
+
+    By itself it looks below ``TMPDIR``, which is each run's own.
+    """
+    cache = inherited.get("XDG_CACHE_HOME") or f"{inherited.get('HOME') or Path.home()}/.cache"
+    return {_NODE_CACHE: inherited.get(_NODE_CACHE) or f"{cache}/dragoman/node"}
 
 
 def secret_values(inputs: EnvironmentInputs, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import importlib
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -178,6 +179,16 @@ class RouterOptions(Struct, frozen=True):
             show_envvar=True,
         ),
     ]
+    uvloop: Annotated[
+        bool,
+        option(
+            "--uvloop",
+            "Use the event loop of uvloop, which costs less CPU. Needs the extra uvloop.",
+            is_flag=True,
+            envvar="DRAGOMAN_UVLOOP",
+            show_envvar=True,
+        ),
+    ]
     process: ProcessOptions
 
 
@@ -213,6 +224,10 @@ def serve_command(options: RouterOptions) -> None:
     """
     from dragoman.cli.connection.embedded_router import RouterConfig, serve  # noqa: PLC0415 - adapters do without
 
+    if options.uvloop and find_spec("uvloop") is None:
+        raise CommandError(
+            ErrorReport("uvloop is not installed; run: pip install 'dragoman[uvloop]'", exit_code=EXIT_USAGE)
+        )
     try:
         config = RouterConfig(
             listen=options.listen,
@@ -230,6 +245,7 @@ def serve_command(options: RouterOptions) -> None:
             policy=options.policy,
             max_runs=_max_runs(options.max_runs_pairs),
             detects_at_start=options.detect,
+            uvloop=options.uvloop,
             log_format=options.process.log_format,
             log_level=options.process.log_level,
         )
