@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import string
@@ -116,11 +117,18 @@ def _router(directory: Path, listen: Path, upstream: Path) -> list[str]:
     return [*command, "--adapter", f"unix:{upstream}", "--adapter", f"unix:{batching_socket(upstream)}"]
 
 
+def _router_uvloop(directory: Path, listen: Path, upstream: Path) -> list[str] | None:
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    return [*_router(directory, listen, upstream), "--uvloop"]
+
+
 COMMANDS: dict[str, Callable[[Path, Path, Path], list[str] | None]] = {
     "envoy": _envoy,
     "nginx": _nginx,
     "relay": _relay,
     "router": _router,
+    "router_uvloop": _router_uvloop,
 }
 """The command of each hop; None where its program is missing. Beside them there is ``direct``."""
 
@@ -192,7 +200,7 @@ async def hop(name: str, directory: Path, adapter: Path) -> AsyncIterator[Hop]:
     environment = {**os.environ, **places, "PYTHONPATH": str(ROOT)}
     async with process(pinned(command, _PROXY_CPU), environment, folder / "log") as pid:
         async with asyncio.timeout(_READY_S):
-            for adapter_name in ("load", "load_batching") if name == "router" else ("load",):
+            for adapter_name in ("load", "load_batching") if name.startswith("router") else ("load",):
                 await _until_served(f"unix:{socket}", adapter_name)
         yield Hop(name, socket, adapter, pid)
 

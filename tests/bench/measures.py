@@ -64,6 +64,10 @@ class Rig:
         """Return how long the mode takes for one sample."""
         return full if self.is_full else quick
 
+    def routers(self) -> list[str]:
+        """Return the routers that the mode measures; the last one as it is installed by default."""
+        return ["router_uvloop", "router"] if self.is_full else ["router"]
+
     @contextlib.asynccontextmanager
     async def hops(self, *names: str) -> AsyncIterator[list[Hop]]:
         """Run an adapter and new hops in front of it, without those that are missing."""
@@ -152,7 +156,7 @@ async def runs_at_once(rig: Rig) -> None:
 
 
 async def _runs(rig: Rig, measure: str, streams: int) -> None:
-    async with rig.hops("direct", "nginx", "envoy", "relay", "router") as hops:
+    async with rig.hops("direct", "nginx", "envoy", "relay", *rig.routers()) as hops:
         for _ in rig.rounds(3, 5):
             for one in hops:
                 report, used = await rig.run(one, {}, streams=streams, seconds=rig.seconds(0.7, 2.0))
@@ -168,7 +172,7 @@ async def flat_out(rig: Rig) -> None:
         (1_000, 50_000) if rig.is_full else (400, 20_000)
     )  # events of a stream: slow ways take seconds for them
     emission = {"gate": "yes", "bytes": _TEXT["small"], "seconds": rig.seconds(0.5, 3.0)}
-    async with rig.hops("nginx", "envoy", "relay", "router") as hops:
+    async with rig.hops("nginx", "envoy", "relay", *rig.routers()) as hops:
         ways = [(one, False) for one in hops]
         if await _grants_batches(hops[-1]):
             ways.append((hops[-1], True))
@@ -201,7 +205,7 @@ async def paced(rig: Rig) -> None:
     """Latency that is added to one event per millisecond of one stream, and CPU per event."""
     steps = [{"per_second": 1000, "seconds": rig.seconds(1.0, 3.0)}]
     emission = {"gate": "yes", "bytes": _TEXT["medium"], "steps": steps}
-    async with rig.hops("direct", "nginx", "envoy", "relay", "router") as hops:
+    async with rig.hops("direct", "nginx", "envoy", "relay", *rig.routers()) as hops:
         for _ in rig.rounds(3, 5):
             direct = 0.0
             for one in hops:
