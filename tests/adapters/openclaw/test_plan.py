@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dragoman.adapters.openclaw import plan
 from dragoman.adapters.openclaw.environment import Setting, own_config, read_setting, run_file, tool_environment
-from dragoman.adapters.openclaw.status import judge, models_of
+from dragoman.adapters.openclaw.status import judge, models_of, was_used
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import Model
 from dragoman.v1 import adapter_pb2 as api
@@ -179,3 +179,11 @@ def test_models() -> None:
 def test_a_start_says_what_it_waits_for() -> None:
     assert "gateway" in ADAPTER.startup_reason(job_of(request()))
     assert "gateway" not in ADAPTER.startup_reason(job_of(request({"transport": "local"})))
+
+
+def test_one_that_was_never_used_is_not_asked_for_its_login(tmp_path: Path) -> None:
+    fresh = {"OPENCLAW_STATE_DIR": str(tmp_path / "openclaw")}
+    assert not was_used(fresh, ["OPENAI_API_KEY"])
+    assert was_used({**fresh, "OPENAI_API_KEY": "sk-fake"}, ["OPENAI_API_KEY"])
+    (tmp_path / "openclaw").mkdir()
+    assert was_used(fresh, ["OPENAI_API_KEY"])

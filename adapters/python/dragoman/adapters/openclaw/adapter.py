@@ -111,7 +111,7 @@ class OpenClawAdapter(CommandLineAdapter):
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Return whether the model's provider has a key or a login."""
-        return await read_auth(executable, env)
+        return await read_auth(executable, env, self.spec.api_key_variables)
 
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
         """List the models that the user's configuration names."""

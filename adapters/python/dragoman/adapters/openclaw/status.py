@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,16 +19,32 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 _VARIABLE: Final = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
 
 
-async def read_auth(executable: str, env: Mapping[str, str]) -> AuthFinding:
-    """Return whether the provider of the default model has a key or a login, as OpenClaw sees it."""
+async def read_auth(executable: str, env: Mapping[str, str], keys: Iterable[str]) -> AuthFinding:
+    """Return whether the provider of the default model has a key or a login, as OpenClaw sees it.
+
+    Args:
+        executable: OpenClaw.
+        env: its environment.
+        keys: the variables with keys of providers.
+    """
     configured = configured_key(config_file(env), env)
     if configured is not None:
         return configured
+    if not was_used(env, keys):
+        return AuthFinding(pb.AUTH_STATE_UNKNOWN)
     answer = await probe([executable, "models", "status", "--json"], env, _AUTH_LIMIT_S)
     status = parse_json_object(answer.stdout.encode()) if not answer.timed_out else None
     if status is None:
         return AuthFinding(pb.AUTH_STATE_UNKNOWN)  # it takes seconds even on an idle machine
     return judge(status)
+
+
+def was_used(env: Mapping[str, str], keys: Iterable[str]) -> bool:
+    """Return whether OpenClaw may know of a key or a login: it has a directory, or one of the keys is in ``env``.
+
+    To answer that there is none it takes three seconds of CPU time, most of what detecting all agents takes.
+    """
+    return config_file(env).parent.is_dir() or any(env.get(name) for name in keys)
 
 
 def configured_key(config: Path, env: Mapping[str, str]) -> AuthFinding | None:
