@@ -1677,7 +1677,7 @@ const (
 	Feature_FEATURE_SUBAGENTS Feature = 22
 	// The agent receives a token for the caller's API.
 	Feature_FEATURE_AUTH_TOKEN Feature = 23
-	// A turn limit can be set.
+	// A turn limit can be set: `config.maxTurns`.
 	Feature_FEATURE_MAX_TURNS Feature = 24
 	// A prompt can be set. A plain command may not support it.
 	Feature_FEATURE_PROMPT Feature = 25

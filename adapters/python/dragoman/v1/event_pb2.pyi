@@ -981,7 +981,7 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     FEATURE_AUTH_TOKEN: _Feature.ValueType  # 23
     """The agent receives a token for the caller's API."""
     FEATURE_MAX_TURNS: _Feature.ValueType  # 24
-    """A turn limit can be set."""
+    """A turn limit can be set: `config.maxTurns`."""
     FEATURE_PROMPT: _Feature.ValueType  # 25
     """A prompt can be set. A plain command may not support it."""
     FEATURE_WORKSPACE: _Feature.ValueType  # 26
@@ -1041,7 +1041,7 @@ FEATURE_SUBAGENTS: Feature.ValueType  # 22
 FEATURE_AUTH_TOKEN: Feature.ValueType  # 23
 """The agent receives a token for the caller's API."""
 FEATURE_MAX_TURNS: Feature.ValueType  # 24
-"""A turn limit can be set."""
+"""A turn limit can be set: `config.maxTurns`."""
 FEATURE_PROMPT: Feature.ValueType  # 25
 """A prompt can be set. A plain command may not support it."""
 FEATURE_WORKSPACE: Feature.ValueType  # 26

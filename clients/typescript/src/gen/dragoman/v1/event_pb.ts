@@ -4353,7 +4353,7 @@ export enum Feature {
   AUTH_TOKEN = 23,
 
   /**
-   * A turn limit can be set.
+   * A turn limit can be set: `config.maxTurns`.
    *
    * @generated from enum value: FEATURE_MAX_TURNS = 24;
    */
