@@ -229,7 +229,10 @@ async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, t
     await _examine("--adapter", "process", f"unix:{tmp_path}/r.sock")
 
 
-ASKING = ("respond.", "permissions.", "attach.", "session.", "events.", "batching.", "unsupported.", "secrets.")
+ASKING = (
+    *("respond.", "permissions.", "attach.", "session.", "events.", "batching.", "unsupported.", "secrets."),
+    *("settings.", "tools."),
+)
 """Rules that an agent in the adapter's own process can perform the steps of."""
 ONLY = [argument for rule in ASKING for argument in ("--only", rule)]
 
@@ -248,6 +251,7 @@ async def test_an_agent_that_asks_and_has_sessions_passes_behind_the_router(rout
 def _declared_is_examined(passed: set[str]) -> None:
     due = {"permissions.unattended", "attach.pending-request", "session.resumes", "session.unfit", "session.lost"}
     due |= {f"respond.{name}" for name in ("recorded", "idempotent", "already-resolved", "invalid", "expired")}
+    due |= {"settings.skills", "tools.results"}
     assert passed >= due | {"respond.after-end", "respond.unknown-run", "respond.unknown-request"}
 
 
@@ -260,6 +264,6 @@ async def _kit(*arguments: str) -> set[str]:
     command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", *arguments]
     kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await kit.communicate()
-    checks = json.loads(output)["checks"]
+    checks = json.loads(output.splitlines()[-1])["checks"]
     assert kit.returncode == 0, [item for item in checks if item["verdict"] in {"failed", "error"}]
     return {item["id"] for item in checks if item["verdict"] == "passed"}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -81,6 +82,12 @@ func (a *agent) step(name, value string) error {
 		return a.say(fmt.Sprintf("bytes=%d sha256=%x", len(a.run.Prompt), sha256.Sum256([]byte(a.run.Prompt))))
 	case "echo":
 		return a.say(a.rest[:min(len(a.rest), 200)])
+	case "received":
+		word, err := hex.DecodeString(value)
+		if err != nil {
+			return err
+		}
+		return a.say(map[bool]string{true: "received: yes", false: "received: no"}[strings.Contains(a.run.Prompt, string(word))])
 	case "env":
 		return a.say(a.run.Request.GetEnv()[value])
 	case "split":
