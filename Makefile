@@ -56,7 +56,8 @@ test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted
 	  go vet ./...; go test $(GO_TEST_FLAGS) ./...); done
 	@$(MAKE) --no-print-directory dragoman-exec
 	@go=$$(scripts/install-go); cd adapters/go; "$$go" build -o ../../build/scribe-go ./examples/scribe; \
-	"$$go" build -o ../../build/streamtext ./examples/streamtext; "$$go" build -o ../../build/scripted-go ./internal/scripted
+	"$$go" build -o ../../build/streamtext ./examples/streamtext; "$$go" build -o ../../build/scripted-go ./internal/scripted; \
+	cd ../../clients/go; "$$go" build -o ../../build/hello-go ./examples/hello
 	DRAGOMAN_PROCESS_ADAPTER=$(CURDIR)/build/dragoman-exec $(VENV)/bin/python -m pytest -n $(JOBS) -m 'not own_adapter' \
 	  tests/adapters/process/test_{backpressure,faults,fuzz,journal,output,sidecar}.py
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m go tests/go tests/cli/test_new_adapter.py

@@ -226,7 +226,7 @@ func TestLimits(t *testing.T) {
 			return hang(ctx, run)
 		}, pb.FailureKind_FAILURE_KIND_WALL_TIMEOUT},
 		"of a second program": {&pb.Limits{Idle: short}, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
-			if _, err := run.Exec(adapter.Command{Path: "true"}, nil); err != nil {
+			if _, err := run.Exec(adapter.Command{Path: "echo"}, func(adapter.Line) { run.Done() }); err != nil {
 				return nil, err
 			}
 			exit, err := run.Exec(adapter.Command{Path: "sleep", Args: []string{"60"}}, nil)
@@ -724,6 +724,9 @@ func TestASessionThatIsGoneIsReplacedByANewOne(t *testing.T) {
 				return nil, err
 			}
 		}
+		if strings.Contains(run.Prompt, "Say nothing.") {
+			return nil, nil
+		}
 		session := &pb.Session{NativeId: "new"}
 		return nil, errors.Join(run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Session{Session: session}}), run.Text("a", run.Resume+run.Prompt))
 	}, pb.Feature_FEATURE_RESUME)
@@ -731,17 +734,17 @@ func TestASessionThatIsGoneIsReplacedByANewOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resuming := func(session string) []*pb.AgentEvent {
+	resuming := func(session, prompt string) []*pb.AgentEvent {
 		return execute(t, client, request(func(r *pb.ExecuteRequest) {
 			handle := &pb.SessionHandle{Adapter: "test", NativeId: session}
-			r.Config, r.Task = config, &pb.ExecuteRequest_Prompt{Prompt: "Go on."}
+			r.Config, r.Task = config, &pb.ExecuteRequest_Prompt{Prompt: prompt}
 			r.Session = &pb.SessionSelector{Selector: &pb.SessionSelector_Handle{Handle: handle}}
 		}))
 	}
-	if all := resuming("there"); textOf(all) != "thereGo on." {
+	if all := resuming("there", "Go on."); textOf(all) != "thereGo on." {
 		t.Errorf("a session that is resumed gets %q", textOf(all))
 	}
-	all := resuming("gone")
+	all := resuming("gone", "Go on.")
 	var started []pb.SessionDisposition
 	for _, event := range all {
 		if event.GetStarted() != nil {
@@ -759,6 +762,9 @@ func TestASessionThatIsGoneIsReplacedByANewOne(t *testing.T) {
 	}
 	if handle := resultOf(all).GetSession().GetHandle(); handle.GetNativeId() != "new" {
 		t.Errorf("the session to store is %v", handle)
+	}
+	if session := resultOf(resuming("gone", "Say nothing.")).GetSession(); session.GetChange() != pb.SessionChange_SESSION_CHANGE_CLEAR {
+		t.Errorf("without a new session, the change is %v", session)
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -335,18 +337,46 @@ func TestAProgramAsksAndReadsTheAnswer(t *testing.T) {
 }
 
 func TestAProgramEndsWhileItAsks(t *testing.T) {
-	for name, script := range map[string]string{"later": "echo ask; sleep 0.2; exit 3", "at once": "echo ask; exit 3"} {
-		t.Run(name, func(t *testing.T) {
-			client, _ := serve(t, converse(script), asks)
-			run, question := asked(t, client, interactive(nil))
-			all := events(t, run)
-			if got := bodies(all); !slices.Contains(got, "DROPPED") || resultOf(all).GetFailure().GetCode() != "exit_code" {
-				t.Errorf("then came %v, %v", got, resultOf(all))
+	dropped := func(run runFunc) {
+		client, _ := serve(t, run, asks)
+		stream, question := asked(t, client, interactive(nil))
+		all := events(t, stream)
+		if got := bodies(all); !slices.Contains(got, "DROPPED") || resultOf(all).GetFailure().GetCode() != "exit_code" {
+			t.Errorf("then came %v, %v", got, resultOf(all))
+		}
+		if _, err := respond(t, client, question.GetId(), choose("allow")); dragoman.ReasonOf(err) != dragoman.RunFinished {
+			t.Errorf("an answer after it: %v", err)
+		}
+	}
+	dropped(converse("echo ask; sleep 0.2; exit 3"))
+	// Its last line is read when it and its guard are gone.
+	dropped(func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+		exit, err := run.Exec(adapter.Command{Path: "sh", Args: []string{"-c", "echo $PPID; exit 3"}}, func(line adapter.Line) {
+			for guard, _ := strconv.Atoi(string(line.Data)); syscall.Kill(guard, 0) == nil; {
+				time.Sleep(time.Millisecond)
 			}
-			if _, err := respond(t, client, question.GetId(), choose("allow")); dragoman.ReasonOf(err) != dragoman.RunFinished {
-				t.Errorf("an answer after it: %v", err)
-			}
+			time.Sleep(10 * time.Millisecond)
+			_, _ = run.Permit(&pb.InputSubject{ToolName: "Bash"}, adapter.Question{})
 		})
+		if err != nil {
+			return nil, err
+		}
+		return exit.Result(), nil
+	})
+}
+
+func TestARunEndsWhileItAsks(t *testing.T) {
+	isOver := make(chan struct{})
+	client, _ := serve(t, func(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
+		go func() { _, _ = permitting(ctx, run) }()
+		<-isOver
+		return nil, nil
+	}, asks)
+	run, _ := asked(t, client, interactive(nil))
+	close(isOver)
+	all := events(t, run)
+	if got := bodies(all); len(got) < 2 || got[1] != "DROPPED" || resultOf(all).GetOutcome() != pb.Outcome_OUTCOME_SUCCEEDED {
+		t.Errorf("then came %v, %v", got, resultOf(all))
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	dragoman "dragoman/clients/go"
 )
 
-// Listen listens at "unix:/path", which only this user can reach, or at "host:port" on loopback, where callers need this
-// user's token.
+// Listen listens at "unix:/path", which only this user can reach, or at "host:port", where callers need this user's
+// token: on loopback, or with TLS anywhere. The server uses TLS there if DRAGOMAN_TLS_CERT names a certificate.
 func Listen(address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, "unix:")
 	if !isUnix {
@@ -85,15 +85,23 @@ func listenTCP(address string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q is no address; use unix:/path or host:port: %w", address, err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("refusing to listen on %s without TLS: what can reach it can run programs as this user", address)
+	files, err := dragoman.EnvironmentTLS()
+	if err != nil {
+		return nil, err
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && files.Certificate == "" {
+		return nil, clearRefused(address)
+	}
+	if os.Getenv("DRAGOMAN_TRUST") != "" {
+		return nil, errors.New("DRAGOMAN_TRUST is set, and this server does not know callers by their certificates: " +
+			"unset it for this process, and give its callers the token")
 	}
 	token, err := dragoman.UserToken()
 	if err != nil {
 		return nil, err
 	}
 	if token == "" {
-		return nil, errors.New("over TCP callers need a token, and there is none: 'dragoman token' makes it")
+		return nil, errors.New("over TCP callers need a token, and there is none: 'dragoman token' makes it, or set DRAGOMAN_TOKEN")
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -102,8 +110,38 @@ func listenTCP(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// local are the credentials of connections without TLS: over a Unix socket, what the kernel says of the caller.
-type local struct{}
+func clearRefused(address string) error {
+	return fmt.Errorf("refusing to listen on %s without TLS: what can reach it can run programs as this user. Listen on "+
+		"127.0.0.1:PORT or unix:/path, or set DRAGOMAN_TLS_CERT and DRAGOMAN_TLS_KEY to the files of a certificate and its key", address)
+}
+
+// transport are the credentials of connections: over a Unix socket, what the kernel says of the caller; over TCP, TLS if
+// there is a certificate.
+type transport struct {
+	secure credentials.TransportCredentials // nil without
+}
+
+// newTransport returns the credentials of a server, with the files that the environment names.
+func newTransport() (transport, error) {
+	files, err := dragoman.EnvironmentTLS()
+	if err != nil || files.Certificate == "" {
+		return transport{}, err
+	}
+	config, err := files.ServerConfig()
+	if err != nil {
+		return transport{}, err
+	}
+	return transport{credentials.NewTLS(config)}, nil
+}
+
+// mayServe refuses a listener that other machines reach in the clear.
+func (t transport) mayServe(listener net.Listener) error {
+	address, isTCP := listener.Addr().(*net.TCPAddr)
+	if isTCP && t.secure == nil && !address.IP.IsLoopback() {
+		return clearRefused(address.String())
+	}
+	return nil
+}
 
 // caller is who is at the other end of a connection.
 type caller struct {
@@ -113,8 +151,12 @@ type caller struct {
 
 func (caller) AuthType() string { return "local" }
 
-func (local) ServerHandshake(connection net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (t transport) ServerHandshake(connection net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	socket, isUnix := connection.(*net.UnixConn)
+	if !isUnix && t.secure != nil {
+		encrypted, _, err := t.secure.ServerHandshake(connection)
+		return encrypted, caller{}, err
+	}
 	if !isUnix {
 		return connection, caller{}, nil
 	}
@@ -139,15 +181,15 @@ func isBeneath(pid, above int) bool {
 	return false
 }
 
-func (local) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (transport) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("these are a server's credentials")
 }
 
-func (local) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "local"}
+func (transport) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "dragoman"}
 }
-func (l local) Clone() credentials.TransportCredentials { return l }
-func (local) OverrideServerName(string) error           { return nil }
+func (t transport) Clone() credentials.TransportCredentials { return t }
+func (transport) OverrideServerName(string) error           { return nil }
 
 // callerName returns how a call was authenticated, for the record.
 func callerName(ctx context.Context) string {

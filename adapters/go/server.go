@@ -50,6 +50,7 @@ type Server struct {
 	schema    *request.Schema
 	logger    *slog.Logger
 	store     *store
+	transport transport
 	grpc      *grpc.Server
 	health    *health.Server
 	driving   sync.WaitGroup
@@ -61,18 +62,22 @@ type Server struct {
 	isDraining bool
 }
 
-// NewServer returns a server of an adapter.
+// NewServer returns a server of an adapter. It reads the files of TLS that the environment names.
 func NewServer(a *Adapter, logger *slog.Logger) (*Server, error) {
 	described, schema, err := a.described()
 	if err != nil {
 		return nil, err
 	}
+	transport, err := newTransport()
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
-		adapter: a, described: described, schema: schema, logger: logger, store: newStore(), health: health.NewServer(),
+		transport: transport, adapter: a, described: described, schema: schema, logger: logger, store: newStore(), health: health.NewServer(),
 		ending: make(chan struct{}),
 	}
 	s.grpc = grpc.NewServer(
-		grpc.Creds(local{}),
+		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(32*mib), // above the contract's own limit, so that that one is reported, with a reason
 		grpc.MaxSendMsgSize(17*mib),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -91,8 +96,13 @@ func NewServer(a *Adapter, logger *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves a listener until Stop.
-func (s *Server) Serve(listener net.Listener) error { return s.grpc.Serve(listener) }
+// Serve serves a listener until Stop. One that other machines can reach is refused without TLS.
+func (s *Server) Serve(listener net.Listener) error {
+	if err := s.transport.mayServe(listener); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	return s.grpc.Serve(listener)
+}
 
 // Stop refuses new runs, stops those that live within a grace, ends the streams with their results, and closes.
 func (s *Server) Stop(grace time.Duration) {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
@@ -48,6 +49,7 @@ type Option func(*options)
 type options struct {
 	token    string
 	hasToken bool
+	tls      *TLSFiles
 	reattach time.Duration
 }
 
@@ -55,6 +57,12 @@ type options struct {
 // to a server of this user on this machine.
 func WithToken(token string) Option {
 	return func(o *options) { o.token, o.hasToken = token, true }
+}
+
+// WithTLS names the files of TLS. With authorities, connections over TCP use it. The default are those of
+// EnvironmentTLS.
+func WithTLS(files TLSFiles) Option {
+	return func(o *options) { o.tls = &files }
 }
 
 // WithReattach sets for how long a broken stream is reconnected without progress. The default is 30 seconds.
@@ -74,13 +82,17 @@ func New(address string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := tokenFor(where, o)
+	transport, isSecure, err := transportTo(where, o)
+	if err != nil {
+		return nil, err
+	}
+	token, err := tokenFor(where, o, isSecure)
 	if err != nil {
 		return nil, err
 	}
 	client := &Client{reattach: o.reattach}
 	dialOptions := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport),
 		grpc.WithNoProxy(),      // a proxy variable would catch loopback addresses too
 		grpc.WithDisableRetry(), // Execute must not run twice because a library tried again
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestMessage), grpc.MaxCallSendMsgSize(largestMessage)),
@@ -104,12 +116,39 @@ func New(address string, opts ...Option) (*Client, error) {
 	return client, nil
 }
 
-// tokenFor returns the token that calls to a place carry.
-func tokenFor(where place, o options) (string, error) {
-	if where.isTCP && o.hasToken {
-		return o.token, nil // the caller chose to send it there
+// transportTo returns the credentials of connections to a place, and whether they are of TLS.
+func transportTo(where place, o options) (transport credentials.TransportCredentials, isSecure bool, err error) {
+	if !where.isTCP {
+		return insecure.NewCredentials(), false, nil
 	}
-	if where.isLocal {
+	files := o.tls
+	if files == nil {
+		named, err := EnvironmentTLS()
+		if err != nil {
+			return nil, false, err
+		}
+		files = &named
+	}
+	if err := files.check(); err != nil {
+		return nil, false, err
+	}
+	if files.Authorities == "" {
+		return insecure.NewCredentials(), false, nil
+	}
+	latest, err := newReloader(*files)
+	if err != nil {
+		return nil, false, err
+	}
+	return clientCredentials{latest}, true, nil
+}
+
+// tokenFor returns the token that calls to a place carry.
+func tokenFor(where place, o options, isSecure bool) (string, error) {
+	token := o.token
+	if !o.hasToken {
+		token = environmentToken()
+	}
+	if isChosen := where.isTCP && token != ""; where.isLocal && !isChosen {
 		if err := where.check(); err != nil {
 			return "", err
 		}
@@ -117,8 +156,12 @@ func tokenFor(where place, o options) (string, error) {
 	if !where.isTCP {
 		return "", nil
 	}
-	if !where.isLocal {
-		return environmentToken(), nil
+	if token != "" && !where.isLocal && !isSecure {
+		return "", Errorf(AddressUntrusted, "%s: the token would go to another machine in the clear; nothing was sent. Set %s to the "+
+			"authorities that sign the server's certificate, or tunnel to a local address (ssh -L)", where.target, tlsCAVariable)
+	}
+	if o.hasToken || !where.isLocal {
+		return token, nil
 	}
 	token, err := UserToken()
 	if err != nil {

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,11 +15,14 @@ import pytest
 import pytest_asyncio
 from dragoman.client import Client, execute_request
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.private import make_token
+from dragoman.router.app import Router
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
+from tests.certificates import VARIABLES, Authority, Files
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
 
@@ -267,3 +271,82 @@ async def _kit(*arguments: str) -> set[str]:
     checks = json.loads(output.splitlines()[-1])["checks"]
     assert kit.returncode == 0, [item for item in checks if item["verdict"] in {"failed", "error"}]
     return {item["id"] for item in checks if item["verdict"] == "passed"}
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """An authority of this test, whose processes have a state and a token of their own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DRAGOMAN_TOKEN", make_token())
+    return Authority()
+
+
+@pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted", "stranger"])
+async def test_a_router_and_an_adapter_in_go_speak_tls(
+    is_trusted: bool, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, the_adapters = Files(tmp_path / "ours"), Files(tmp_path / "adapter")
+    ours.fill(authority)
+    the_adapters.fill(authority if is_trusted else Authority(), trusted=[authority])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with the_adapters.used(monkeypatch):
+        adapter = await asyncio.create_subprocess_exec(
+            str(EXEC), env={**os.environ, "DRAGOMAN_LISTEN": address}, stderr=asyncio.subprocess.PIPE
+        )
+    try:
+        assert adapter.stderr is not None
+        assert b"adapter ready" in await adapter.stderr.readline()
+        with ours.used(monkeypatch):
+            settings = config(tmp_path, listen=("127.0.0.1:0",), addresses=(address,), run_log="memory")
+            async with Router(settings) as router, Client(router.addresses[0]) as client:
+                stream = client.execute(shell("echo here", tmp_path))
+                if is_trusted:
+                    assert logged([event async for event in stream]) == ["here"]
+                else:
+                    with pytest.raises(DragomanError) as refused:
+                        await anext(stream)
+                    assert refused.value.reason is Reason.ADAPTER_NOT_FOUND
+    finally:
+        adapter.terminate()
+        await adapter.communicate()
+
+
+@pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted", "stranger"])
+async def test_a_client_in_go_speaks_tls_with_a_router(
+    is_trusted: bool, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    the_routers, the_clients = Files(tmp_path / "router"), Files(tmp_path / "client")
+    the_routers.fill(authority)
+    the_clients.fill(authority if is_trusted else Authority(), trusted=[authority])
+    process = manifest(tmp_path, "process", command=[str(EXEC)])
+    with the_routers.used(monkeypatch):
+        router = Router(config(tmp_path, listen=("127.0.0.1:0",), manifests=(process,), run_log="memory"))
+        await router.__aenter__()
+    try:
+        with the_clients.used(monkeypatch):
+            hello = await asyncio.create_subprocess_exec(
+                str(BUILD / "hello-go"),
+                env={**os.environ, "DRAGOMAN_ROUTER": router.addresses[0]},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        output, error = await hello.communicate()
+        if is_trusted:
+            assert output.decode().splitlines() == ["hello", "OUTCOME_SUCCEEDED"]
+        else:
+            assert (hello.returncode, output) == (1, b""), error
+    finally:
+        await router.stop(0.0)
+
+
+async def test_it_refuses_to_listen_where_others_reach_it_in_the_clear(authority: Authority) -> None:
+    del authority  # the variables of TLS are unset
+    command = await asyncio.create_subprocess_exec(
+        str(EXEC), env={**os.environ, "DRAGOMAN_LISTEN": "0.0.0.0:0"}, stderr=asyncio.subprocess.PIPE
+    )
+    _, error = await command.communicate()
+    assert (command.returncode, b"refusing to listen on 0.0.0.0:0 without TLS" in error) == (1, True)
