@@ -10,6 +10,11 @@ pub fn info(message: &str, fields: &[(&str, &str)]) {
     line("INFO", message, fields);
 }
 
+/// Logs what may become a fault.
+pub fn warning(message: &str, fields: &[(&str, &str)]) {
+    line("WARNING", message, fields);
+}
+
 /// Logs a fault.
 pub fn error(message: &str, fields: &[(&str, &str)]) {
     line("ERROR", message, fields);

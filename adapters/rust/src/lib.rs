@@ -56,6 +56,7 @@ mod serve;
 mod server;
 mod store;
 mod sync;
+mod tls;
 mod wire;
 
 use std::future::{self, Future};

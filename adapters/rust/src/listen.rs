@@ -17,16 +17,18 @@ use tonic::transport::server::Connected;
 
 use crate::guard;
 use crate::reason::{Reason, Refusal};
+use crate::tls::Tls;
 
 /// A socket that is listened on.
 pub enum Listener {
     /// With the lock of its path.
     Unix(UnixListener, File),
     Tcp(TcpListener),
+    Tls(TcpListener, Tls),
 }
 
-/// Listens at "unix:/path", which only this user can reach, or at "host:port" on loopback, where callers need this user's
-/// token. An error says what to do.
+/// Listens at "unix:/path", which only this user can reach, or at "host:port", where callers need this user's token: with a
+/// certificate by TLS and anywhere, without one on loopback. An error says what to do.
 pub async fn listen(address: &str) -> Result<Listener, String> {
     match address.strip_prefix("unix:") {
         Some(path) => listen_unix(address, Path::new(path.strip_prefix("//").unwrap_or(path))),
@@ -72,16 +74,23 @@ async fn listen_tcp(address: &str) -> Result<Listener, String> {
     let Some((host, _)) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()) else {
         return Err(format!("{address:?} is no address; use unix:/path or host:port"));
     };
+    let tls = Tls::from_environment()?;
     let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-    if host != "localhost" && !ip.is_some_and(|ip| ip.is_loopback()) {
+    if host != "localhost" && !ip.is_some_and(|ip| ip.is_loopback()) && tls.is_none() {
         return Err(format!(
-            "refusing to listen on {host} without TLS: what can reach it can run programs as this user"
+            "refusing to listen on {address} without TLS: what can reach it can run programs as this user. Listen on \
+             127.0.0.1:PORT or unix:/path, or set DRAGOMAN_TLS_CERT and DRAGOMAN_TLS_KEY to the files of a certificate and \
+             its key."
         ));
     }
     if user_token()?.is_none() {
         return Err("over TCP callers need a token, and there is none: 'dragoman token' makes it".to_owned());
     }
-    TcpListener::bind(address).await.map(Listener::Tcp).map_err(|error| format!("listen on {address}: {error}"))
+    let listener = TcpListener::bind(address).await.map_err(|error| format!("listen on {address}: {error}"))?;
+    Ok(match tls {
+        Some(tls) => Listener::Tls(listener, tls),
+        None => Listener::Tcp(listener),
+    })
 }
 
 /// Returns the token of this user's servers: `DRAGOMAN_TOKEN`, else that of the user's file; `None` if there is none.
@@ -179,6 +188,12 @@ pub struct Connection<S> {
     caller: Caller,
 }
 
+impl<S> Connection<S> {
+    pub fn over_tcp(inner: S) -> Self {
+        Self { inner, caller: Caller { is_unix: false, refused: None } }
+    }
+}
+
 impl<S> Connected for Connection<S> {
     type ConnectInfo = Caller;
 
@@ -244,8 +259,7 @@ impl Stream for OverTcp {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_accept(context).map(|accepted| {
-            let caller = Caller { is_unix: false, refused: None };
-            Some(accepted.and_then(|(inner, _)| inner.set_nodelay(true).map(|()| Connection { inner, caller })))
+            Some(accepted.and_then(|(inner, _)| inner.set_nodelay(true).map(|()| Connection::over_tcp(inner))))
         })
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::listen::{Listener, OverTcp, OverUnix, listen};
 use crate::server::Server;
+use crate::tls::OverTls;
 use crate::wire::Boundary;
 use crate::{Adapter, descriptors, guard, json_log};
 
@@ -82,6 +83,9 @@ async fn serve_until_asked<A: Adapter>(adapter: A) -> Result<(), String> {
                 builder.serve_with_incoming_shutdown(boundary, OverUnix(listener), is_over).await
             }
             Listener::Tcp(listener) => builder.serve_with_incoming_shutdown(boundary, OverTcp(listener), is_over).await,
+            Listener::Tls(listener, tls) => {
+                builder.serve_with_incoming_shutdown(boundary, OverTls::new(listener, tls), is_over).await
+            }
         }
     };
     let draining = async {
