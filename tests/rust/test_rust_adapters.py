@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "build/rust/debug/examples"
 PROCESS = EXAMPLES / "process"
 SCRIBE = ROOT / "adapters/examples/scribe/scribe"
+PROGRAM = ("--config", '{"command": "{script}"}')
+"""What has the adapter ``process`` run the kit's program."""
 SECRET = "env-0815-very-secret"
 
 
@@ -216,24 +218,17 @@ async def test_reflection_has_the_comments_of_the_contract(tmp_path: Path) -> No
 
 
 async def test_it_passes_the_conformance_kit() -> None:
-    await _examine("--", str(PROCESS))
+    await examine(*PROGRAM, "--", str(PROCESS))
 
 
 async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, tmp_path: Path) -> None:
     del router  # it serves
-    await _examine("--adapter", "process_rust", f"unix:{tmp_path}/r.sock")
+    await examine(*PROGRAM, "--adapter", "process_rust", f"unix:{tmp_path}/r.sock")
 
 
-async def _examine(*target: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "dragoman.cli.main",
-        "conformance",
-        "--config",
-        '{"command": "{script}"}',
-        *target,
-    ]
+async def examine(*target: str) -> None:
+    """Examine an adapter with the conformance kit."""
+    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", *target]
     kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await kit.communicate()
     assert kit.returncode == 0, output.decode()

@@ -1,5 +1,5 @@
 //! When a run has exceeded one of its limits. Silence is not the agent's while a tool call is open, which has a limit of its
-//! own, nor while it waits for readers of its events.
+//! own, nor while it waits for readers of its events or for an answer.
 
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ pub struct Clocks {
     started_at: Option<Instant>,
     /// Of its last sign of life.
     active_at: Option<Instant>,
-    waits_since: Option<Instant>,
+    /// For how many reasons it waits for us, and since when.
+    waits: usize,
+    waits_since: Instant,
     calls: Vec<(String, Instant)>,
     /// The agent has ended.
     pub are_off: bool,
@@ -38,7 +40,8 @@ impl Clocks {
             accepted_at: now,
             started_at: None,
             active_at: None,
-            waits_since: None,
+            waits: 0,
+            waits_since: now,
             calls: Vec::new(),
             are_off: false,
         }
@@ -55,11 +58,18 @@ impl Clocks {
     }
 
     pub fn wait(&mut self, now: Instant) {
-        self.waits_since.get_or_insert(now);
+        if self.waits == 0 {
+            self.waits_since = now;
+        }
+        self.waits += 1;
     }
 
     pub fn resume(&mut self, now: Instant) {
-        let Some(since) = self.waits_since.take() else { return };
+        self.waits -= 1;
+        if self.waits > 0 {
+            return;
+        }
+        let since = self.waits_since;
         for (_, at) in &mut self.calls {
             *at = if *at < since { *at + (now - since) } else { now }; // their time stood still
         }
@@ -105,7 +115,7 @@ impl Clocks {
             "The run took longer than its wall limit. Raise limits.wall if the task needs it.",
         );
         let mut all = vec![wall];
-        if let (Some(started_at), None) = (self.started_at, self.waits_since) {
+        if let (Some(started_at), 0) = (self.started_at, self.waits) {
             if self.active_at.is_none() {
                 all.push(expiry(
                     self.limits.start_up,

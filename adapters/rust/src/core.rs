@@ -10,16 +10,18 @@ use tokio::time::Instant;
 
 use crate::api::agent_event::Body;
 use crate::api::{
-    AgentEvent, EventOrigin, FailureKind, Heartbeat, Notice, Outcome, OutputStream, Result as RunResult, RunCounters,
-    RunPhase, SessionDisposition, Severity, Started, State as PhaseState, ToolStatus,
+    AgentEvent, AttemptEnded, DescribeResponse, EventOrigin, FailureKind, Heartbeat, Notice, Outcome, OutputStream,
+    Result as RunResult, RunCounters, RunPhase, Severity, Started, State as PhaseState, ToolStatus,
 };
 use crate::clocks::{Clocks, Expiry};
 use crate::exec::{Captured, Joined};
+use crate::inputs::{self, Inputs};
 use crate::items::{self, Items};
 use crate::json_log;
 use crate::log::Log;
 use crate::outgoing;
 use crate::redact::{HARMLESS, Redactor};
+use crate::request::sessions::{self, Session};
 use crate::request::{Settings, cut};
 use crate::run::{Ended, Error, Failure, Stop};
 use crate::sync::{lock, random_hex};
@@ -34,6 +36,11 @@ pub struct Core {
     /// Marks the processes of the run, in their environment.
     pub marker: String,
     pub grace: Duration,
+    /// How long a question waits for its answer.
+    pub input_timeout: Duration,
+    /// What is done with the session that was asked for.
+    pub session: Session,
+    described: DescribeResponse,
     output_bytes: Option<usize>,
     missing: Vec<String>,
     /// What every `started` says.
@@ -92,14 +99,11 @@ pub struct State {
     expiry: Option<Expiry>,
     pub captured: Captured,
     pub joined: Joined,
+    pub inputs: Inputs,
 }
 
 impl Core {
-    pub fn new(
-        request: &crate::api::ExecuteRequest,
-        settings: &Settings,
-        described: &crate::api::DescribeResponse,
-    ) -> Arc<Self> {
+    pub fn new(request: &crate::api::ExecuteRequest, settings: &Settings, described: &DescribeResponse) -> Arc<Self> {
         let now = Instant::now();
         let relay = request.relay.unwrap_or_default();
         let opening = Started {
@@ -111,8 +115,9 @@ impl Core {
             capabilities: described.capabilities.clone(),
             permissions: request.permissions.clone(),
             prompt_bytes: settings.prompt_bytes.clone(),
-            session_disposition: SessionDisposition::New as i32,
-            session_reason: request.session.as_ref().map_or_else(String::new, |session| session.reason.clone()),
+            session_disposition: settings.session.disposition as i32,
+            session_reason: settings.session.reason.clone(),
+            native_session_id: settings.session.native_id.clone(),
             ..Started::default()
         };
         let state = State {
@@ -133,6 +138,7 @@ impl Core {
             expiry: None,
             captured: Captured::default(),
             joined: Joined::default(),
+            inputs: Inputs::default(),
         };
         Arc::new(Self {
             run_id: request.run_id.clone(),
@@ -140,6 +146,9 @@ impl Core {
             redactor: Redactor::new(&settings.secrets),
             marker: random_hex(16),
             grace: settings.limits.grace,
+            input_timeout: inputs::timeout_of(request),
+            session: settings.session.clone(),
+            described: described.clone(),
             output_bytes: settings.limits.output_bytes,
             missing: settings.missing.clone(),
             opening,
@@ -173,6 +182,16 @@ impl Core {
             agent_version: own.agent_version,
             ..self.opening.clone()
         };
+        let started = if own.session_disposition == 0 {
+            started
+        } else {
+            Started {
+                session_disposition: own.session_disposition,
+                session_reason: own.session_reason,
+                native_session_id: own.native_session_id,
+                ..started
+            }
+        };
         state.attempt += 1;
         state.phase = Phase::Attempt;
         self.write_own(state, Body::Started(started));
@@ -183,6 +202,36 @@ impl Core {
         }
         state.clocks.start(Instant::now());
         self.awake();
+    }
+
+    /// Opens the attempt, unless that was done.
+    pub fn begin(&self) -> Result<(), Ended> {
+        let mut guard = self.lock();
+        match guard.phase {
+            Phase::Initial => self.start(&mut guard, Started::default()),
+            Phase::Attempt => {}
+            Phase::Ended => return Err(Ended),
+        }
+        Ok(())
+    }
+
+    /// Ends the attempt, and opens the next one.
+    pub fn retry(&self, failure: Failure, started: Started) -> Result<(), Ended> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if state.phase != Phase::Attempt {
+            return Err(Ended);
+        }
+        self.drop_inputs(state);
+        self.flush_joined(state);
+        for held in state.items.flush(&self.redactor) {
+            self.write(state, held);
+        }
+        let reason = started.session_reason.clone();
+        let ended = AttemptEnded { failure: Some(failure.into()), reason, ..AttemptEnded::default() };
+        self.write_own(state, Body::AttemptEnded(ended));
+        self.start(state, started);
+        Ok(())
     }
 
     /// Writes an event of the agent.
@@ -335,23 +384,24 @@ impl Core {
         );
     }
 
-    /// Writes an event in its place: redacted, with sequence and envelope, within its size.
-    fn write(&self, state: &mut State, mut event: AgentEvent) {
+    /// Writes an event in its place, and returns its sequence: redacted, with sequence and envelope, within its size.
+    pub fn write(&self, state: &mut State, mut event: AgentEvent) -> u64 {
         let cut = outgoing::redact(&mut event, &self.redactor);
         event.sequence = self.log.last() + 1;
         self.address(state, &mut event);
         let fitted = outgoing::fit(&mut event);
         let cut = if cut + fitted > 0 { outgoing::count_cut(&mut event, cut + fitted) } else { 0 };
-        let is_notice = matches!(event.body, Some(Body::Notice(_)));
+        let (is_notice, sequence) = (matches!(event.body, Some(Body::Notice(_))), event.sequence);
         self.log.append(event);
         state.written_at = Instant::now();
         if cut > 0 && state.phase == Phase::Attempt && !is_notice {
             let message = format!("{cut} bytes of an event were cut, as it has at most 1 MiB.");
             self.notice(state, Severity::Warning, "event_cut", message);
         }
+        sequence
     }
 
-    fn address(&self, state: &State, event: &mut AgentEvent) {
+    pub fn address(&self, state: &State, event: &mut AgentEvent) {
         event.run_id.clone_from(&self.run_id);
         event.attempt = state.attempt;
         event.time = Some(SystemTime::now().into());
@@ -386,12 +436,15 @@ impl Core {
             self.log.send(event);
             state.written_at = now;
         }
+        self.expire_inputs(state, now);
         let beat = state.written_at + HEARTBEAT_AFTER;
+        let beat = state.inputs.next().map_or(beat, |expires| beat.min(expires));
         match state.clocks.next().filter(|_| !self.is_stopping()) {
             Some(limit) if limit.at > now => beat.min(limit.at),
             Some(limit) => {
                 state.expiry = Some(limit);
                 self.stop_by(now + self.grace, Stop::Limit);
+                self.drop_inputs(state);
                 beat
             }
             None => beat,
@@ -414,6 +467,7 @@ impl Core {
         }
         let now = Instant::now();
         self.stop_by(now.checked_add(grace).unwrap_or(now), Stop::Cancelled);
+        self.drop_inputs(state);
     }
 
     fn stop_by(&self, deadline: Instant, why: Stop) {
@@ -478,10 +532,12 @@ impl Core {
         if state.phase == Phase::Initial {
             self.start(state, Started::default()); // a run that failed before its first attempt has this event too
         }
+        self.drop_inputs(state);
         self.flush_joined(state);
         for held in state.items.flush(&self.redactor) {
             self.write(state, held);
         }
+        sessions::complete(&mut result, &self.described, &self.opening.cwd);
         result.counters = Some(state.counters);
         result.duration = state.clocks.accepted_at.elapsed().try_into().ok();
         state.phase = Phase::Ended;

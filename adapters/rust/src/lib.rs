@@ -1,7 +1,7 @@
 //! Serves an agent as an `AdapterService` of Dragoman: what is common to all adapters, so that an author writes a description
 //! and a function.
 //!
-//! It keeps the runs and their events, and serves Execute, Attach, Cancel, health and reflection; renders prompts, redacts
+//! It keeps the runs and their events, and serves Execute, Attach, Cancel, Respond, health and reflection; renders prompts, redacts
 //! secrets, keeps limits, checks requests, ends orphaned runs, and drains on SIGTERM. [`Run::exec`] runs a program with all
 //! that it starts under a guard.
 //!
@@ -41,6 +41,7 @@ mod descriptors;
 mod exec;
 mod guard;
 mod holders;
+mod inputs;
 mod items;
 mod json;
 mod json_log;
@@ -48,6 +49,7 @@ mod lines;
 mod listen;
 mod log;
 mod outgoing;
+mod permissions;
 mod reason;
 mod redact;
 mod request;
@@ -63,7 +65,9 @@ use std::future::{self, Future};
 
 pub use exec::{Agent, Command, Exit, Line};
 pub use guard::look_path;
+pub use inputs::{Decision, Question, Resolution};
 pub use reason::{DOMAIN, Reason, Refusal, Violation};
+pub use request::sessions::Session;
 pub use run::{Ended, Error, Failure, Run, Stop, succeeded};
 pub use serve::serve;
 

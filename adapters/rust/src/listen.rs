@@ -129,6 +129,8 @@ fn state_directory() -> PathBuf {
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy)]
 pub struct Caller {
+    /// Of a caller over a Unix socket.
+    uid: Option<u32>,
     is_unix: bool,
     /// Why its calls are refused.
     refused: Option<&'static str>,
@@ -137,7 +139,7 @@ pub struct Caller {
 impl Caller {
     fn of_unix(socket: &UnixStream) -> Self {
         let Ok(peer) = socket.peer_cred() else {
-            return Self { is_unix: true, refused: Some("the caller is not known") };
+            return Self { uid: None, is_unix: true, refused: Some("the caller is not known") };
         };
         let is_beneath = peer.pid().and_then(Pid::from_raw).is_some_and(is_beneath_this);
         let refused = match peer.uid() {
@@ -147,7 +149,12 @@ impl Caller {
             }
             _ => None,
         };
-        Self { is_unix: true, refused }
+        Self { uid: Some(peer.uid()), is_unix: true, refused }
+    }
+
+    /// Returns how it was recognized.
+    pub fn name(&self) -> String {
+        self.uid.map_or_else(|| "token".to_owned(), |uid| format!("uid {uid}"))
     }
 
     /// Rejects a call that is not answered. `authorization` is the metadata of that name.
@@ -190,7 +197,7 @@ pub struct Connection<S> {
 
 impl<S> Connection<S> {
     pub fn over_tcp(inner: S) -> Self {
-        Self { inner, caller: Caller { is_unix: false, refused: None } }
+        Self { inner, caller: Caller { uid: None, is_unix: false, refused: None } }
     }
 }
 

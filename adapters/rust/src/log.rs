@@ -172,8 +172,9 @@ impl Log {
         self.changed.notify_waiters();
     }
 
-    /// Returns a new reader; the last sequence if the reader is ahead of it.
-    pub fn read(self: &Arc<Self>, options: Options) -> Result<Reader, u64> {
+    /// Returns a new reader; the last sequence if the reader is ahead of it. One that asks where the replay ends gets what is
+    /// pending before that mark.
+    pub fn read(self: &Arc<Self>, options: Options, pending: Vec<AgentEvent>) -> Result<Reader, u64> {
         let mut state = lock(&self.state);
         if options.after > state.last {
             return Err(state.last);
@@ -186,6 +187,9 @@ impl Log {
             wants_mark: options.replay_done && !state.is_closed,
             ..Position::default()
         };
+        if position.wants_mark {
+            position.ephemeral.extend(pending.into_iter().map(|event| (state.last, Arc::new(event))));
+        }
         if state.is_closed && options.after == state.last && !state.entries.is_empty() {
             position.cursor -= 1; // the result comes again
         }
@@ -295,12 +299,13 @@ impl Position {
 
     /// Takes what belongs between the last sequence and the next.
     fn between(&mut self, events: &mut Vec<Arc<AgentEvent>>, last: u64, run_id: &str) {
-        if self.wants_mark && self.cursor >= self.replay_to {
-            self.wants_mark = false;
-            events.push(ephemeral(run_id, Body::ReplayDone(ReplayDone { last_sequence: last })));
-        }
+        let is_replayed = self.wants_mark && self.cursor >= self.replay_to;
         while self.ephemeral.front().is_some_and(|(after, _)| *after <= self.cursor) {
             events.extend(self.ephemeral.pop_front().map(|(_, event)| event));
+        }
+        if is_replayed {
+            self.wants_mark = false;
+            events.push(ephemeral(run_id, Body::ReplayDone(ReplayDone { last_sequence: last })));
         }
     }
 }
@@ -347,16 +352,17 @@ mod tests {
         for (first, after, expected) in cases {
             let log = filled(first, 4, 10);
             log.close();
-            let reader = log.read(Options { after, replay_done: true, ..Options::default() }).expect("not ahead");
+            let reader =
+                log.read(Options { after, replay_done: true, ..Options::default() }, Vec::new()).expect("not ahead");
             assert_eq!(read(reader).await, expected, "from {first}, after {after}");
         }
-        assert_eq!(filled(1, 2, 10).read(Options { after: 3, ..Options::default() }).err(), Some(2));
+        assert_eq!(filled(1, 2, 10).read(Options { after: 3, ..Options::default() }, Vec::new()).err(), Some(2));
     }
 
     #[tokio::test]
     async fn replay_done_comes_between_old_and_new() {
         let log = filled(1, 2, 10);
-        let reader = log.read(Options { replay_done: true, ..Options::default() }).expect("not ahead");
+        let reader = log.read(Options { replay_done: true, ..Options::default() }, Vec::new()).expect("not ahead");
         log.append(event(3, 10));
         log.close();
         assert_eq!(read(reader).await, [1, 2, 0, 3]);
@@ -366,7 +372,7 @@ mod tests {
     async fn events_that_are_not_kept_are_a_gap() {
         let log = filled(1, 40, 1 << 20);
         log.close();
-        let got = read(log.read(Options::default()).expect("not ahead")).await;
+        let got = read(log.read(Options::default(), Vec::new()).expect("not ahead")).await;
         assert!(got[0] < 0 && got[1] == 1 - got[0] && got.last() == Some(&40), "{got:?}");
         assert!(log.kept() <= CAPACITY);
     }
@@ -374,7 +380,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_reader_is_dropped() {
         let log = Log::new("r", 1);
-        let mut reader = log.read(Options::default()).expect("not ahead");
+        let mut reader = log.read(Options::default(), Vec::new()).expect("not ahead");
         (1..=10).for_each(|sequence| log.append(event(sequence, 1 << 20)));
         assert_eq!(reader.next().await.err(), Some(Interruption::Slow));
     }
@@ -383,8 +389,8 @@ mod tests {
     async fn the_writer_waits_for_the_foremost_holder() {
         let log = Log::new("r", 1);
         let holds = Options { holds: true, ..Options::default() };
-        let mut holder = log.read(holds).expect("not ahead");
-        let _lazy = log.read(holds).expect("not ahead");
+        let mut holder = log.read(holds, Vec::new()).expect("not ahead");
+        let _lazy = log.read(holds, Vec::new()).expect("not ahead");
         (1..=5).for_each(|sequence| log.append(event(sequence, 1 << 20)));
         assert!(log.is_behind());
         let waiting = tokio::spawn({

@@ -15,6 +15,8 @@ use crate::api::{
 use crate::core::{Core, Phase};
 use crate::exec::{Agent, Command, Line};
 use crate::request::Settings;
+use crate::request::sessions::Session;
+use crate::request::skills;
 use crate::sync::random_hex;
 
 /// Agents put sockets into a run's directory, whose paths are short.
@@ -163,6 +165,37 @@ impl Run {
         }
         self.core.start(&mut guard, started);
         Ok(())
+    }
+
+    /// Ends the attempt, and opens the next one with what `started` says: for a session that is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Ended`], also if no attempt was opened.
+    pub fn retry(&self, failure: Failure, started: Started) -> Result<(), Ended> {
+        self.core.retry(failure, started)
+    }
+
+    /// What to do with the session that was asked for.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.settings.session
+    }
+
+    /// Lays the skills of the request out as files in the run's directory, for an agent with `FEATURE_SKILLS` that finds them
+    /// by itself, and returns the directory below which they are. `layout` is where one goes, e.g. `.claude/skills/{name}`.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be written.
+    pub fn place_skills(&self, layout: &str) -> io::Result<PathBuf> {
+        let root = self.dir()?.join("skills");
+        if root.exists() {
+            fs::remove_dir_all(&root)?; // of the attempt before
+        }
+        fs::DirBuilder::new().mode(0o700).create(&root)?;
+        skills::lay_out(&root, &self.settings.skills, layout)?;
+        Ok(root)
     }
 
     /// Writes an event of the agent. Text, thinking and output of tools need no offset: it is counted after redaction, and a

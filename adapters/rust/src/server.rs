@@ -24,11 +24,12 @@ use crate::api::{
 };
 use crate::core::Core;
 use crate::holders::{Hold, Holders};
-use crate::log::{Interruption, Log, Options};
+use crate::listen::Caller;
+use crate::log::{Interruption, Options};
 use crate::reason::{Reason, Refusal};
-use crate::request::{self, bounds, check_directory, has, schema::Schema};
+use crate::request::{self, bounds, check_directory, has, schema::Schema, sessions::Session};
 use crate::run::{Error, Run, remove_directory};
-use crate::store::{Store, Stored};
+use crate::store::{Runs, Store, Stored};
 use crate::sync::random_hex;
 use crate::{Adapter, REVISION, batches, guard, json, json_log};
 
@@ -132,11 +133,12 @@ impl<A: Adapter> Server<A> {
     }
 
     /// Checks a request and begins its run. The caller has checked that there is none with this ID.
-    fn begin(&self, request: ExecuteRequest) -> Result<(Arc<Core>, Arc<Holders>), Refusal> {
+    fn begin(&self, request: ExecuteRequest, runs: &Runs) -> Result<(Arc<Core>, Arc<Holders>), Refusal> {
         if self.is_draining.load(Ordering::SeqCst) {
             return Err(draining());
         }
         let settings = request::accept(&request, &self.described, &self.schema)?;
+        refuse_busy_session(&settings.session, runs)?;
         self.adapter.accept(&request)?;
         let core = Core::new(&request, &settings, &self.described);
         let holders = Holders::new(request::duration(request.orphan_after).unwrap_or_default(), Arc::clone(&core));
@@ -148,15 +150,12 @@ impl<A: Adapter> Server<A> {
     }
 
     /// Streams the events of a run, until it is over.
-    fn follow(
-        &self,
-        log: &Arc<Log>,
-        options: Options,
-        hold: Option<Hold>,
-        is_batching: bool,
-    ) -> Result<Events, Refusal> {
+    fn follow(&self, core: &Core, options: Options, hold: Option<Hold>, is_batching: bool) -> Result<Events, Refusal> {
         let mut hold = hold;
-        let mut reader = log.read(options).map_err(|last| {
+        let state = core.lock();
+        let opened = core.log.read(options, core.pending(&state));
+        drop(state); // nothing was resolved in between
+        let mut reader = opened.map_err(|last| {
             let message = format!("after_sequence {} is past the end; the last is {last}", options.after);
             Refusal::new(Reason::SequenceAhead, message).with("last_sequence", last.to_string())
         })?;
@@ -210,7 +209,7 @@ impl<A: Adapter> Server<A> {
         hold: Option<Hold>,
         is_batching: bool,
     ) -> Result<Response<Events>, Status> {
-        let mut response = Response::new(self.follow(&stored.core.log, options, hold, is_batching)?);
+        let mut response = Response::new(self.follow(&stored.core, options, hold, is_batching)?);
         if let Ok(id) = MetadataValue::try_from(&stored.core.run_id) {
             response.metadata_mut().insert(RUN_ID, id);
         }
@@ -227,6 +226,14 @@ fn end_by_server(hold: &mut Option<Hold>) {
     if let Some(hold) = hold {
         hold.is_ended_by_server = true;
     }
+}
+
+/// Two runs in one session would mix up what was said in it.
+fn refuse_busy_session(session: &Session, runs: &Runs) -> Result<(), Refusal> {
+    let is_same = |core: &&Arc<Core>| session.in_use().is_some() && core.session.in_use() == session.in_use();
+    let Some(other) = runs.live().find(is_same) else { return Ok(()) };
+    let message = format!("run {:?} uses this session; wait for it, or fork the session", other.run_id);
+    Err(Refusal::new(Reason::SessionBusy, message).with("run_id", &other.run_id))
 }
 
 fn draining() -> Refusal {
@@ -356,7 +363,7 @@ impl<A: Adapter> AdapterService for Arc<Server<A>> {
             .into());
         }
         let is_batching = asked.batching.is_some();
-        let stored = self.store.join(asked, |asked| self.begin(asked))?;
+        let stored = self.store.join(asked, |asked, runs| self.begin(asked, runs))?;
         let options = Options { after: stored.first_sequence - 1, holds: true, replay_done: false };
         self.stream_of(&stored, options, Some(stored.holders.acquire()), is_batching)
     }
@@ -382,11 +389,13 @@ impl<A: Adapter> AdapterService for Arc<Server<A>> {
         })))
     }
 
-    /// Finds no request to answer: adapters of this crate do not ask.
     async fn respond(&self, request: Request<RespondRequest>) -> Result<Response<RespondResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().map_or_else(String::new, Caller::name);
         let asked = self.checked(request, "RespondRequest", |asked| &asked.adapter)?;
-        self.store.find(&asked.run_id)?;
-        Err(Refusal::new(Reason::RequestNotFound, format!("the run has no request {:?}", asked.request_id)).into())
+        let core = Arc::clone(&self.store.find(&asked.run_id)?.core);
+        let responder = if asked.responder.is_empty() { caller } else { asked.responder };
+        let sequence = core.answer(&asked.request_id, asked.answer.unwrap_or_default(), responder)?;
+        Ok(Response::new(RespondResponse { sequence }))
     }
 
     async fn list_models(&self, request: Request<ListModelsRequest>) -> Result<Response<ListModelsResponse>, Status> {

@@ -35,7 +35,7 @@ pub struct Store {
 }
 
 #[derive(Default)]
-struct Runs {
+pub struct Runs {
     by_id: HashMap<String, Arc<Stored>>,
     /// In the order of their ends.
     finished: Vec<Arc<Stored>>,
@@ -56,7 +56,7 @@ impl Store {
     pub fn join(
         &self,
         request: ExecuteRequest,
-        begin: impl FnOnce(ExecuteRequest) -> Result<(Arc<Core>, Arc<Holders>), Refusal>,
+        begin: impl FnOnce(ExecuteRequest, &Runs) -> Result<(Arc<Core>, Arc<Holders>), Refusal>,
     ) -> Result<Arc<Stored>, Refusal> {
         let digest = self.digest(&request);
         let id = request.run_id.clone();
@@ -75,7 +75,7 @@ impl Store {
             }
             runs.remove(&known);
         }
-        let (core, holders) = begin(request)?;
+        let (core, holders) = begin(request, &runs)?;
         let stored = Arc::new(Stored { core, holders, first_sequence, digest });
         runs.by_id.insert(id, Arc::clone(&stored));
         Ok(stored)
@@ -83,9 +83,7 @@ impl Store {
 
     /// Returns the runs that have not ended.
     pub fn live(&self) -> Vec<Arc<Core>> {
-        let runs = lock(&self.runs);
-        let live = runs.by_id.values().filter(|stored| stored.core.ending.borrow().is_none());
-        live.map(|stored| Arc::clone(&stored.core)).collect()
+        lock(&self.runs).live().map(Arc::clone).collect()
     }
 
     /// Keeps a finished run for its time, and no more of them than there is room for.
@@ -123,6 +121,12 @@ impl Store {
 }
 
 impl Runs {
+    /// Returns the runs that have not ended.
+    pub fn live(&self) -> impl Iterator<Item = &Arc<Core>> {
+        let live = self.by_id.values().filter(|stored| stored.core.ending.borrow().is_none());
+        live.map(|stored| &stored.core)
+    }
+
     fn remove(&mut self, stored: &Arc<Stored>) {
         if self.by_id.get(&stored.core.run_id).is_some_and(|known| Arc::ptr_eq(known, stored)) {
             self.by_id.remove(&stored.core.run_id);

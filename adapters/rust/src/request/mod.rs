@@ -3,6 +3,8 @@
 pub mod bounds;
 pub mod environment;
 pub mod schema;
+pub mod sessions;
+pub mod skills;
 pub mod template;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,8 @@ pub struct Settings {
     pub env: BTreeMap<String, String>,
     pub secrets: Vec<String>,
     pub limits: RunLimits,
+    pub session: sessions::Session,
+    pub skills: Vec<skills::Skill>,
 }
 
 /// The limits of a run; `None` is no limit.
@@ -118,6 +122,8 @@ fn settings(request: &ExecuteRequest, described: &DescribeResponse, schema: &Sch
     let mut wrong = schema.check(&config);
     let Value::Object(config) = config else { unreachable!("json::object makes objects") };
     wrong.extend(wrong_fields(request));
+    let (skills, wrong_skills) = skills::read(&request.skills);
+    wrong.extend(wrong_skills);
     let mut cwd = (request.workspace.as_ref().map_or("", |workspace| &workspace.cwd), "workspace.cwd");
     if let ("", Some(Value::String(configured))) = (cwd.0, config.get("cwd"))
         && !configured.is_empty()
@@ -135,6 +141,8 @@ fn settings(request: &ExecuteRequest, described: &DescribeResponse, schema: &Sch
     let variables = config.get("env").and_then(Value::as_object).into_iter().flatten();
     let env = variables.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect();
     let mut made = Settings {
+        session: sessions::plan(request, described, if has_workspace { cwd.0 } else { "" }),
+        skills,
         cwd: if has_workspace { cwd.0.to_owned() } else { String::new() },
         limits: RunLimits::of(request, &config),
         config,

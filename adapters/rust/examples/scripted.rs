@@ -1,0 +1,160 @@
+//! An adapter whose agent is in its own process and performs the steps of the conformance kit: it asks, resumes sessions and
+//! reads skills, which the program of the kit cannot.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dragoman_adapter::api::agent_event::Body;
+use dragoman_adapter::api::{
+    self, FailureKind, Feature, InputSubject, PermissionMode, SessionChange, SessionDisposition, Started, ToolKind,
+    ToolStatus, text,
+};
+use dragoman_adapter::{Adapter, Error, Failure, Question, Run, features, serve, succeeded};
+
+const MARK: &str = "dragoman-script:\n";
+
+struct Scripted;
+
+impl Adapter for Scripted {
+    fn describe(&self) -> api::DescribeResponse {
+        let declared = [
+            Feature::Prompt,
+            Feature::Workspace,
+            Feature::TextDeltas,
+            Feature::ToolStart,
+            Feature::PermissionRequests,
+            Feature::InputRequests,
+            Feature::Resume,
+            Feature::ResumeRejection,
+            Feature::Fork,
+            Feature::Skills,
+        ];
+        api::DescribeResponse {
+            adapter: "scripted_rust".into(),
+            label: "Scripted".into(),
+            version: "1".into(),
+            config_schema_json: r#"{"type": "object", "additionalProperties": false, "properties": {}}"#.into(),
+            capabilities: Some(features(PermissionMode::Strict, &declared)),
+            ..Default::default()
+        }
+    }
+
+    async fn run(&self, run: Run) -> Result<Option<api::Result>, Error> {
+        run.start(Started { notes: vec!["performs the steps of its prompt".into()], ..Default::default() })?;
+        tokio::select! {
+            result = perform(&run) => result,
+            _ = run.stopped() => Ok(None),
+        }
+    }
+}
+
+async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
+    let (head, rest) = run.prompt().split_once("\n---\n").unwrap_or((run.prompt(), ""));
+    let steps = head.strip_prefix(MARK).unwrap_or_default();
+    let mut says = Says { run, items: 0, is_open: false };
+    let (mut session, mut calls) = (run.session().native_id.clone(), 0);
+    for step in steps.split('\n').filter(|step| !step.is_empty()) {
+        let (name, value) = step.split_once('=').unwrap_or((step, ""));
+        match name {
+            "say" => says.whole(value).await?,
+            "piece" => says.piece(value).await?,
+            "echo" => says.whole(&rest.chars().take(200).collect::<String>()).await?,
+            "env" => says.whole(run.request().env.get(value).map_or("", String::as_str)).await?,
+            "split" => {
+                let secret = run.request().env.get(value).cloned().unwrap_or_default();
+                let (one, other) = secret.split_at(secret.floor_char_boundary(secret.len() / 2));
+                says.piece(one).await?;
+                says.piece(other).await?;
+            }
+            "flood" => {
+                for number in 0..value.parse()? {
+                    says.whole(&format!("{number:0100}")).await?;
+                }
+            }
+            "tool" | "call" => {
+                calls += 1;
+                tool(run, value, calls, name == "tool").await?;
+            }
+            "touch" => std::fs::write(value, "")?,
+            "wait" => {
+                while std::fs::metadata(value).is_err() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+            "ask" => {
+                let subject =
+                    InputSubject { tool_name: value.into(), tool_kind: ToolKind::Execute as i32, ..Default::default() };
+                let is_allowed = run.permit(subject, Question::default()).await?.is_allowed;
+                says.whole(if is_allowed { "allowed" } else { "rejected" }).await?;
+            }
+            "session" if session.is_empty() => value.clone_into(&mut session),
+            "session" => {}
+            "lost" if run.session().disposition == SessionDisposition::Resume => {
+                let reason = "the agent does not know the session";
+                let failure = Failure::new(FailureKind::SessionLost, "lost", reason);
+                let session_disposition = SessionDisposition::ResumeRefused as i32;
+                run.retry(
+                    failure,
+                    Started { session_disposition, session_reason: reason.into(), ..Default::default() },
+                )?;
+                session.clear();
+            }
+            "lost" => {}
+            "skill" => {
+                let place = run.place_skills(".agent/skills/{name}")?.join(".agent/skills").join(value);
+                says.whole(&std::fs::read_to_string(place)?).await?;
+            }
+            "fail" => return Err(Failure::new(FailureKind::ProcessCrashed, "scripted", value).into()),
+            "hang" => std::future::pending().await,
+            _ => {
+                let message = format!("dragoman-script: step '{name}' not supported");
+                return Err(Failure::new(FailureKind::InvalidConfig, "step", message).into());
+            }
+        }
+    }
+    let handle = api::SessionHandle { native_id: session, ..Default::default() };
+    let change = api::SessionUpdate { change: SessionChange::Set as i32, handle: Some(handle) };
+    let is_session = change.handle.as_ref().is_some_and(|handle| !handle.native_id.is_empty());
+    Ok(Some(api::Result { session: Some(change).filter(|_| is_session), ..succeeded() }))
+}
+
+async fn tool(run: &Run, name: &str, number: usize, ends: bool) -> Result<(), Error> {
+    let id = format!("call-{number}");
+    let (kind, status) = (ToolKind::Other as i32, ToolStatus::Running as i32);
+    let (name, input_json) = (name.to_owned(), "{}".to_owned());
+    let call = api::ToolCall { id: id.clone(), name, kind, input_json, status, ..Default::default() };
+    run.emit(Body::ToolCall(call)).await?;
+    if ends {
+        let (content, status) = ("done".to_owned(), ToolStatus::Completed as i32);
+        let result = api::ToolResult { tool_call_id: id, content, status, ..Default::default() };
+        run.emit(Body::ToolResult(result)).await?;
+    }
+    Ok(())
+}
+
+/// Writes texts: pieces that follow one another are one item.
+struct Says<'a> {
+    run: &'a Run,
+    items: usize,
+    is_open: bool,
+}
+
+impl Says<'_> {
+    async fn whole(&mut self, text: &str) -> Result<(), Error> {
+        self.is_open = false;
+        self.items += 1;
+        let content = Some(text::Content::Whole(text.to_owned()));
+        let item_id = format!("item-{}", self.items);
+        Ok(self.run.emit(Body::Text(api::Text { item_id, content, ..Default::default() })).await?)
+    }
+
+    async fn piece(&mut self, text: &str) -> Result<(), Error> {
+        self.items += usize::from(!self.is_open);
+        self.is_open = true;
+        Ok(self.run.text(&format!("item-{}", self.items), text).await?)
+    }
+}
+
+fn main() -> ExitCode {
+    serve(Scripted)
+}
