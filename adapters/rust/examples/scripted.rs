@@ -42,8 +42,9 @@ impl Adapter for Scripted {
     async fn run(&self, run: Run) -> Result<Option<api::Result>, Error> {
         run.start(Started { notes: vec!["performs the steps of its prompt".into()], ..Default::default() })?;
         tokio::select! {
-            result = perform(&run) => result,
+            biased; // nothing is done after a question that the stop has dropped
             _ = run.stopped() => Ok(None),
+            result = perform(&run) => result,
         }
     }
 }

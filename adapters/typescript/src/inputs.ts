@@ -17,6 +17,8 @@ import {
   type MessageInitShape,
 } from "@dragoman/client/v1";
 
+import { MASK } from "./redact/redactor.js";
+
 const DEFAULT_TIMEOUT_MS = 600_000;
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 const REJECTING = [InputOptionKind.REJECT_ONCE, InputOptionKind.REJECT_ALWAYS];
@@ -36,6 +38,8 @@ export interface Resolution {
 interface Open {
   /** As it was shown: redacted. */
   request: InputRequest;
+  /** Whether a secret is hidden in the input that the answer may change. */
+  hidesInput: boolean;
   resolve: (resolution: Resolution) => void;
   timer: NodeJS.Timeout;
 }
@@ -78,13 +82,15 @@ export class Inputs {
       body: { case: "inputRequest", value: request },
       origin: EventOrigin.AGENT,
     });
+    const editable = request.editableInputJson;
     const shown = this.#run.write(event).body.value as InputRequest;
+    const hidesInput = shown.editableInputJson !== editable;
     return new Promise((resolve) => {
       const timer = setTimeout(
         () => this.#end(shown.id, InputResolution.EXPIRED, shown.defaultAnswer),
         Math.min(this.#timeoutMs, LONGEST_TIMER_MS),
       );
-      this.#open.set(shown.id, { request: shown, resolve, timer });
+      this.#open.set(shown.id, { request: shown, hidesInput, resolve, timer });
       if (this.#open.size === 1) this.#run.waits(true);
     });
   }
@@ -98,7 +104,7 @@ export class Inputs {
   answer(id: string, answer: InputAnswer, responder: string): bigint {
     const open = this.#open.get(id);
     if (!open) return this.#answerAgain(id, answer);
-    checkAnswer(open.request, answer);
+    checkAnswer(open.request, answer, open.hidesInput);
     return this.#end(id, InputResolution.ANSWERED, answer, responder);
   }
 
@@ -154,7 +160,7 @@ function defaultAnswer(request: InputRequest): InputAnswer {
 }
 
 /** @throws DragomanError INVALID_ANSWER, with the field */
-function checkAnswer(request: InputRequest, answer: InputAnswer): void {
+function checkAnswer(request: InputRequest, answer: InputAnswer, hidesInput: boolean): void {
   const known = request.options.map(({ id }) => id);
   const unfit = (field: string, description: string): never => {
     const error = { violations: [{ field: `answer.${field}`, description }] };
@@ -168,6 +174,9 @@ function checkAnswer(request: InputRequest, answer: InputAnswer): void {
   if (answer.updatedInputJson !== "") {
     if (request.editableInputJson === "") unfit("updated_input_json", "this request's input cannot be changed");
     if (!isJsonObject(answer.updatedInputJson)) unfit("updated_input_json", "a tool's input is a JSON object");
+    // The agent would get the mask in place of the secret.
+    if (hidesInput && answer.updatedInputJson.includes(MASK))
+      unfit("updated_input_json", `it still has ${MASK} where a secret is hidden; give the value, or leave the input`);
   }
   if (request.kind === InputKind.TEXT && answer.text === "") unfit("text", "must not be empty");
   if (request.kind === InputKind.SCHEMA && parsed(answer.valueJson) === undefined) unfit("value_json", "not JSON");

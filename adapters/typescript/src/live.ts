@@ -135,6 +135,7 @@ export class LiveRun {
   #stopBy(graceMs: number, reason: RunStopped): void {
     this.log.unpause();
     this.stop.by(performance.now() + graceMs, reason);
+    this.inputs.dropAll(); // no answers are awaited any more
   }
 
   /** Keeps the limits, and sends heartbeats, until the run has ended. To be called again when a limit has changed. */

@@ -139,7 +139,8 @@ export class Run {
    * Asks the caller, and waits for the answer, or for what stands for it when the question expires or the run ends.
    * Call it only if `request.permissions.interactive` is set; see `permit` for permissions.
    */
-  ask(question: Question): Promise<Resolution> {
+  async ask(question: Question): Promise<Resolution> {
+    this.signal.throwIfAborted(); // no answers are awaited any more
     this.#begin();
     return this.#live.inputs.ask(question);
   }

@@ -165,6 +165,25 @@ test("a permission is asked for, answered once, and repeated to a late reader", 
   await assert.rejects(run.respond("other", { optionIds: ["allow"] }), { reason: "REQUEST_NOT_FOUND" });
 });
 
+test("a question is dropped when its run is to stop; an answer must not have the mask of a secret", async (t) => {
+  const { client } = await served(t, async (run) => {
+    const subject = { toolName: "Bash" };
+    const { isAllowed } = await run.permit(subject, { editableInputJson: `{"token": "${run.request.env["TOKEN"]}"}` });
+    await run.text("a", `${isAllowed}`);
+  });
+  const env = { TOKEN: "env-secret-0815" };
+  const run = client.execute({ ...hello(), env, permissions: { interactive: true } });
+  for await (const { body } of run) {
+    if (body.case === "inputResolved") assert.equal(body.value.resolution, InputResolution.DROPPED);
+    if (body.case !== "inputRequest") continue;
+    const { id, editableInputJson: updatedInputJson } = body.value;
+    assert.equal(updatedInputJson, '{"token": "[redacted]"}');
+    await assert.rejects(run.respond(id, { optionIds: ["allow"], updatedInputJson }), { reason: "INVALID_ANSWER" });
+    await run.cancel({ graceMs: 20_000 });
+  }
+  assert.equal(run.result?.outcome, Outcome.CANCELLED);
+});
+
 test("a question expires to its default, and is dropped with its run", async (t) => {
   const { client } = await served(t, async (run) => {
     const { how } = await run.ask({ title: "Which?", options: [{ id: "a" }, { id: "b" }] });
