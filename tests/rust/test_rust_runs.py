@@ -131,7 +131,8 @@ async def test_a_question_is_answered_once_and_repeated_to_a_late_reader(client:
                     copy = await anext(late)
                 assert (copy.input_request.id, copy.sequence) == (event.input_request.id, 0)
             allowed = pb.InputAnswer(option_ids=["allow"], message="go on")
-            await _refused(client, event.input_request.id, pb.InputAnswer(option_ids=["maybe"]), Reason.INVALID_ANSWER)
+            strange = pb.InputAnswer(option_ids=["maybe"])
+            await _refused(client, event.input_request.id, strange, Reason.INVALID_ANSWER)
             sequence = await asking.respond(event.input_request.id, allowed)
             assert await asking.respond(event.input_request.id, allowed) == sequence
             other = pb.InputAnswer(option_ids=["reject"])
