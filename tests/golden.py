@@ -3,6 +3,7 @@
 ``GOLDEN=write pytest tests/...`` writes them anew: read the difference before you commit it.
 """
 
+import difflib
 import os
 from pathlib import Path
 
@@ -12,4 +13,6 @@ def assert_golden(path: Path, text: str) -> None:
     if os.environ.get("GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")
-    assert text.splitlines() == path.read_text(encoding="utf-8").splitlines()
+    golden = path.read_text(encoding="utf-8").splitlines()
+    difference = "\n".join(difflib.unified_diff(golden, text.splitlines(), "golden", "now", n=0, lineterm=""))
+    assert not difference, f"{path} differs; if that is meant, GOLDEN=write writes it anew:\n{difference}"
