@@ -66,8 +66,9 @@ def test_the_names_are_filled_in(language: str, tmp_path: Path) -> None:
     target = tmp_path / "made here"
     done = new("my_agent", "--language", language, "--directory", target, "--sdk", ROOT)
     assert done.exit_code == 0, done.output
-    assert f"{len(files(target))} files" in done.output
-    for path in files(target):
+    own = [path for path in files(target) if target / "dragoman" not in path.parents]
+    assert f"{len(own)} files" in done.output
+    for path in own:
         text = path.read_text(encoding="utf-8")
         assert not re.search("newagent|/path/of", f"{path}{text}", re.IGNORECASE), path
     assert str(ROOT) in "".join(path.read_text(encoding="utf-8") for path in files(target))
@@ -75,6 +76,17 @@ def test_the_names_are_filled_in(language: str, tmp_path: Path) -> None:
     adapter = target / PROJECTS[language].adapter
     assert "MyAgent" in adapter.read_text(encoding="utf-8")
     assert len(adapter.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+def test_a_project_in_go_has_a_copy_of_the_sdk(tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    assert new("my_agent", "--language", "go", "--directory", target, "--sdk", ROOT).exit_code == 0
+    assert str(ROOT) not in (target / "go.mod").read_text(encoding="utf-8")
+    copied = {path.relative_to(target / "dragoman").as_posix() for path in files(target / "dragoman")}
+    for name in copied:
+        assert (target / "dragoman" / name).read_bytes() == (ROOT / name).read_bytes()
+    assert {"LICENSE", "adapters/go/go.mod", "adapters/go/internal/guard/guard.go", "clients/go/tls.go"} <= copied
+    assert not [name for name in copied if name.endswith("_test.go") or "examples" in name]
 
 
 @pytest.mark.parametrize("name", ["My_agent", "my-agent", "1agent", "", "../agent", "a" * 65, "agent\n"])

@@ -6,6 +6,7 @@ import re
 import shutil
 from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -16,6 +17,10 @@ from dragoman.cli.error_report import ErrorReport
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CHECKOUT_HAS = "proto/dragoman/v1/adapter.proto"
+_COPIED: Final = {"go": ("adapters/go", "clients/go")}
+"""Folders of a checkout that a project has a copy of, in its folder ``dragoman``, as no module proxy has them."""
+_NOT_COPIED: Final = ("*_test.go", "examples", "cmd", "scripted", "buf.gen.yaml")
+"""What nothing imports."""
 _UNQUOTABLE = re.compile(r"[\x00-\x1f\"'`\\$]")
 
 _EXAMPLE = "\b\nExample:\n  dragoman adapter new my_agent --language go"
@@ -59,7 +64,7 @@ def adapter_new_command(name: str, language: str, directory: Path | None, sdk: P
 
 
 def write_project(name: str, language: str, target: Path, checkout: Path) -> int:
-    """Write the project; return the number of its files.
+    """Write the project; return the number of its files, without those of an SDK that it has a copy of.
 
     Raises:
         FileExistsError: the directory exists.
@@ -82,6 +87,10 @@ def write_project(name: str, language: str, target: Path, checkout: Path) -> int
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
         shutil.copymode(path, written)
+    for part in _COPIED.get(language, ()):
+        own = target / "dragoman"
+        shutil.copytree(checkout / part, own / part, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        shutil.copy(checkout / "LICENSE", own)
     return len(files)
 
 

@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	dragoman/adapters/go v0.0.0
 	dragoman/clients/go v0.0.0
+	google.golang.org/protobuf v1.36.12
 )
 
 require (
@@ -13,11 +14,10 @@ require (
 	golang.org/x/text v0.40.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
 	google.golang.org/grpc v1.84.0 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-// The modules are in the checkout; no proxy has them.
+// No proxy has these modules: this project has a copy of them.
 replace (
-	dragoman/adapters/go => "/path/of/dragoman/adapters/go"
-	dragoman/clients/go => "/path/of/dragoman/clients/go"
+	dragoman/adapters/go => ./dragoman/adapters/go
+	dragoman/clients/go => ./dragoman/clients/go
 )
