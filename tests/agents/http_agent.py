@@ -46,7 +46,7 @@ class HttpAgent:
         messages.append({"role": "user", "content": body["prompt"]})
         system = "\n".join(filter(None, (body.get("systemPrompt"), body.get("instructions"))))
         asked = {
-            "model": "scripted-1",
+            "model": body.get("model") or "scripted-1",
             "stream": True,
             "stream_options": {"include_usage": True},
             "messages": [{"role": "system", "content": system}, *messages],

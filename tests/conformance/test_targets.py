@@ -67,7 +67,7 @@ async def test_a_router_in_front_of_process() -> None:
 
 async def test_model_api() -> None:
     report = await run_checks(
-        Options(command=adapter("model_api"), config='{"provider": "anthropic"}', env=MODEL_API)
+        Options(command=adapter("model_api"), config='{"provider": "anthropic"}', env=MODEL_API, check_s=60)
     )
     check(report, 86)
 
@@ -75,7 +75,7 @@ async def test_model_api() -> None:
 async def test_http() -> None:
     async with ModelServer() as model, http_agent(model.url) as (_agent, url):
         config = f'{{"url": "{url}/run", "mode": "stream", "allowedNetworks": ["127.0.0.0/8"]}}'
-        check(await run_checks(Options(command=adapter("http"), config=config, agent="model")), 60)
+        check(await run_checks(Options(command=adapter("http"), config=config, model=model, check_s=60)), 60)
 
 
 @pytest.mark.parametrize("name", AGENTS)

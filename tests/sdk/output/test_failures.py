@@ -210,6 +210,7 @@ def test_other_texts_with_the_same_words_are_not_lost_sessions(text: str) -> Non
         ),
         ("The model `gpt-9` does not exist or you do not have access to it.", "MODEL_NOT_FOUND", None),
         ("This model's maximum context length is 8192 tokens.", "CONTEXT_OVERFLOW", None),
+        ("Context is too large to send safely after automatic compression.", "CONTEXT_OVERFLOW", None),
         ('"finish_reason": "content_filter"', "MODEL_REFUSED", None),
         # A status alone, with the words that make it one.
         ("HTTP/1.1 503", "UPSTREAM_UNAVAILABLE", 503),

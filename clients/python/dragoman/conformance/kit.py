@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import grpc
 from dragoman.conformance.check import Skip, Violation
+from dragoman.conformance.launch import left_running
 from dragoman.conformance.script import END, MARK, VARIABLE
 from dragoman.conformance.streams import Stream, shown
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
@@ -25,6 +26,8 @@ from msgspec import Struct, field
 AgentKind = Literal["script", "model", "none"]
 
 SECRET_VARIABLE = "CONFORMANCE_TOKEN"  # noqa: S105 - the name of a variable
+RUN_VARIABLE = "DRAGOMAN_CONFORMANCE_RUN"
+"""The variable by which the processes of a run on a scripted model are found."""
 _ORPHAN_AFTER_S = 20
 _GRACE_S = 2
 _POLL_S = 0.02
@@ -45,6 +48,7 @@ class Setup(Struct, frozen=True):
         folder: a directory for the kit's files, on the adapter's machine too.
         command: how to start the target; empty if the kit did not start it.
         model_requests: returns what the scripted model server was asked, as text. Raises `Skip` if there is none.
+        slowness: how many times as long as usual a check may take, and waits for what the target has to do.
     """
 
     adapter: str
@@ -54,6 +58,7 @@ class Setup(Struct, frozen=True):
     folder: Path
     command: tuple[str, ...] = ()
     model_requests: Callable[[], list[str]] = _no_model
+    slowness: float = 1.0
 
 
 class Seen(Struct):
@@ -131,7 +136,9 @@ class Kit:
             raise Skip(f"no scripted agent is configured ({step}, …); {how}")
         request = api.ExecuteRequest(adapter=self.adapter, run_id=f"conformance-{self._token}-{next(self._numbers)}")
         if setup.agent == "model":
-            request.prompt = model or "MOCK_TEXT"
+            # By the ID a request to the model shows whose it is.
+            request.prompt = f"{model or 'MOCK_TEXT'} {request.run_id} {prompt}"
+            request.env[RUN_VARIABLE] = request.run_id
         else:
             request.prompt = "\n".join([MARK, *steps, END, prompt]) if steps else prompt
             request.env[VARIABLE] = "\n".join(steps)
@@ -214,18 +221,36 @@ class Kit:
         raise Violation(f"the request was accepted: {kind} followed")
 
 
+async def until_ready(kit: Kit, stream: Stream, request: api.ExecuteRequest) -> None:
+    """Read until the agent has said "ready"; with a scripted model, wait until the agent has asked it."""
+    if kit.setup.agent != "model":
+        await stream.until_text("ready")
+        return
+    requests = kit.setup.model_requests
+    while not any(request.run_id in text for text in requests()):  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(_POLL_S)
+
+
+async def has_stopped(kit: Kit, request: api.ExecuteRequest, lock: Path, limit_s: float) -> bool:
+    """Return whether the agent ended within the limit, by its lock, or on a scripted model by its processes."""
+    if kit.setup.agent == "model":
+        return not await left_running(request.run_id, RUN_VARIABLE, limit_s)
+    return await until_free(lock, limit_s)
+
+
 async def run_in_time(kit: Kit, request: api.ExecuteRequest, limit_s: float, fault: str) -> Stream:
     """Run to the end, which must come soon; a run that goes on is cancelled.
 
     Args:
         kit: the kit.
         request: the request.
-        limit_s: the time limit, in seconds.
+        limit_s: the time limit, in seconds, of a target that is not slow.
         fault: what is wrong if the run goes on.
 
     Raises:
         Violation: it goes on, or the stream did not end with status OK.
     """
+    limit_s *= kit.setup.slowness
     stream = kit.execute(request)
     try:
         async with asyncio.timeout(limit_s):

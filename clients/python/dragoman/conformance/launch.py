@@ -160,21 +160,21 @@ async def launched(
             await process.ended(_SETTLE_S)
 
 
-async def left_running(mark: str) -> list[str]:
+async def left_running(mark: str, variable: str = MARK_VARIABLE, limit_s: float = _SETTLE_S) -> list[str]:
     """Return the processes whose environment has the mark, once they had a moment to end."""
-    found = _marked(mark)
+    found = _marked(mark, variable)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_SETTLE_S):
+        async with asyncio.timeout(limit_s):
             while found:
                 await asyncio.sleep(_POLL_S)
-                found = _marked(mark)
+                found = _marked(mark, variable)
     return found
 
 
-def _marked(mark: str) -> list[str]:
+def _marked(mark: str, variable: str) -> list[str]:
     if sys.platform != "linux":
         return []
-    needle = f"{MARK_VARIABLE}={mark}".encode()
+    needle = f"{variable}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

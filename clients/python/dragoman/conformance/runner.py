@@ -83,6 +83,7 @@ class Options(Struct, frozen=True):
             ``{folder}`` replaced.
         env: variables of every run, with the same placeholders.
         agent: the deterministic agent; ``None`` concludes it from the placeholders.
+        model: a scripted model server that runs; ``None`` starts one where ``{model_url}`` names it.
         only: IDs of rules, or their beginnings; empty for all.
         expected_failures: IDs of rules that the target is known to violate.
         at_once: how many checks run at the same time.
@@ -95,6 +96,7 @@ class Options(Struct, frozen=True):
     config: str = "{}"
     env: dict[str, str] = field(default_factory=dict)
     agent: AgentKind | None = None
+    model: ModelServer | None = None
     only: tuple[str, ...] = ()
     expected_failures: frozenset[str] = frozenset()
     at_once: int = AT_ONCE
@@ -167,9 +169,10 @@ async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Se
     """Make the scripted agent available, as far as the configuration names it."""
     texts = [options.config, *options.env.values()]
     values = {"script": str(_script_program(folder)), "folder": str(folder)}
-    model: ModelServer | None = None
-    if any("{model_url}" in text for text in texts):
+    model = options.model
+    if model is None and any("{model_url}" in text for text in texts):
         model = await stack.enter_async_context(ModelServer())
+    if model is not None:
         values["model_url"] = model.url
     kind: AgentKind = "none"
     if any("{script}" in text for text in texts):
@@ -187,11 +190,15 @@ async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Se
         raise ValueError("the configuration is not a JSON object")  # noqa: TRY004 - as the other faults of JSON
     env = {name: filled(value) for name, value in options.env.items()}
     setup = Setup(options.adapter, config, env, options.agent or kind, folder, options.command)
-    return setup if model is None else replace(setup, model_requests=partial(_asked, model))
+    setup = replace(setup, slowness=max(1.0, options.check_s / CHECK_S))
+    return setup if model is None else replace(setup, model_requests=partial(_asked, model, []))
 
 
-def _asked(model: ModelServer) -> list[str]:
-    return [f"{request.path} {json.dumps(request.body, ensure_ascii=False)}" for request in model.requests]
+def _asked(model: ModelServer, known: list[str]) -> list[str]:
+    """Return all requests as text; those that were known are not written anew, as bodies are large."""
+    new = model.requests[len(known) :]
+    known += [f"{request.path} {json.dumps(request.body, ensure_ascii=False)}" for request in new]
+    return known
 
 
 def _script_program(folder: Path) -> Path:

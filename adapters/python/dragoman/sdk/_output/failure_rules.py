@@ -73,7 +73,7 @@ RULES: Final[tuple[tuple[pb.FailureKind.ValueType, LazyPattern], ...]] = (
     (
         pb.FAILURE_KIND_CONTEXT_OVERFLOW,
         LazyPattern(
-            r"\b(?:prompt|input|request|conversation|message)s? (?:is |are )?too (?:long|large)\b",
+            r"\b(?:prompt|input|request|conversation|message|context)s? (?:is |are )?too (?:long|large)\b",
             r"\bcontext[ _](?:length|window|limit)\b[^\n]{0,40}\b(?:exceed|full|too )",
             r"\bcontext_length_exceeded\b|\brequest_too_large\b|\bmaximum context length\b|\bContextOverflowError\b",
             r"\bexceed\w* (?:the |your )?(?:model'?s? )?(?:maximum |max )?(?:context|(?:number of |input )tokens)\b",

@@ -3,7 +3,7 @@
 import asyncio
 
 from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, refusal, until_free
+from dragoman.conformance.kit import Kit, expect_reason, has_stopped, refusal, until_ready
 from dragoman.conformance.streams import Stream
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -13,9 +13,10 @@ _PATIENCE_S = 5.0
 
 
 async def _hanging(kit: Kit, *steps: str) -> tuple[api.ExecuteRequest, Stream]:
-    request = kit.request(*steps, "say=ready", "hang")
+    # A real agent cannot be had to ignore signals.
+    request = kit.request(*steps, "say=ready", "hang", model="" if "deaf" in steps else "MOCK_STALL_MID")
     stream = kit.execute(request)
-    await stream.until_text("ready")
+    await until_ready(kit, stream, request)
     return request, stream
 
 
@@ -25,8 +26,8 @@ async def stops(kit: Kit) -> None:
     lock = kit.path("lock")
     request, stream = await _hanging(kit, f"hold={lock}")
     await kit.cancel(request.run_id)
-    is_free = await until_free(lock, 0.5)
-    expect(is_free, "the agent still runs after Cancel has answered")
+    is_stopped = await has_stopped(kit, request, lock, 0.5)
+    expect(is_stopped, "the agent still runs after Cancel has answered")
     await stream.rest()
 
 

@@ -5,7 +5,7 @@ import contextlib
 import signal
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_reason, until_free
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_reason, has_stopped, until_ready
 from dragoman.conformance.launch import LaunchError, launched, left_running
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -29,17 +29,17 @@ async def drain(kit: Kit) -> None:
         raise Skip("a router hands live runs to its successor")
     lock = kit.path("lock")
     async with launched(_command(kit), kit.path("drain")) as process, kit.beside(process.address) as other:
-        request = other.request(f"hold={lock}", "say=ready", "hang")
+        request = other.request(f"hold={lock}", "say=ready", "hang", model="MOCK_STALL_MID")
         stream = other.execute(request)
-        await stream.until_text("ready")
+        await until_ready(other, stream, request)
         process.signal(signal.SIGTERM)
         with contextlib.suppress(DragomanError):
             while await stream.read() is not None:
                 pass
         has_ended = await process.ended(_EXIT_S)
-        is_free = await until_free(lock, 1.0)
+        is_stopped = await has_stopped(other, request, lock, 1.0)
     expect(has_ended, f"the process has not ended {_EXIT_S:g} s after SIGTERM with a live run")
-    expect(is_free, "the agent of a live run survives the adapter's end by SIGTERM")
+    expect(is_stopped, "the agent of a live run survives the adapter's end by SIGTERM")
     expect(stream.of("result"), "the stream of a live run ends without its result")
 
 
@@ -146,7 +146,7 @@ async def nothing_left(kit: Kit) -> None:
     async with launched(_command(kit), folder) as process:
         async with kit.beside(process.address) as other:
             with contextlib.suppress(Skip):
-                await other.run(other.request("say=hello", "child"))
+                await other.run(other.request("say=hello", "child", model="MOCK_TEXT"))
         process.signal(signal.SIGTERM)
         await process.ended(_EXIT_S)
         async with asyncio.timeout(_EXIT_S):

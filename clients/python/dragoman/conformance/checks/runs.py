@@ -5,13 +5,15 @@ import uuid
 from pathlib import Path
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason
+from dragoman.conformance.kit import Kit, expect_reason, until_ready
 from dragoman.conformance.streams import is_kind
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
+_SLOW = "MOCK_SLOW"
+"""A scripted model that speaks for some seconds."""
 _PATIENCE_S = 8.0
 _OBSERVED_S = 0.5
 _DEADLINE_S = 2.0
@@ -211,18 +213,19 @@ async def batching_attach(kit: Kit) -> None:
 async def orphan(kit: Kit) -> None:
     """Go away from a run without orphan_after, and attach without holding it."""
     lock = kit.path("lock")
-    request = kit.request(f"hold={lock}", "say=ready", "hang", model="")
+    request = kit.request(f"hold={lock}", "say=ready", "hang", model="MOCK_STALL_MID")
     request.ClearField("orphan_after")
     stream = kit.execute(request)
-    await stream.until_text("ready")
+    await until_ready(kit, stream, request)
     stream.cancel()
     later = kit.attach(request.run_id)
+    patience_s = _PATIENCE_S * kit.setup.slowness
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             await later.rest()
     except TimeoutError:
         await kit.cancel(request.run_id, grace_s=0)
-        raise Violation(f"a run that no client holds lives on ({_PATIENCE_S:g} s)") from None
+        raise Violation(f"a run that no client holds lives on ({patience_s:g} s)") from None
     expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
 
 
@@ -244,9 +247,9 @@ async def _lives_on(kit: Kit, request: api.ExecuteRequest, gate: Path) -> None:
 async def survives(kit: Kit) -> None:
     """Go away from a run with orphan_after, and come back."""
     gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
+    request = kit.request("say=ready", f"wait={gate}", "say=afterwards", model=_SLOW)
     stream = kit.execute(request)
-    await stream.until_text("ready")
+    await until_ready(kit, stream, request)
     stream.cancel()
     await _lives_on(kit, request, gate)
 
@@ -271,17 +274,19 @@ async def deadline(kit: Kit) -> None:
 async def connection(kit: Kit) -> None:
     """Lose the connection of a run, and come back on another one, as a router does that was restarted."""
     gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
+    request = kit.request("say=ready", f"wait={gate}", "say=afterwards", model=_SLOW)
     async with kit.beside() as lost:
         stream = lost.execute(request)
-        await stream.until_text("ready")
+        await stream.until(is_kind("started"))
+        await until_ready(kit, stream, request)
     gate.touch()  # the agent goes on meanwhile
     await asyncio.sleep(_OBSERVED_S)
     async with kit.beside() as other:
         later = other.attach(request.run_id, stream.durable[-1].sequence, hold=True)
         await later.rest()
     expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
-    expect("afterwards" in later.text, "what came meanwhile is missing on a new connection")
+    last = "word0399" if kit.setup.agent == "model" else "afterwards"
+    expect(last in later.text, "what came meanwhile is missing on a new connection")
 
 
 @check("events.heartbeat")

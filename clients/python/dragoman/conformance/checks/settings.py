@@ -69,12 +69,9 @@ def _instructions(request: api.ExecuteRequest, word: str) -> None:
 
 
 def _skills(request: api.ExecuteRequest, word: str) -> None:
-    head = "---\nname: conformance\ndescription: Of the conformance kit.\n---\n"
+    # An agent that knows skills gives its model the description alone.
+    head = f"---\nname: conformance\ndescription: Remembers {word}.\n---\n"
     request.skills.add(name="conformance").files.content["SKILL.md"] = f"{head}\nRemember {word}.\n".encode()
-
-
-def _mcp_servers(request: api.ExecuteRequest, word: str) -> None:
-    request.mcp_servers.add(name=word).stdio.command = "true"
 
 
 def _reaches(
@@ -92,7 +89,21 @@ def _reaches(
 _reaches("settings.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prompt", _system_prompt)
 _reaches("settings.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
 _reaches("settings.skills", pb.FEATURE_SKILLS, "a skill", _skills)
-_reaches("settings.mcp-servers", pb.FEATURE_MCP_SERVERS, "an MCP server", _mcp_servers)
+
+
+@check("settings.mcp-servers")
+async def mcp_servers(kit: Kit) -> None:
+    """Send an MCP server: a real agent starts it, a scripted one says whether it received its name."""
+    need(kit, pb.FEATURE_MCP_SERVERS)
+    word, started = _word(), kit.path("started")
+    request = _request(kit, word)
+    program = request.mcp_servers.add(name=word).stdio
+    program.command, program.args[:] = "touch", [str(started)]
+    if kit.setup.agent == "script":
+        await _arrives(kit, request, word, "an MCP server")
+        return
+    await kit.run(request)
+    expect(started.exists(), "the agent does not start its MCP server, and nothing says so")
 
 
 @check("settings.workspace")
@@ -100,7 +111,9 @@ async def workspace(kit: Kit) -> None:
     """Have the agent create a file with a relative path."""
     need(kit, pb.FEATURE_WORKSPACE)
     name = _word()
-    request = kit.request(f"touch={name}")
+    request = kit.request(f"touch={name}", model=f"MOCK_WRITE path={name}")
+    if kit.setup.agent == "model":
+        request.permissions.auto_approve = True
     await kit.run(request)
     expect((Path(request.workspace.cwd) / name).exists(), "the agent does not work in workspace.cwd")
 
