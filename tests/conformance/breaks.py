@@ -487,6 +487,7 @@ BREAKS: dict[str, Break] = {
     ),
     "run.concurrent": text("say=run 0", "run 0", "run 0, run 1"),
     "session.resumes": Break(event=_another_session),
+    "session.forks": request(lambda execute: execute.session.ClearField("fork"), "session="),
     "session.unfit": request(_fitting),
     "session.lost": event("lost", "started", lambda came: came.started.ClearField("session_reason")),
     "events.order": event(WELL, "started", lambda came: came.notice.CopyFrom(pb.Notice(code="broken"))),

@@ -52,6 +52,7 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_TOOL_START,
             pb.FEATURE_RESUME,
             pb.FEATURE_RESUME_REJECTION,
+            pb.FEATURE_FORK,
             pb.FEATURE_MODEL_CHOICE,
             pb.FEATURE_SYSTEM_PROMPT,
             pb.FEATURE_INSTRUCTIONS,
@@ -82,6 +83,17 @@ class ModestAdapter(ScriptedAdapter):
     spec = replace(
         ScriptedAdapter.spec,
         capabilities=capabilities(*(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE), permission_mode=NONE),
+    )
+
+
+class ForklessAdapter(ScriptedAdapter):
+    """Resumes sessions, but copies none."""
+
+    spec = replace(
+        ScriptedAdapter.spec,
+        capabilities=capabilities(
+            *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_RESUME), permission_mode=pb.PERMISSION_MODE_NONE
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
 from tests.conformance.breaks import BREAKS, ROUTER_BREAKS
 from tests.conformance.broken_process import PROCESS_BREAKS
 from tests.conformance.proxy import Break, proxied
-from tests.conformance.scripted import TYPE, ModestAdapter, ScriptedAdapter, serving
+from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
 from tests.router.harness import config, routing
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
@@ -25,6 +25,8 @@ MODEST = {
     for name in ("session", "permissions", "model", "system-prompt", "instructions", "skills", "mcp-servers")
 }
 """Rules of what an adapter must refuse that does not declare what the others here need."""
+FORKLESS = {"unsupported.fork"}
+"""The same for one that resumes sessions."""
 
 
 def failed(report: Report) -> list[str]:
@@ -35,9 +37,9 @@ def failed(report: Report) -> list[str]:
 
 async def examine(broken: Break, folder: Path, rule_id: str) -> Report:
     only = tuple(name for name in RULES if name not in LARGE or name == rule_id or not rule_id)
-    adapter = ModestAdapter() if rule_id in MODEST else ScriptedAdapter()
+    make = ForklessAdapter if rule_id in FORKLESS else ModestAdapter if rule_id in MODEST else ScriptedAdapter
     async with (
-        serving(f"unix:{folder / 'whole.sock'}", adapter) as server,
+        serving(f"unix:{folder / 'whole.sock'}", make()) as server,
         proxied(server.addresses[0], broken) as address,
     ):
         return await run_checks(Options(address=address, adapter=TYPE, agent="script", only=only, at_once=AT_ONCE))
@@ -51,7 +53,7 @@ async def test_an_adapter_that_breaks_nothing_passes(tmp_path: Path) -> None:
     report = await examine(Break(), tmp_path, "")
     assert failed(report) == []
     skipped = {item.rule.id for item in report.outcomes if item.verdict is Verdict.SKIPPED}
-    assert skipped == {*PROCESS_BREAKS, *ROUTER_BREAKS, *MODEST}
+    assert skipped == {*PROCESS_BREAKS, *ROUTER_BREAKS, *MODEST, *FORKLESS}
 
 
 async def test_a_modest_adapter_that_breaks_nothing_passes(tmp_path: Path) -> None:

@@ -52,7 +52,10 @@ async def test_a_router_in_front_of_process() -> None:
     assert report.is_router
     reasons = check(report, 113)
     assert reasons == {
-        *(f"FEATURE_{name} is not declared" for name in ("PERMISSION_REQUESTS", "RESUME", "RESUME_REJECTION")),
+        *(
+            f"FEATURE_{name} is not declared"
+            for name in ("PERMISSION_REQUESTS", "RESUME", "RESUME_REJECTION", "FORK")
+        ),
         *(f"FEATURE_{name} is not declared" for name in ("MODEL_CHOICE", "SYSTEM_PROMPT", "INSTRUCTIONS")),
         *(f"FEATURE_{name} is not declared" for name in ("SKILLS", "MCP_SERVERS", "MAX_TURNS", "TOOL_START")),
         "FEATURE_TOOL_START is not declared, and no tool call is reported",

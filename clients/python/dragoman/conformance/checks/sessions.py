@@ -9,6 +9,8 @@ from dragoman.v1 import event_pb2 as pb
 _MODEL = "MOCK_TEXT"
 _ID = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a10"
 """The ID that scripted agents give to every session."""
+_COPY_ID = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a11"
+"""The ID that they give to the copy of one."""
 
 
 def _name(disposition: pb.SessionDisposition.ValueType) -> str:
@@ -51,6 +53,23 @@ async def resumes(kit: Kit) -> None:
     expect(disposition == pb.SESSION_DISPOSITION_RESUME, f"{_name(disposition)} where RESUME is due")
     found = stream.result.session.handle.native_id
     expect(found == handle.native_id, f"the session goes on as {found!r}, not {handle.native_id!r}")
+
+
+@check("session.forks")
+async def forks(kit: Kit) -> None:
+    """Run again in a copy of the session of a result."""
+    need(kit, pb.FEATURE_FORK)
+    handle = (await _stored(kit)).session.handle
+    request = kit.request(f"session={_COPY_ID}", "say=two", model=_MODEL)
+    request.session.handle.CopyFrom(handle)
+    request.session.fork = True
+    if handle.cwd:
+        request.workspace.cwd = handle.cwd
+    stream = await kit.run(request)
+    disposition = stream.of("started")[0].session_disposition
+    expect(disposition == pb.SESSION_DISPOSITION_FORK, f"{_name(disposition)} where FORK is due")
+    found = stream.result.session.handle.native_id
+    expect(found and found != handle.native_id, f"the copy is reported as the session {found!r} itself")
 
 
 @check("session.unfit")
