@@ -143,7 +143,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 # The oldest versions supported; the compiler makes the stubs.
 $(FLOOR)/.ready: pyproject.toml constraints-floor.txt | $(FLOOR)/bin/python
-	$(call pinned,constraints-floor.txt) $(FLOOR)/$(PIP_INSTALL) --editable '.[test,proto]'
+	$(call pinned,constraints-floor.txt) $(FLOOR)/$(PIP_INSTALL) --editable '.[test,jwt,proto]'
 	@touch $@
 
 # What builds the site; its grpcio-tools, as in .venv-floor, read the comments of the contract.

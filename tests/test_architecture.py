@@ -144,7 +144,9 @@ def test_what_starts_often_imports_nothing_heavy(module: str) -> None:
 FOR_FEW = [
     *(
         "attr",
+        "cryptography",
         "jsonschema",
+        "jwt",
         "psutil",
         "psycopg",
         "rich",

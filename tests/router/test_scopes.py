@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import jwt
 import pytest
 import structlog
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import ec
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands.token import token_command
 from dragoman.protocol.dialing import open_channel
@@ -19,6 +22,7 @@ from dragoman.protocol.tokens import create_token, revoke_token, tokens_path
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2, router_pb2, router_pb2_grpc
 from google.protobuf import duration_pb2
+from jwt.algorithms import ECAlgorithm
 
 from tests.router.harness import Caller, config, failure, manifest, routing
 
@@ -197,3 +201,37 @@ def test_the_command_creates_lists_and_revokes() -> None:
     assert token("revoke", "ci") == (2, "there is no token 'ci'; 'dragoman token list' lists them")
     assert token("list") == (0, "")
     assert len(token()[1].strip()) >= 16
+
+
+async def test_the_token_of_an_issuer_names_its_caller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    keys = {"keys": [{**json.loads(ECAlgorithm.to_jwk(key.public_key())), "kid": "a"}]}
+    (folder / "jwks.json").write_text(json.dumps(keys))
+    issued = f'name = "i"\nissuer = "https://i.test"\naudience = "d"\njwks = "{folder}/jwks.json"\n'
+    granted = 'claims = { sub = "alice" }\nscopes = ["run"]\nadapters = ["fake"]\n'
+    (folder / "trust.toml").write_text(f"[[issuers]]\n{issued}[[issuers.grants]]\n{granted}")
+    monkeypatch.setenv("DRAGOMAN_TRUST", str(folder / "trust.toml"))
+
+    def token(subject: str, left_s: float = 3600) -> str:
+        claims = {"iss": "https://i.test", "aud": "d", "sub": subject, "exp": time.time() + left_s}
+        return jwt.encode(claims, key, "ES256", headers={"kid": "a"})
+
+    with capture_logs() as logs:
+        async with holders(folder, a="run") as at, contextlib.AsyncExitStack() as stack:
+            address = at["a"].address
+            texts = {"alice": token("alice"), "bob": token("bob"), "late": token("alice", -3600), "half": "eyJ.x.y"}
+            for name, text in texts.items():
+                at[name] = Holder(address, text)
+                stack.push_async_callback(at[name].close)
+            await at["alice"].execute("fake", {"end": "SUCCEEDED"}, run_id="r").rest()
+            assert (await at["alice"].run("r")).run.started_by == "jwt i alice"
+            assert (await at["alice"].execute("other").error()).reason is NOT_PERMITTED
+            assert await reason(at["a"].run("r")) is NOT_PERMITTED
+            for name, why in (
+                ("bob", NOT_PERMITTED),
+                ("late", Reason.TOKEN_REQUIRED),
+                ("half", Reason.TOKEN_REQUIRED),
+            ):
+                assert (await at[name].execute("fake").error()).reason is why, name
+            assert "has expired" in (await failure(at["late"].adapter.Detect(pb.DetectRequest()))).message
+    assert not any(text in json.dumps(logs, default=str) for text in texts.values())

@@ -1,6 +1,7 @@
 """Who may call a server: on Unix sockets this user alone, on TCP who shows a credential.
 
-That is the user's token, a token with scopes, or a certificate whose identity the trust file has.
+That is the user's token, a token with scopes, or what the trust file has: the identity of a certificate, or a token
+of an issuer.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.private import make_token, read_token
 
 if TYPE_CHECKING:
+    from dragoman.protocol.jwt_tokens import JwtCallers
     from dragoman.protocol.tokens import ScopedTokens
     from dragoman.protocol.trust import TrustFile
 
@@ -68,6 +70,7 @@ class Gate:
         self._has_scopes = has_scopes
         self._scoped = _scoped_tokens() if asks_token and has_scopes else None
         self._trust = _trust_if_named() if asks_token else None
+        self._issued: JwtCallers | None = None
 
     def close(self) -> None:
         """Let go of what it holds."""
@@ -95,7 +98,7 @@ class Gate:
             tokens = [_bytes(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
             caller = self._by_certificate(context)
             if caller is None or tokens:
-                caller = self._by_token(tokens)
+                caller = await self._by_token(tokens)
             CALLER.set(caller)
             if not self._has_scopes:
                 caller.check_admin()
@@ -119,28 +122,42 @@ class Gate:
             raise current_caller().refusal("the trust file does not have the identity of this certificate")
         return caller
 
-    def _by_token(self, tokens: Sequence[bytes]) -> Caller:
+    async def _by_token(self, tokens: Sequence[bytes]) -> Caller:
         import secrets  # noqa: PLC0415 - of use only where there is a token
 
         if any(secrets.compare_digest(value, self._token) for value in tokens):
             return Caller("token")
         what = "the token is not this server's" if tokens else "no token was sent"
-        if self._scoped is not None:
-            from dragoman.protocol.tokens import TokenFileError  # noqa: PLC0415 - as above
-
-            try:
-                for value in tokens:
-                    text = value.removeprefix(_BEARER).decode("ascii", "replace")
-                    caller = self._scoped.caller(text, time.time()) if value.startswith(_BEARER) else None
-                    if caller is not None:
-                        return caller
-            except TokenFileError as error:
-                what = str(error)
+        try:
+            for value in tokens:
+                text = value.removeprefix(_BEARER).decode("ascii", "replace")
+                caller = await self._by_text(text) if value.startswith(_BEARER) else None
+                if caller is not None:
+                    return caller
+        except ValueError as error:
+            what = str(error)
         raise DragomanError(
             Reason.TOKEN_REQUIRED,
             f"{what}: over TCP each call needs the metadata 'authorization: Bearer TOKEN', with what "
             "'dragoman token' prints for the user who runs this server; its Unix socket needs none",
         )
+
+    async def _by_text(self, text: str) -> Caller | None:
+        """Return who calls with a token that is not the user's; ``None`` if it is not known.
+
+        Raises:
+            TokenFileError: it has expired, or the file with tokens is wrong.
+            JwtError: it is of a trusted issuer, but not valid.
+        """
+        caller = self._scoped.caller(text, time.time()) if self._scoped is not None else None
+        trust = self._trust.current() if self._trust is not None else None
+        if caller is not None or trust is None or not trust.issuers:
+            return caller
+        if self._issued is None:
+            from dragoman.protocol.jwt_tokens import JwtCallers  # noqa: PLC0415 - few servers accept them
+
+            self._issued = JwtCallers()
+        return await self._issued.caller(trust, text)
 
     async def _admit_local(self) -> None:
         # This call may be on a connection that was cut just now. gRPC then cancels it, a moment after it has closed

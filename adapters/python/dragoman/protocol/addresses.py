@@ -22,6 +22,7 @@ __all__ = [
     "AddressError",
     "check_listen",
     "check_local",
+    "is_loopback",
     "is_served",
     "parse_address",
     "private_files",
@@ -60,7 +61,7 @@ class Address(Struct, frozen=True):
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        return bool(self.path) or _is_loopback(self.host)
+        return bool(self.path) or is_loopback(self.host)
 
 
 def parse_address(text: str) -> Address:
@@ -123,7 +124,8 @@ def is_served(address: str) -> bool:
     return False
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is this machine's own."""
     if host in _LOOPBACK_NAMES:
         return True
     try:

@@ -1,21 +1,24 @@
-"""The file that says which peers a server trusts, and for what: certificates' identities."""
+"""The file that says whom a server trusts, and for what: identities of certificates, and issuers of tokens."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller, unknown_scopes
+from dragoman.protocol.logs import get_log
 from dragoman.protocol.private import file_stamp, read_protected
 
 __all__ = [
     "TRUST_VARIABLE",
+    "ClaimGrant",
     "Grant",
     "Identity",
+    "Issuer",
     "Trust",
     "TrustFile",
     "named_trust",
@@ -26,8 +29,9 @@ TRUST_VARIABLE: Final = "DRAGOMAN_TRUST"
 """Environment variable with the path of the file."""
 
 _BELOW: Final = "/*"
+_NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-_log = structlog.get_logger("dragoman.access")
+_log = get_log("dragoman.access")
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,10 +61,61 @@ class Identity(Grant, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return uri.startswith(stem) and uri != stem
 
 
+Algorithm: TypeAlias = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+"""Signatures that a public key verifies. With others, who can verify a token could make one."""
+
+
+class ClaimGrant(Grant, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What tokens with certain claims may do."""
+
+    claims: Mapping[str, str] = {}
+    """Claims with their values, all of which a token must have; empty for every token of the issuer."""
+
+    def fits(self, claims: Mapping[str, object]) -> bool:
+        """Return whether a token has these claims: as they are, in a list, or as words of ``scope``."""
+        return all(value in _values(name, claims.get(name)) for name, value in self.claims.items())
+
+
+def _values(name: str, found: object) -> Sequence[object]:
+    if isinstance(found, str) and name in {"scope", "scp"}:  # OAuth has words there
+        return found.split()
+    return found if isinstance(found, list) else (found,)
+
+
+class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An issuer of JSON Web Tokens, such as an OpenID provider."""
+
+    name: str
+    """How callers' names call it."""
+    issuer: str
+    """The claim ``iss`` of its tokens."""
+    audience: str
+    """What their claim ``aud`` has to be, or contain."""
+    jwks: str = ""
+    """File or URL of its public keys; absent, what OpenID discovery says."""
+    jwks_ca: str = ""
+    """PEM file of the authorities of that URL; absent, the system's."""
+    algorithms: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
+    """Those that its tokens may be signed by: asymmetric ones alone."""
+    clock_skew_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
+    """Seconds that its clock may differ."""
+    grants: tuple[ClaimGrant, ...] = ()
+    """What its tokens may do: the first that fits."""
+
+    def caller(self, claims: Mapping[str, Any]) -> Caller:
+        """Return who calls with a token that was verified; one that no grant fits has no scope."""
+        name = f"jwt {self.name} {claims['sub']}"
+        found = next((grant for grant in self.grants if grant.fits(claims)), None)
+        return Caller(name, frozenset(), ()) if found is None else found.caller(name)
+
+
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whom a server trusts; the first row that fits counts."""
 
     identities: tuple[Identity, ...] = ()
+    issuers: tuple[Issuer, ...] = ()
 
     def caller_by_uris(self, uris: Iterable[str]) -> Caller | None:
         """Return who calls with a certificate.
@@ -121,16 +176,39 @@ def parse_trust(path: Path, data: bytes) -> Trust:
         trust = msgspec.convert(tomllib.loads(data.decode()), Trust, strict=True)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise AddressError(f"{path}: {error}") from error
-    problem = next((one for one in map(_problem, trust.identities) if one), "")
+    problem = next((one for one in _problems(trust) if one), "")
     if problem:
         raise AddressError(f"{path}: {problem}")
     return trust
 
 
+def _problems(trust: Trust) -> Iterator[str]:
+    """Yield what is wrong with each row; empty if nothing is."""
+    for row in trust.identities:
+        yield _scope_problem(f"identity {row.uri!r}", row) or _problem(row)
+    for issuer in trust.issuers:
+        if _NAME.fullmatch(issuer.name) is None:
+            yield f"the name {issuer.name!r} of an issuer must match {_NAME.pattern}"
+        for grant in issuer.grants:
+            yield _scope_problem(f"issuer {issuer.name!r}", grant)
+    for what in ("name", "issuer"):
+        if len({getattr(one, what) for one in trust.issuers}) < len(trust.issuers):
+            yield f"two issuers have the same {what}"
+    if trust.issuers:
+        import importlib.util  # noqa: PLC0415 - as above
+
+        if importlib.util.find_spec("jwt") is None:
+            yield "issuers need the extra 'jwt': pip install 'dragoman[jwt]'"
+
+
+def _scope_problem(where: str, grant: Grant) -> str:
+    if grant.scopes and not unknown_scopes(grant.scopes):
+        return ""
+    return f"{where}: no such scope: {', '.join(unknown_scopes(grant.scopes)) or 'none was named'}"
+
+
 def _problem(row: Identity) -> str:
     """Return what is wrong with a row; empty if nothing is."""
-    if not row.scopes or unknown_scopes(row.scopes):
-        return f"identity {row.uri!r}: no such scope: {', '.join(unknown_scopes(row.scopes)) or 'none was named'}"
     parts = urlsplit(row.uri.removesuffix(_BELOW))
     if not parts.scheme or not parts.netloc or "*" in parts.netloc + parts.path:
         return f"identity {row.uri!r} must be a URI such as spiffe://example.org/ci, or one that ends in /*"
