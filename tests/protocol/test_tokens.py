@@ -1,12 +1,13 @@
 """Tokens with scopes: what is stored of them, who they name, and what their scopes are for."""
 
+import contextlib
 import json
 import os
 import time
 from pathlib import Path
 
 import pytest
-from dragoman.protocol.caller import _BY_METHOD, SCOPES, Caller
+from dragoman.protocol.caller import RULES, SCOPES, Caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.tokens import (
     ScopedTokens,
@@ -138,6 +139,7 @@ ALLOWED = {
         *("Detect", "TestEnvironment", "ListModels", "ListSkills"),
     },
     "respond": {"Describe", "ListAdapters", "WatchAdapters", "GetRun", "Respond"},
+    "adapter": {"Describe", "ListAdapters", "WatchAdapters", "RegisterAdapter", "UnregisterAdapter"},
     "admin": {method.rpartition("/")[2] for method in METHODS},
 }
 
@@ -156,8 +158,29 @@ def test_a_scope_is_for_these_methods(scope: str, method: str) -> None:
     assert caught.value.reason is Reason.NOT_PERMITTED
 
 
-def test_every_method_with_a_scope_exists() -> None:
-    assert set(_BY_METHOD) <= {method.rpartition("/")[2] for method in METHODS}
+def test_each_rpc_of_the_contract_has_a_row_in_the_table() -> None:
+    assert set(RULES) == set(METHODS)
+    assert all(rule.scopes | rule.of_run <= set(SCOPES) - {"admin"} for rule in RULES.values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_token_of_a_run_is_for_these_methods(method: str) -> None:
+    """Its scopes are not those of other tokens: even all of them open no other RPC."""
+    caller = Caller("run r", frozenset(SCOPES), ("*",), "r")
+    if method.rpartition("/")[2] in {"GetRun", "Attach", "Respond"}:
+        caller.check_method(method)
+    else:
+        with pytest.raises(DragomanError, match="the token of a run is not for"):
+            caller.check_method(method)
+    for run_id, may in (("r", True), ("other", False), ("", False)):
+        assert caller.may_read("run r", run_id) is may
+        for check in (caller.check_read, caller.check_answer):
+            with contextlib.nullcontext() if may else pytest.raises(DragomanError):
+                check("run r", run_id)
+    with pytest.raises(DragomanError):
+        caller.check_control("run r")
+    with pytest.raises(DragomanError):
+        caller.check_admin()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +189,7 @@ def test_every_method_with_a_scope_exists() -> None:
         ("read", "read", "read"),
         ("run", "read control answer", ""),
         ("respond", "answer", "answer"),
+        ("adapter", "", ""),
         ("admin", "all", "all"),
     ],
 )

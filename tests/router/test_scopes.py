@@ -216,7 +216,7 @@ async def test_the_token_of_an_issuer_names_its_caller(folder: Path, monkeypatch
         claims = {"iss": "https://i.test", "aud": "d", "sub": subject, "exp": time.time() + left_s}
         return jwt.encode(claims, key, "ES256", headers={"kid": "a"})
 
-    with capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
         async with holders(folder, a="run") as at, contextlib.AsyncExitStack() as stack:
             address = at["a"].address
             texts = {"alice": token("alice"), "bob": token("bob"), "late": token("alice", -3600), "half": "eyJ.x.y"}

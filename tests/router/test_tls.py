@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from dragoman.client import Client, DragomanError, Reason, execute_request
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import from_rpc_error
@@ -22,7 +23,6 @@ from dragoman.v1.adapter_pb2_grpc import AdapterServiceStub
 from dragoman.v1.router_pb2_grpc import RouterServiceStub
 
 from tests.certificates import VARIABLES, Authority, Files
-from tests.logs import capture_logs
 from tests.router.harness import config
 from tests.sdk.serving import Scripted
 
@@ -187,7 +187,7 @@ async def test_the_table_of_identities_is_read_again_and_a_broken_one_changes_no
     ci = hops.caller("spiffe://test/ci")
     async with hops.running() as router:
         assert await hops.status(router, ci) == ("OK", "")
-        with capture_logs() as logs:
+        with structlog.testing.capture_logs() as logs:
             hops.trust.write_text("[[identities]]\nuri = 'spiffe://test/ci'\n")
             assert await hops.status(router, ci) == ("OK", "")
         assert [line["why"] for line in logs if line["event"] == "trust kept as it was"]

@@ -2829,6 +2829,9 @@ type Admission struct {
 	LongestWait *durationpb.Duration `protobuf:"bytes,1,opt,name=longest_wait,json=longestWait,proto3" json:"longest_wait,omitempty"`
 	// Start the run even if the circuit breaker of the adapter and login is open.
 	IgnoreBreaker bool `protobuf:"varint,2,opt,name=ignore_breaker,json=ignoreBreaker,proto3" json:"ignore_breaker,omitempty"`
+	// Issue a token for the run, which its agent gets as `auth_token`; it is set only where `auth_token` is empty and
+	// `api_url` is not. Absent: none. A router that issues no tokens rejects it with NOT_SUPPORTED.
+	RunToken      *RunToken `protobuf:"bytes,3,opt,name=run_token,json=runToken,proto3" json:"run_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2877,6 +2880,71 @@ func (x *Admission) GetIgnoreBreaker() bool {
 	return false
 }
 
+func (x *Admission) GetRunToken() *RunToken {
+	if x != nil {
+		return x.RunToken
+	}
+	return nil
+}
+
+// RunToken requests a JSON Web Token for one run, which a router signs. Its claims: `iss`, `aud`, `sub` (the agent's
+// ID, else the run's), `iat`, `exp`, `scope`, `run_id`, and as far as they are known `agent_id`, `company_id` and
+// `task_key`. `dragoman token keys` prints the public keys. At the router itself its holder may read that run, until
+// it has ended.
+type RunToken struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The claim `aud`: whom the token is for. Empty: "dragoman", the router.
+	Audience string `protobuf:"bytes,1,opt,name=audience,proto3" json:"audience,omitempty"`
+	// How long it lasts at most. Absent: one day, which is the most.
+	Lifetime      *durationpb.Duration `protobuf:"bytes,2,opt,name=lifetime,proto3" json:"lifetime,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunToken) Reset() {
+	*x = RunToken{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunToken) ProtoMessage() {}
+
+func (x *RunToken) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunToken.ProtoReflect.Descriptor instead.
+func (*RunToken) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RunToken) GetAudience() string {
+	if x != nil {
+		return x.Audience
+	}
+	return ""
+}
+
+func (x *RunToken) GetLifetime() *durationpb.Duration {
+	if x != nil {
+		return x.Lifetime
+	}
+	return nil
+}
+
 // Batching allows several events in one message, see Batch. A server that does not support it rejects the call with
 // NOT_SUPPORTED and the field `batching`; the same call without it is then as good. Support permits single events too,
 // and a reader that joins anywhere gets the events after its sequence, however they were batched for others.
@@ -2890,7 +2958,7 @@ type Batching struct {
 
 func (x *Batching) Reset() {
 	*x = Batching{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +2970,7 @@ func (x *Batching) String() string {
 func (*Batching) ProtoMessage() {}
 
 func (x *Batching) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +2983,7 @@ func (x *Batching) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batching.ProtoReflect.Descriptor instead.
 func (*Batching) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{25}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Batching) GetMaxDelay() *durationpb.Duration {
@@ -2939,7 +3007,7 @@ type Relay struct {
 
 func (x *Relay) Reset() {
 	*x = Relay{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3019,7 @@ func (x *Relay) String() string {
 func (*Relay) ProtoMessage() {}
 
 func (x *Relay) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3032,7 @@ func (x *Relay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relay.ProtoReflect.Descriptor instead.
 func (*Relay) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{26}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Relay) GetFirstSequence() uint64 {
@@ -3000,7 +3068,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3080,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3093,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{27}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -3081,7 +3149,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3093,7 +3161,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3106,7 +3174,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{28}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CancelRequest) GetRunId() string {
@@ -3152,7 +3220,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +3232,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +3245,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{29}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CancelResponse) GetOutcome() Outcome {
@@ -3221,7 +3289,7 @@ type RespondRequest struct {
 
 func (x *RespondRequest) Reset() {
 	*x = RespondRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3233,7 +3301,7 @@ func (x *RespondRequest) String() string {
 func (*RespondRequest) ProtoMessage() {}
 
 func (x *RespondRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3246,7 +3314,7 @@ func (x *RespondRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RespondRequest.ProtoReflect.Descriptor instead.
 func (*RespondRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{30}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RespondRequest) GetRunId() string {
@@ -3295,7 +3363,7 @@ type RespondResponse struct {
 
 func (x *RespondResponse) Reset() {
 	*x = RespondResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3307,7 +3375,7 @@ func (x *RespondResponse) String() string {
 func (*RespondResponse) ProtoMessage() {}
 
 func (x *RespondResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3320,7 +3388,7 @@ func (x *RespondResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RespondResponse.ProtoReflect.Descriptor instead.
 func (*RespondResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{31}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RespondResponse) GetSequence() uint64 {
@@ -3347,7 +3415,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3359,7 +3427,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3372,7 +3440,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{32}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListModelsRequest) GetAdapter() string {
@@ -3418,7 +3486,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3430,7 +3498,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3443,7 +3511,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{33}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -3483,7 +3551,7 @@ type ListSkillsRequest struct {
 
 func (x *ListSkillsRequest) Reset() {
 	*x = ListSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3495,7 +3563,7 @@ func (x *ListSkillsRequest) String() string {
 func (*ListSkillsRequest) ProtoMessage() {}
 
 func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3508,7 +3576,7 @@ func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsRequest.ProtoReflect.Descriptor instead.
 func (*ListSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{34}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListSkillsRequest) GetAdapter() string {
@@ -3549,7 +3617,7 @@ type SkillEntry struct {
 
 func (x *SkillEntry) Reset() {
 	*x = SkillEntry{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3561,7 +3629,7 @@ func (x *SkillEntry) String() string {
 func (*SkillEntry) ProtoMessage() {}
 
 func (x *SkillEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +3642,7 @@ func (x *SkillEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkillEntry.ProtoReflect.Descriptor instead.
 func (*SkillEntry) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{35}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SkillEntry) GetName() string {
@@ -3618,7 +3686,7 @@ type ListSkillsResponse struct {
 
 func (x *ListSkillsResponse) Reset() {
 	*x = ListSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3698,7 @@ func (x *ListSkillsResponse) String() string {
 func (*ListSkillsResponse) ProtoMessage() {}
 
 func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3711,7 @@ func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsResponse.ProtoReflect.Descriptor instead.
 func (*ListSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{36}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListSkillsResponse) GetNative() bool {
@@ -3677,7 +3745,7 @@ type SyncSkillsRequest struct {
 
 func (x *SyncSkillsRequest) Reset() {
 	*x = SyncSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3689,7 +3757,7 @@ func (x *SyncSkillsRequest) String() string {
 func (*SyncSkillsRequest) ProtoMessage() {}
 
 func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3702,7 +3770,7 @@ func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsRequest.ProtoReflect.Descriptor instead.
 func (*SyncSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{37}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SyncSkillsRequest) GetAdapter() string {
@@ -3739,7 +3807,7 @@ type SyncSkillsResponse struct {
 
 func (x *SyncSkillsResponse) Reset() {
 	*x = SyncSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3751,7 +3819,7 @@ func (x *SyncSkillsResponse) String() string {
 func (*SyncSkillsResponse) ProtoMessage() {}
 
 func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3764,7 +3832,7 @@ func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsResponse.ProtoReflect.Descriptor instead.
 func (*SyncSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{38}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SyncSkillsResponse) GetSkills() []*SkillEntry {
@@ -4003,10 +4071,14 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\aconfigs\x18\x04 \x03(\v2\".dragoman.v1.Fallback.ConfigsEntryR\aconfigs\x1aS\n" +
 	"\fConfigsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12-\n" +
-	"\x05value\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x05value:\x028\x01\"p\n" +
+	"\x05value\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x05value:\x028\x01\"\xa4\x01\n" +
 	"\tAdmission\x12<\n" +
 	"\flongest_wait\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vlongestWait\x12%\n" +
-	"\x0eignore_breaker\x18\x02 \x01(\bR\rignoreBreaker\"B\n" +
+	"\x0eignore_breaker\x18\x02 \x01(\bR\rignoreBreaker\x122\n" +
+	"\trun_token\x18\x03 \x01(\v2\x15.dragoman.v1.RunTokenR\brunToken\"]\n" +
+	"\bRunToken\x12\x1a\n" +
+	"\baudience\x18\x01 \x01(\tR\baudience\x125\n" +
+	"\blifetime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\blifetime\"B\n" +
 	"\bBatching\x126\n" +
 	"\tmax_delay\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bmaxDelay\"S\n" +
 	"\x05Relay\x12%\n" +
@@ -4146,7 +4218,7 @@ func file_dragoman_v1_adapter_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(Duty)(0),                       // 0: dragoman.v1.Duty
 	(AuthState)(0),                  // 1: dragoman.v1.AuthState
@@ -4180,145 +4252,148 @@ var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(*McpHttp)(nil),                 // 29: dragoman.v1.McpHttp
 	(*Fallback)(nil),                // 30: dragoman.v1.Fallback
 	(*Admission)(nil),               // 31: dragoman.v1.Admission
-	(*Batching)(nil),                // 32: dragoman.v1.Batching
-	(*Relay)(nil),                   // 33: dragoman.v1.Relay
-	(*AttachRequest)(nil),           // 34: dragoman.v1.AttachRequest
-	(*CancelRequest)(nil),           // 35: dragoman.v1.CancelRequest
-	(*CancelResponse)(nil),          // 36: dragoman.v1.CancelResponse
-	(*RespondRequest)(nil),          // 37: dragoman.v1.RespondRequest
-	(*RespondResponse)(nil),         // 38: dragoman.v1.RespondResponse
-	(*ListModelsRequest)(nil),       // 39: dragoman.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),      // 40: dragoman.v1.ListModelsResponse
-	(*ListSkillsRequest)(nil),       // 41: dragoman.v1.ListSkillsRequest
-	(*SkillEntry)(nil),              // 42: dragoman.v1.SkillEntry
-	(*ListSkillsResponse)(nil),      // 43: dragoman.v1.ListSkillsResponse
-	(*SyncSkillsRequest)(nil),       // 44: dragoman.v1.SyncSkillsRequest
-	(*SyncSkillsResponse)(nil),      // 45: dragoman.v1.SyncSkillsResponse
-	nil,                             // 46: dragoman.v1.DetectRequest.EnvEntry
-	nil,                             // 47: dragoman.v1.TestEnvironmentRequest.EnvEntry
-	nil,                             // 48: dragoman.v1.ExecuteRequest.EnvEntry
-	nil,                             // 49: dragoman.v1.ExecuteRequest.LabelsEntry
-	nil,                             // 50: dragoman.v1.SkillFiles.ContentEntry
-	nil,                             // 51: dragoman.v1.McpStdio.EnvEntry
-	nil,                             // 52: dragoman.v1.McpHttp.HeadersEntry
-	nil,                             // 53: dragoman.v1.Fallback.ConfigsEntry
-	nil,                             // 54: dragoman.v1.ListModelsRequest.EnvEntry
-	nil,                             // 55: dragoman.v1.ListSkillsRequest.EnvEntry
-	nil,                             // 56: dragoman.v1.SyncSkillsRequest.EnvEntry
-	(*Capabilities)(nil),            // 57: dragoman.v1.Capabilities
-	(*structpb.Struct)(nil),         // 58: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 59: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 60: google.protobuf.Duration
-	(Severity)(0),                   // 61: dragoman.v1.Severity
-	(*Limits)(nil),                  // 62: dragoman.v1.Limits
-	(*Permissions)(nil),             // 63: dragoman.v1.Permissions
-	(Feature)(0),                    // 64: dragoman.v1.Feature
-	(*SessionHandle)(nil),           // 65: dragoman.v1.SessionHandle
-	(FailureKind)(0),                // 66: dragoman.v1.FailureKind
-	(Outcome)(0),                    // 67: dragoman.v1.Outcome
-	(*InputAnswer)(nil),             // 68: dragoman.v1.InputAnswer
-	(*AgentEvent)(nil),              // 69: dragoman.v1.AgentEvent
+	(*RunToken)(nil),                // 32: dragoman.v1.RunToken
+	(*Batching)(nil),                // 33: dragoman.v1.Batching
+	(*Relay)(nil),                   // 34: dragoman.v1.Relay
+	(*AttachRequest)(nil),           // 35: dragoman.v1.AttachRequest
+	(*CancelRequest)(nil),           // 36: dragoman.v1.CancelRequest
+	(*CancelResponse)(nil),          // 37: dragoman.v1.CancelResponse
+	(*RespondRequest)(nil),          // 38: dragoman.v1.RespondRequest
+	(*RespondResponse)(nil),         // 39: dragoman.v1.RespondResponse
+	(*ListModelsRequest)(nil),       // 40: dragoman.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),      // 41: dragoman.v1.ListModelsResponse
+	(*ListSkillsRequest)(nil),       // 42: dragoman.v1.ListSkillsRequest
+	(*SkillEntry)(nil),              // 43: dragoman.v1.SkillEntry
+	(*ListSkillsResponse)(nil),      // 44: dragoman.v1.ListSkillsResponse
+	(*SyncSkillsRequest)(nil),       // 45: dragoman.v1.SyncSkillsRequest
+	(*SyncSkillsResponse)(nil),      // 46: dragoman.v1.SyncSkillsResponse
+	nil,                             // 47: dragoman.v1.DetectRequest.EnvEntry
+	nil,                             // 48: dragoman.v1.TestEnvironmentRequest.EnvEntry
+	nil,                             // 49: dragoman.v1.ExecuteRequest.EnvEntry
+	nil,                             // 50: dragoman.v1.ExecuteRequest.LabelsEntry
+	nil,                             // 51: dragoman.v1.SkillFiles.ContentEntry
+	nil,                             // 52: dragoman.v1.McpStdio.EnvEntry
+	nil,                             // 53: dragoman.v1.McpHttp.HeadersEntry
+	nil,                             // 54: dragoman.v1.Fallback.ConfigsEntry
+	nil,                             // 55: dragoman.v1.ListModelsRequest.EnvEntry
+	nil,                             // 56: dragoman.v1.ListSkillsRequest.EnvEntry
+	nil,                             // 57: dragoman.v1.SyncSkillsRequest.EnvEntry
+	(*Capabilities)(nil),            // 58: dragoman.v1.Capabilities
+	(*structpb.Struct)(nil),         // 59: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 60: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 61: google.protobuf.Duration
+	(Severity)(0),                   // 62: dragoman.v1.Severity
+	(*Limits)(nil),                  // 63: dragoman.v1.Limits
+	(*Permissions)(nil),             // 64: dragoman.v1.Permissions
+	(Feature)(0),                    // 65: dragoman.v1.Feature
+	(*SessionHandle)(nil),           // 66: dragoman.v1.SessionHandle
+	(FailureKind)(0),                // 67: dragoman.v1.FailureKind
+	(Outcome)(0),                    // 68: dragoman.v1.Outcome
+	(*InputAnswer)(nil),             // 69: dragoman.v1.InputAnswer
+	(*AgentEvent)(nil),              // 70: dragoman.v1.AgentEvent
 }
 var file_dragoman_v1_adapter_proto_depIdxs = []int32{
-	57, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
+	58, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
 	9,  // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
 	0,  // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
-	46, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
-	58, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
+	47, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
+	59, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
 	12, // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
 	1,  // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
 	2,  // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
 	13, // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
-	57, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
-	59, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
+	58, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
+	60, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
 	3,  // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
-	58, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
-	47, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
+	59, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
+	48, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
 	23, // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
-	60, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
+	61, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
 	4,  // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
 	16, // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
-	59, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
+	60, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
 	3,  // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
-	61, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
-	60, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
+	62, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
+	61, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
 	18, // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
-	58, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
-	58, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
+	59, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
+	59, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
 	19, // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
-	58, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
+	59, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
 	20, // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
 	21, // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
 	23, // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
-	48, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
+	49, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
 	24, // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
 	25, // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
 	27, // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
-	62, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
-	63, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
-	60, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
+	63, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
+	64, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
+	61, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
 	30, // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
-	64, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
-	49, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
-	32, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
-	33, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
+	65, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
+	50, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
+	33, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
+	34, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
 	31, // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
-	58, // 43: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
-	58, // 44: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
-	65, // 45: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
+	59, // 43: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
+	59, // 44: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
+	66, // 45: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
 	22, // 46: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
 	26, // 47: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
-	50, // 48: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
+	51, // 48: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
 	28, // 49: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
 	29, // 50: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
-	51, // 51: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
-	52, // 52: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
-	66, // 53: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
-	53, // 54: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
-	60, // 55: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
-	60, // 56: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
-	32, // 57: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
-	60, // 58: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
-	67, // 59: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
-	68, // 60: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
-	58, // 61: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	54, // 62: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
-	9,  // 63: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
-	5,  // 64: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	59, // 65: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
-	23, // 66: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	55, // 67: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
-	6,  // 68: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
-	42, // 69: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	25, // 70: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	56, // 71: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
-	42, // 72: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	58, // 73: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
-	7,  // 74: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
-	10, // 75: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
-	14, // 76: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
-	17, // 77: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
-	34, // 78: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
-	35, // 79: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
-	37, // 80: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	39, // 81: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	41, // 82: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	44, // 83: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	8,  // 84: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	11, // 85: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	15, // 86: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	69, // 87: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	69, // 88: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	36, // 89: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	38, // 90: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	40, // 91: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	43, // 92: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	45, // 93: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	84, // [84:94] is the sub-list for method output_type
-	74, // [74:84] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	52, // 51: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
+	53, // 52: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
+	67, // 53: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
+	54, // 54: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
+	61, // 55: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
+	32, // 56: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
+	61, // 57: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
+	61, // 58: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
+	33, // 59: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
+	61, // 60: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
+	68, // 61: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
+	69, // 62: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
+	59, // 63: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	55, // 64: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	9,  // 65: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
+	5,  // 66: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
+	60, // 67: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	23, // 68: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
+	56, // 69: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	6,  // 70: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
+	43, // 71: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	25, // 72: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
+	57, // 73: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	43, // 74: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	59, // 75: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	7,  // 76: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
+	10, // 77: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
+	14, // 78: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
+	17, // 79: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
+	35, // 80: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
+	36, // 81: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
+	38, // 82: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
+	40, // 83: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	42, // 84: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	45, // 85: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	8,  // 86: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11, // 87: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15, // 88: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	70, // 89: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	70, // 90: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	37, // 91: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	39, // 92: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	41, // 93: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	44, // 94: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	46, // 95: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	86, // [86:96] is the sub-list for method output_type
+	76, // [76:86] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_adapter_proto_init() }
@@ -4350,14 +4425,14 @@ func file_dragoman_v1_adapter_proto_init() {
 		(*McpServer_Stdio)(nil),
 		(*McpServer_Http)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[29].OneofWrappers = []any{}
+	file_dragoman_v1_adapter_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_adapter_proto_rawDesc), len(file_dragoman_v1_adapter_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   50,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

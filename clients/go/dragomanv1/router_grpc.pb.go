@@ -46,7 +46,7 @@ const (
 // | --- | --- | --- |
 // | `page_token` is invalid | INVALID_ARGUMENT INVALID_PAGE_TOKEN | start from the first page |
 // | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-// | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+// | over TCP, the token is missing, wrong or expired, or its run has ended | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
 // | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
 // | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |
 // | the address of the next hop is on another machine or may belong to another user | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |
@@ -250,7 +250,7 @@ func (c *routerServiceClient) DeleteSession(ctx context.Context, in *DeleteSessi
 // | --- | --- | --- |
 // | `page_token` is invalid | INVALID_ARGUMENT INVALID_PAGE_TOKEN | start from the first page |
 // | a field is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
-// | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+// | over TCP, the token is missing, wrong or expired, or its run has ended | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
 // | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
 // | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |
 // | the address of the next hop is on another machine or may belong to another user | FAILED_PRECONDITION ADDRESS_UNTRUSTED | choose another address |

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import gc
 import importlib.metadata
+import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ from dragoman.router.system import SystemClock, SystemProcesses
 from dragoman.v1 import adapter_pb2, router_pb2
 
 if TYPE_CHECKING:
+    from dragoman.protocol.run_tokens import RunTokens
     from dragoman.router.adapters.kubernetes.discovery import KubernetesDiscovery
 
 __all__ = ["Router", "RouterConfig", "StoreError", "run_router"]
@@ -219,7 +221,7 @@ class _Running:
         detections = DetectionFile(places.detections)
         self.detector = AgentDetector(adapters, admission, context, detections, version)
         locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
-        acceptance = Acceptance(adapters, runs, self.drain, requests)
+        acceptance = Acceptance(adapters, runs, self.drain, requests, _issuing())
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
         run_list = RunList(runs, self.run_log, processes, forwarder)
@@ -309,6 +311,15 @@ def _request_policy(file: Path | None) -> RequestPolicy:
     from dragoman.router.api.policy_file import OperatorPolicyFile  # noqa: PLC0415 - most routers have none
 
     return OperatorPolicyFile(file)
+
+
+def _issuing() -> "Callable[[], RunTokens | None]":
+    if not os.environ.get("DRAGOMAN_TRUST"):
+        return lambda: None
+    from dragoman.protocol.trust import named_trust  # noqa: PLC0415 - few routers have such a file
+    from dragoman.router.api.issuing import Issuing  # noqa: PLC0415 - as above
+
+    return Issuing(named_trust()).current
 
 
 def _timing(config: RouterConfig) -> Timing:

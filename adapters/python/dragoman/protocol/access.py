@@ -151,7 +151,7 @@ class Gate:
         """
         caller = self._scoped.caller(text, time.time()) if self._scoped is not None else None
         trust = self._trust.current() if self._trust is not None else None
-        if caller is not None or trust is None or not trust.issuers:
+        if caller is not None or trust is None or not (trust.issuers or trust.run_tokens):
             return caller
         if self._issued is None:
             from dragoman.protocol.jwt_tokens import JwtCallers  # noqa: PLC0415 - few servers accept them

@@ -1,17 +1,24 @@
-"""Who a call comes from, and what that caller may do. Pure, but for the variable that holds the caller of a call."""
+"""Who calls, and what that caller may do: by RPC, by adapter, and by who started a run.
+
+Calls over a Unix socket are of this user, who may do everything; so are calls over TCP with the user's own token.
+Other credentials have scopes. The table ``RULES`` has a row for each RPC of the contract; one without a row is for
+``admin`` alone.
+"""
 
 from collections.abc import Iterable
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Literal
 
 from dragoman.protocol.errors import DragomanError, Reason
 from msgspec import Struct
 
 __all__ = [
     "CALLER",
+    "RULES",
     "SCOPES",
     "Caller",
+    "RpcRule",
     "current_caller",
 ]
 
@@ -19,45 +26,78 @@ SCOPES: Final = {
     "read": "see adapters, and all runs with their events",
     "run": "start runs, and follow, cancel and answer those that the same token started",
     "respond": "answer the input requests of all runs",
+    "adapter": "register and unregister adapters, if it is for all their names",
     "admin": "everything",
 }
 """What a token may be for."""
 ADMIN: Final = "admin"
+_PUBLIC: Final = frozenset(
+    {"/grpc.health.v1.Health", "/grpc.reflection.v1.ServerReflection", "/grpc.reflection.v1alpha.ServerReflection"}
+)
+"""Services that say nothing that is not public."""
 
-_ANY: Final = frozenset(SCOPES)
-_BY_METHOD: Final[dict[str, frozenset[str]]] = {
-    "Describe": _ANY,
-    "ListAdapters": _ANY,
-    "WatchAdapters": _ANY,
-    # These start an agent's program, which their settings name.
-    "Detect": frozenset({"run"}),
-    "TestEnvironment": frozenset({"run"}),
-    "ListModels": frozenset({"run"}),
-    "ListSkills": frozenset({"run"}),
-    "Execute": frozenset({"run"}),
-    "Attach": frozenset({"read", "run"}),
-    "GetRun": frozenset({"read", "run", "respond"}),
-    "ListRuns": frozenset({"read", "run"}),
-    "Cancel": frozenset({"run"}),
-    "Respond": frozenset({"run", "respond"}),
+Target = Literal["none", "adapter", "run"]
+"""What else decides about a call, beside its method: nothing, the adapter that it names, or its run."""
+
+
+class RpcRule(Struct, frozen=True):
+    """Who may call an RPC."""
+
+    scopes: frozenset[str]
+    """One of them is needed, or ``admin``."""
+    target: Target = "none"
+    of_run: frozenset[str] = frozenset()
+    """One of them suffices in a token that is for one run."""
+
+
+def _for(*scopes: str, target: Target = "none", of_run: Iterable[str] = ()) -> RpcRule:
+    return RpcRule(frozenset(scopes), target, frozenset(of_run))
+
+
+_ADAPTER, _ROUTER = "/dragoman.v1.AdapterService/", "/dragoman.v1.RouterService/"
+RULES: Final[dict[str, RpcRule]] = {
+    f"{_ADAPTER}Describe": _for("read", "run", "respond", "adapter"),
+    # These start an agent's program, which their settings name, or read and write its files.
+    f"{_ADAPTER}Detect": _for("run", target="adapter"),
+    f"{_ADAPTER}TestEnvironment": _for("run", target="adapter"),
+    f"{_ADAPTER}ListModels": _for("run", target="adapter"),
+    f"{_ADAPTER}ListSkills": _for("run", target="adapter"),
+    f"{_ADAPTER}SyncSkills": _for(target="adapter"),
+    f"{_ADAPTER}Execute": _for("run", target="adapter"),
+    f"{_ADAPTER}Attach": _for("read", "run", target="run", of_run=("read",)),
+    f"{_ADAPTER}Cancel": _for("run", target="run"),
+    f"{_ADAPTER}Respond": _for("run", "respond", target="run", of_run=("respond",)),
+    f"{_ROUTER}ListAdapters": _for("read", "run", "respond", "adapter"),
+    f"{_ROUTER}WatchAdapters": _for("read", "run", "respond", "adapter"),
+    f"{_ROUTER}RegisterAdapter": _for("adapter", target="adapter"),
+    f"{_ROUTER}UnregisterAdapter": _for("adapter", target="adapter"),
+    f"{_ROUTER}RestartAdapter": _for(target="adapter"),
+    f"{_ROUTER}ListRuns": _for("read", "run"),
+    f"{_ROUTER}GetRun": _for("read", "run", "respond", target="run", of_run=("read",)),
+    f"{_ROUTER}ListSessions": _for(),
+    f"{_ROUTER}GetSession": _for(),
+    f"{_ROUTER}DeleteSession": _for(),
 }
-"""Which scopes let a method be called, beside ``admin``. Other methods need that."""
+"""By RPC, who may call it."""
+_ADMINS: Final = _for()
 
 
 class Caller(Struct, frozen=True):
     """Who calls, as a server authenticated it."""
 
     name: str
-    """For the record: ``uid 1000``, ``token`` for the user's own, ``token NAME`` for one with scopes, the URI of a
-    certificate."""
+    """For the record: ``uid 1000``, ``token`` for the user's own, ``token NAME`` for one with scopes, ``run ID`` for
+    one of a run, ``jwt ISSUER SUBJECT``, or the URI of a certificate."""
     scopes: frozenset[str] = frozenset({ADMIN})
     adapters: tuple[str, ...] = ("*",)
     """Patterns of the adapters that it may use, by type."""
+    run_id: str = ""
+    """The only run that it may see or answer; empty if it is not for one run."""
 
     @property
     def is_admin(self) -> bool:
         """Whether it may do everything."""
-        return ADMIN in self.scopes
+        return ADMIN in self.scopes and not self.run_id
 
     def check_method(self, method: str) -> None:
         """Refuse a method that no scope of the caller is for.
@@ -69,11 +109,13 @@ class Caller(Struct, frozen=True):
             DragomanError: NOT_PERMITTED.
         """
         service, _, name = method.rpartition("/")
-        if self.is_admin or service.startswith("/grpc."):
-            return  # health and reflection say nothing that is not public
-        allowed = _BY_METHOD.get(name, frozenset())
-        if not self.scopes & allowed:
-            needed = " or ".join(sorted({*allowed, ADMIN}))
+        if self.is_admin or service in _PUBLIC:
+            return
+        rule = RULES.get(method, _ADMINS)
+        if not self.scopes & (rule.of_run if self.run_id else rule.scopes):
+            if self.run_id:
+                raise self.refusal(f"the token of a run is not for {name}")
+            needed = " or ".join(sorted({*rule.scopes, ADMIN}))
             raise self.refusal(f"{name} needs a token with the scope {needed}")
 
     def check_admin(self) -> None:
@@ -94,21 +136,24 @@ class Caller(Struct, frozen=True):
         if not self.is_admin and not any(fnmatchcase(adapter, pattern) for pattern in self.adapters):
             raise self.refusal(f"this token is not for adapter {adapter!r}, only for {', '.join(self.adapters)}")
 
-    def may_read(self, started_by: str) -> bool:
+    def may_read(self, started_by: str, run_id: str = "") -> bool:
         """Return whether it may see a run.
 
         Args:
             started_by: the name of the caller who started it.
+            run_id: the run.
         """
+        if self.run_id:
+            return run_id == self.run_id and "read" in self.scopes
         return self.is_admin or "read" in self.scopes or self._started(started_by)
 
-    def check_read(self, started_by: str) -> None:
+    def check_read(self, started_by: str, run_id: str = "") -> None:
         """Refuse to show a run to a caller who may not see it.
 
         Raises:
             DragomanError: NOT_PERMITTED.
         """
-        if not self.may_read(started_by):
+        if not self.may_read(started_by, run_id):
             raise self.refusal("the run of another caller needs a token with the scope read or admin")
 
     def check_control(self, started_by: str) -> None:
@@ -120,17 +165,18 @@ class Caller(Struct, frozen=True):
         if not self.is_admin and not self._started(started_by):
             raise self.refusal("the run of another caller needs a token with the scope admin")
 
-    def check_answer(self, started_by: str) -> None:
+    def check_answer(self, started_by: str, run_id: str = "") -> None:
         """Refuse to answer an input request of a run for a caller who may not.
 
         Raises:
             DragomanError: NOT_PERMITTED.
         """
-        if not self.is_admin and "respond" not in self.scopes and not self._started(started_by):
+        may = run_id == self.run_id if self.run_id else self.is_admin or self._started(started_by)
+        if not may and (self.run_id or "respond" not in self.scopes):
             raise self.refusal("the run of another caller needs a token with the scope respond or admin")
 
     def _started(self, started_by: str) -> bool:
-        return "run" in self.scopes and self.name == started_by
+        return "run" in self.scopes and self.name == started_by and not self.run_id
 
     def refusal(self, why: str) -> DragomanError:
         """Return the error for what it may not do: NOT_PERMITTED.
@@ -158,4 +204,4 @@ def current_caller() -> Caller:
 
 def unknown_scopes(scopes: Iterable[str]) -> list[str]:
     """Return those that are no scopes."""
-    return sorted(set(scopes) - _ANY)
+    return sorted(set(scopes) - set(SCOPES))

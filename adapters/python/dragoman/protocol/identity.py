@@ -8,6 +8,7 @@ from dragoman.v1 import adapter_pb2 as pb
 
 __all__ = [
     "RUN_ID_METADATA_KEY",
+    "RUN_TOKEN_METADATA_KEY",
     "RequestDigests",
     "is_adapter_type",
     "is_run_id",
@@ -21,6 +22,8 @@ _ADAPTER_TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 RUN_ID_METADATA_KEY = "dragoman-run-id"
 """The initial metadata in which Execute reports the run's ID."""
+RUN_TOKEN_METADATA_KEY = "dragoman-run-token"  # noqa: S105 - a name
+"""The metadata with which a router gives an adapter a token for one run."""
 
 
 def is_run_id(text: str) -> bool:

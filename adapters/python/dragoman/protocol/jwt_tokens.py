@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import jwt
+import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller
 from dragoman.protocol.jwt_keys import KeySource, fetch_keys
-from dragoman.protocol.logs import get_log
 from dragoman.protocol.private import file_stamp
-from dragoman.protocol.trust import Issuer, Trust
+from dragoman.protocol.run_tokens import RunTokens
+from dragoman.protocol.trust import Issuer, RunTokenRule, Trust
 
 __all__ = ["JwtCallers", "JwtError"]
 
@@ -35,7 +36,7 @@ _WRONG: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 """By exception, what is wrong with a token. The texts of exceptions may quote it."""
 
-_log = get_log("dragoman.access")
+_log = structlog.get_logger("dragoman.access")
 
 
 class JwtError(ValueError):
@@ -52,6 +53,7 @@ class JwtCallers:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._keys: dict[KeySource, _Keys] = {}
+        self._own: RunTokens | None = None
 
     async def caller(self, trust: Trust, text: str) -> Caller | None:
         """Return who calls with a token; ``None`` if it is none, or of no issuer of the file.
@@ -68,6 +70,8 @@ class JwtCallers:
             named = jwt.decode(text, options={"verify_signature": False}).get("iss")
         except jwt.PyJWTError:
             return None
+        if trust.run_tokens is not None and named == trust.run_tokens.issuer:
+            return self._of_run(trust.run_tokens, text)
         issuer = next((one for one in trust.issuers if one.issuer == named), None)
         if issuer is None:
             return None
@@ -76,6 +80,14 @@ class JwtCallers:
         if not subject.isprintable() or not 0 < len(subject) <= _MOST_SUBJECT:
             raise JwtError(f"the token of issuer {issuer.name!r} has an unusable subject")
         return issuer.caller(claims)
+
+    def _of_run(self, rule: RunTokenRule, text: str) -> Caller:
+        if self._own is None or self._own.rule != rule:
+            self._own = RunTokens(rule)
+        try:
+            return self._own.caller(text)
+        except jwt.PyJWTError as error:
+            raise JwtError(f"the token of a run {_why(error)}") from error
 
     async def _verified(self, issuer: Issuer, kid: object, text: str) -> Mapping[str, Any]:
         source = KeySource(issuer.issuer, issuer.jwks, issuer.jwks_ca)
@@ -94,9 +106,12 @@ class JwtCallers:
                 options={"require": list(_REQUIRED), "enforce_minimum_key_length": True},
             )
         except jwt.PyJWTError as error:
-            why = next((text for kind, text in _WRONG if isinstance(error, kind)), "is not valid")
-            raise JwtError(f"the token of issuer {issuer.name!r} {why}") from error
+            raise JwtError(f"the token of issuer {issuer.name!r} {_why(error)}") from error
         return claims
+
+
+def _why(error: jwt.PyJWTError) -> str:
+    return next((text for kind, text in _WRONG if isinstance(error, kind)), "is not valid")
 
 
 class _Keys:

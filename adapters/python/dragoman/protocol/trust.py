@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller, unknown_scopes
-from dragoman.protocol.logs import get_log
 from dragoman.protocol.private import file_stamp, read_protected
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Grant",
     "Identity",
     "Issuer",
+    "RunTokenRule",
     "Trust",
     "TrustFile",
     "named_trust",
@@ -31,7 +32,7 @@ TRUST_VARIABLE: Final = "DRAGOMAN_TRUST"
 _BELOW: Final = "/*"
 _NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-_log = get_log("dragoman.access")
+_log = structlog.get_logger("dragoman.access")
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -111,11 +112,21 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return Caller(name, frozenset(), ()) if found is None else found.caller(name)
 
 
+class RunTokenRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a router issues tokens for its runs; see ``run_tokens``."""
+
+    key: str
+    """PEM file with the private key, Ed25519 or P-256. Routers of one run log have the same."""
+    issuer: str = "dragoman"
+    """The claim ``iss``."""
+
+
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whom a server trusts; the first row that fits counts."""
 
     identities: tuple[Identity, ...] = ()
     issuers: tuple[Issuer, ...] = ()
+    run_tokens: RunTokenRule | None = None
 
     def caller_by_uris(self, uris: Iterable[str]) -> Caller | None:
         """Return who calls with a certificate.
@@ -191,14 +202,16 @@ def _problems(trust: Trust) -> Iterator[str]:
             yield f"the name {issuer.name!r} of an issuer must match {_NAME.pattern}"
         for grant in issuer.grants:
             yield _scope_problem(f"issuer {issuer.name!r}", grant)
+    if trust.run_tokens is not None and any(one.issuer == trust.run_tokens.issuer for one in trust.issuers):
+        yield "an issuer is called as run_tokens is"
     for what in ("name", "issuer"):
         if len({getattr(one, what) for one in trust.issuers}) < len(trust.issuers):
             yield f"two issuers have the same {what}"
-    if trust.issuers:
+    if trust.issuers or trust.run_tokens is not None:
         import importlib.util  # noqa: PLC0415 - as above
 
         if importlib.util.find_spec("jwt") is None:
-            yield "issuers need the extra 'jwt': pip install 'dragoman[jwt]'"
+            yield "issuers and run_tokens need the extra 'jwt': pip install 'dragoman[jwt]'"
 
 
 def _scope_problem(where: str, grant: Grant) -> str:

@@ -1497,6 +1497,7 @@ class Admission(google.protobuf.message.Message):
 
     LONGEST_WAIT_FIELD_NUMBER: builtins.int
     IGNORE_BREAKER_FIELD_NUMBER: builtins.int
+    RUN_TOKEN_FIELD_NUMBER: builtins.int
     ignore_breaker: builtins.bool
     """Start the run even if the circuit breaker of the adapter and login is open."""
     @property
@@ -1511,16 +1512,52 @@ class Admission(google.protobuf.message.Message):
         adapter. A new try needs a new ID. A call that fails at once leaves no run behind.
         """
 
+    @property
+    def run_token(self) -> Global___RunToken:
+        """Issue a token for the run, which its agent gets as `auth_token`; it is set only where `auth_token` is empty and
+        `api_url` is not. Absent: none. A router that issues no tokens rejects it with NOT_SUPPORTED.
+        """
+
     def __init__(
         self,
         *,
         longest_wait: google.protobuf.duration_pb2.Duration | None = ...,
         ignore_breaker: builtins.bool = ...,
+        run_token: Global___RunToken | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["longest_wait", b"longest_wait"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ignore_breaker", b"ignore_breaker", "longest_wait", b"longest_wait"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["longest_wait", b"longest_wait", "run_token", b"run_token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ignore_breaker", b"ignore_breaker", "longest_wait", b"longest_wait", "run_token", b"run_token"]) -> None: ...
 
 Global___Admission: typing_extensions.TypeAlias = Admission
+
+@typing.final
+class RunToken(google.protobuf.message.Message):
+    """RunToken requests a JSON Web Token for one run, which a router signs. Its claims: `iss`, `aud`, `sub` (the agent's
+    ID, else the run's), `iat`, `exp`, `scope`, `run_id`, and as far as they are known `agent_id`, `company_id` and
+    `task_key`. `dragoman token keys` prints the public keys. At the router itself its holder may read that run, until
+    it has ended.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AUDIENCE_FIELD_NUMBER: builtins.int
+    LIFETIME_FIELD_NUMBER: builtins.int
+    audience: builtins.str
+    """The claim `aud`: whom the token is for. Empty: "dragoman", the router."""
+    @property
+    def lifetime(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it lasts at most. Absent: one day, which is the most."""
+
+    def __init__(
+        self,
+        *,
+        audience: builtins.str = ...,
+        lifetime: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["lifetime", b"lifetime"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audience", b"audience", "lifetime", b"lifetime"]) -> None: ...
+
+Global___RunToken: typing_extensions.TypeAlias = RunToken
 
 @typing.final
 class Batching(google.protobuf.message.Message):

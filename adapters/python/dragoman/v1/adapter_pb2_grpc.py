@@ -41,7 +41,7 @@ class AdapterServiceStub(object):
     | the router rejects the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | fix the adapter |
     | a field exceeds its bound (see Bounds) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | reduce the field |
     | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | reduce the request |
-    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | over TCP, the token is missing, wrong or expired, or its run has ended | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
     | `grpc.health.v1.Health` is asked for a service that this server does not serve | NOT_FOUND SERVICE_UNKNOWN | ask for "", or for a service that reflection lists |
     | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
     | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |
@@ -132,7 +132,7 @@ class AdapterServiceServicer(object):
     | the router rejects the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | fix the adapter |
     | a field exceeds its bound (see Bounds) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | reduce the field |
     | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | reduce the request |
-    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | over TCP, the token is missing, wrong or expired, or its run has ended | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
     | `grpc.health.v1.Health` is asked for a service that this server does not serve | NOT_FOUND SERVICE_UNKNOWN | ask for "", or for a service that reflection lists |
     | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
     | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |
@@ -189,6 +189,9 @@ class AdapterServiceServicer(object):
         that run from its beginning, and holds it. Only a run that is lost with the failure code `not_started` leaves its
         ID to the next request, whichever it is: its router stopped before an adapter had it.
 
+        A router that issues tokens for runs sends one to the adapter, in the metadata "dragoman-run-token": a credential
+        for Attach and GetRun of that run, and for Respond to its input requests, at the router, until the run has ended.
+
         Back-pressure: an adapter buffers a bounded part of a run for its holders, which are the streams of Execute and
         of Attach with `hold`. If even the fastest holder falls too far behind, the adapter stops reading the agent's
         output, so that the agent blocks in its writes until that stream catches up or the run is cancelled. That time
@@ -206,6 +209,7 @@ class AdapterServiceServicer(object):
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
         | the adapter is at its concurrency limit | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | retry after the delay, or set `admission` |
         | the router's circuit breaker of this adapter and login is open | UNAVAILABLE BREAKER_OPEN + RetryInfo; in metadata failure_kind, failure_message, login_url and candidates (comma-separated), with the meaning they have in a result | fix the login; retry after the delay, or set `admission` |
+        | the caller has as much as the operator of the router allows: runs, streams, bytes | RESOURCE_EXHAUSTED QUOTA_EXCEEDED + RetryInfo, caller and quota in metadata | retry after the delay |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
         | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
         """
@@ -221,6 +225,7 @@ class AdapterServiceServicer(object):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | its retention has expired, or it never existed |
+        | the caller has as many streams, or bytes, as the operator of the router allows | RESOURCE_EXHAUSTED QUOTA_EXCEEDED + RetryInfo, caller and quota in metadata | retry after the delay |
         | `after_sequence` is ahead of the run | OUT_OF_RANGE SEQUENCE_AHEAD, last_sequence in metadata | correct the cursor |
         | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
         | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
@@ -362,7 +367,7 @@ class AdapterService(object):
     | the router rejects the adapter; the message says why | FAILED_PRECONDITION ADAPTER_REFUSED | fix the adapter |
     | a field exceeds its bound (see Bounds) | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | reduce the field |
     | the request is larger than 16 MiB | RESOURCE_EXHAUSTED MESSAGE_TOO_LARGE | reduce the request |
-    | over TCP, the token is missing or wrong | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
+    | over TCP, the token is missing, wrong or expired, or its run has ended | UNAUTHENTICATED TOKEN_REQUIRED | send the metadata `authorization: Bearer TOKEN`, or use the Unix socket |
     | `grpc.health.v1.Health` is asked for a service that this server does not serve | NOT_FOUND SERVICE_UNKNOWN | ask for "", or for a service that reflection lists |
     | over a Unix socket, the caller is another user, or an agent that the server runs | PERMISSION_DENIED CALLER_REFUSED, and the connection is closed | see the message |
     | over TCP, the token is not for this RPC, adapter or run | PERMISSION_DENIED NOT_PERMITTED, scopes in metadata | use another token |

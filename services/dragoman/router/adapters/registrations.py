@@ -1,12 +1,13 @@
 """Adapters that announce themselves, each until its lease expires."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
 from dragoman.protocol.addresses import AddressError, check_local
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.dialing import untrusted
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.adapter_set import AdapterSet
@@ -55,13 +56,16 @@ class Registrations:
             lease_s: seconds.
 
         Raises:
-            DragomanError: ADDRESS_UNTRUSTED, ADAPTER_TAKEN, ADAPTER_UNREACHABLE, REVISION_TOO_OLD or ADAPTER_REFUSED.
+            DragomanError: NOT_PERMITTED, ADDRESS_UNTRUSTED, ADAPTER_TAKEN, ADAPTER_UNREACHABLE, REVISION_TOO_OLD
+                or ADAPTER_REFUSED.
         """
         address = _checked(announced.address)
         lock = self._registering.setdefault(address, asyncio.Lock())
         async with lock:
             self._refuse_known(address)
             backend = self._at(address)
+            if backend is not None:
+                _check_caller(backend.record.names)
             if backend is None or not backend.serves(announced.instance_id):
                 backend = await self._admit(backend, announced, lease_s)
         backend.record.lease_expires_at = self._context.clock.time() + lease_s
@@ -82,6 +86,7 @@ class Registrations:
         described = backend.record.description if backend is not None else None
         if backend is None or (instance_id and described is not None and described.instance_id != instance_id):
             return False
+        _check_caller(backend.record.names)
         self._adapters.remove(backend)
         return True
 
@@ -130,6 +135,7 @@ class Registrations:
         try:
             description = await _described(address)
             _check(description, address, announced)
+            _check_caller((description.adapter, *description.aliases))
             self._yield_names(description, address)
             if backend is None:
                 self._check_names(description, address)
@@ -162,6 +168,12 @@ class Registrations:
             is_elsewhere = backend.record.spec.address != address
             if is_elsewhere and not names.isdisjoint(backend.record.names) and not backend.serves(""):
                 self._adapters.remove(backend)
+
+
+def _check_caller(names: Iterable[str]) -> None:
+    """Refuse a caller that is not for all names of an adapter: each of them gets that adapter runs."""
+    for name in names:
+        current_caller().check_adapter(name)
 
 
 def _check_state(backend: RemoteAdapter) -> None:

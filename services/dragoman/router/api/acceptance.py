@@ -1,10 +1,11 @@
 """The acceptance of a run: its adapter, its session, and what must be right before it starts."""
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from dragoman.protocol.caller import current_caller
-from dragoman.protocol.errors import FieldViolation, invalid_fields
+from dragoman.protocol.errors import FieldViolation, invalid_fields, not_supported
+from dragoman.protocol.identity import new_run_id
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.drain import Drain
@@ -14,6 +15,9 @@ from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.v1 import adapter_pb2 as pb
 
+if TYPE_CHECKING:
+    from dragoman.protocol.run_tokens import RunTokens
+
 Checked: TypeAlias = (
     pb.DetectRequest | pb.TestEnvironmentRequest | pb.ListModelsRequest | pb.ListSkillsRequest | pb.SyncSkillsRequest
 )
@@ -21,9 +25,21 @@ Checked: TypeAlias = (
 
 
 class Acceptance:
-    """Accepts runs."""
+    """Accepts runs.
 
-    def __init__(self, adapters: AdapterPool, runs: RunRegistry, drain: Drain, policy: RequestPolicy) -> None:
+    Args:
+        tokens: returns what issues tokens for runs now; ``None`` if nothing does.
+    """
+
+    def __init__(
+        self,
+        adapters: AdapterPool,
+        runs: RunRegistry,
+        drain: Drain,
+        policy: RequestPolicy,
+        tokens: Callable[[], "RunTokens | None"],
+    ) -> None:
+        self._tokens = tokens
         self._adapters = adapters
         self._runs = runs
         self._drain = drain
@@ -70,9 +86,30 @@ class Acceptance:
         self._runs.exclusion.refuse_request(request, backend)
         self._refuse_unknown_settings(request)
         chain = tuple(request.fallback.adapters)  # its adapter does not get it
+        issued = self._issue(request)
         run = self._runs.execute(request, backend, session)
+        run.adapter_token = issued
         self._note_unknown_fallbacks(run, chain)
         return run, True
+
+    def _issue(self, request: pb.ExecuteRequest) -> str:
+        """Put a token for the agent into a request that asks for one; return the adapter's, empty for none.
+
+        Raises:
+            DragomanError: NOT_SUPPORTED, or INVALID_REQUEST.
+        """
+        asked = request.admission.run_token if request.admission.HasField("run_token") else None
+        tokens = self._tokens()
+        if tokens is None:
+            if asked is not None:
+                raise not_supported("admission.run_token", "this router issues no tokens; see DRAGOMAN_TRUST")
+            return ""
+        from dragoman.router.api.run_token import agent_token, of_adapter  # noqa: PLC0415 - few routers issue tokens
+
+        request.run_id = request.run_id or new_run_id()
+        if asked is not None:
+            request.auth_token = agent_token(tokens, request, asked)
+        return of_adapter(tokens, request)
 
     def _check_caller(self, request: pb.ExecuteRequest, backend: AdapterBackend) -> None:
         """Refuse adapters that the caller may not use; an alias that is unknown by now counts as a type."""

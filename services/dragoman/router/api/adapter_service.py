@@ -8,7 +8,6 @@ import contextlib
 from typing import TypeAlias, assert_never
 
 from dragoman.protocol.access import caller_name
-from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.server import Context
@@ -17,6 +16,7 @@ from dragoman.router.adapters.channel import addressed, is_cut, unavailable
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
 from dragoman.router.api.acceptance import Acceptance
+from dragoman.router.api.authorization import allow_answer, allow_control, allow_read
 from dragoman.router.api.calls import bind, read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
@@ -152,7 +152,7 @@ class AdapterServicer:
         self._drain.refuse_new()
         request = read(pb.AttachRequest, data)
         located = await self._settled(request)
-        current_caller().check_read(located.started_by)
+        allow_read(located.facts)
         if isinstance(located, Remote | Finished):
             await self._elsewhere(located, request, context)
             return
@@ -188,7 +188,7 @@ class AdapterServicer:
         """Cancel a run, and return how it ended."""
         request = read(pb.CancelRequest, data)
         located = await self._locator.resolve(request.run_id, request.adapter)
-        current_caller().check_control(located.started_by)
+        allow_control(located.facts)
         match located:
             case Local(run):
                 bind(adapter=run.record.adapter, run_id=run.run_id)
@@ -207,7 +207,7 @@ class AdapterServicer:
             # Appended, as the adapter's name is: only this router knows who called it.
             data += pb.RespondRequest(responder=caller_name()).SerializeToString()
         located = await self._locator.resolve(request.run_id, request.adapter)
-        current_caller().check_answer(located.started_by)
+        allow_answer(located.facts)
         match located:
             case Local(run):
                 bind(adapter=run.record.adapter, run_id=run.run_id)

@@ -7,15 +7,22 @@ from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.server import Context
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.api.authorization import RunFacts
 from dragoman.router.cluster.failover import Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry, taken
+from dragoman.router.runs.state import is_over
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
 from msgspec import Struct
+
+
+def stored_facts(stored: StoredRun, *, is_over: bool) -> RunFacts:
+    """Return what decides about calls for a run of the log."""
+    return RunFacts(stored.run_id, stored.adapter, stored.state.run.started_by, is_over)
 
 
 class Local(Struct, frozen=True):
@@ -24,9 +31,10 @@ class Local(Struct, frozen=True):
     run: Run
 
     @property
-    def started_by(self) -> str:
-        """The name of the caller who started it."""
-        return self.run.record.started_by
+    def facts(self) -> RunFacts:
+        """What decides about calls for it."""
+        record = self.run.record
+        return RunFacts(record.run_id, record.adapter, record.started_by, is_over(self.run.state))
 
 
 class Finished(Struct, frozen=True):
@@ -35,9 +43,9 @@ class Finished(Struct, frozen=True):
     stored: StoredRun
 
     @property
-    def started_by(self) -> str:
-        """The name of the caller who started it."""
-        return self.stored.state.run.started_by
+    def facts(self) -> RunFacts:
+        """What decides about calls for it."""
+        return stored_facts(self.stored, is_over=True)
 
 
 class Remote(Struct, frozen=True):
@@ -47,9 +55,9 @@ class Remote(Struct, frozen=True):
     forwarder: ReplicaForwarder
 
     @property
-    def started_by(self) -> str:
-        """The name of the caller who started it."""
-        return self.stored.state.run.started_by
+    def facts(self) -> RunFacts:
+        """What decides about calls for it."""
+        return stored_facts(self.stored, is_over=False)
 
     async def answer(self, method: str, request: bytes, context: Context) -> bytes:
         """Forward a call to that router.
@@ -123,7 +131,7 @@ class RunLocator:
 
     def _joined(self, located: Located | None, request: adapter_pb2.ExecuteRequest) -> Located | None:
         """Refuse an ID whose run another caller started with the same request: that is no reason to see it."""
-        if located is not None and not current_caller().may_read(located.started_by):
+        if located is not None and not current_caller().may_read(located.facts.started_by):
             raise taken(request.run_id)
         return located
 

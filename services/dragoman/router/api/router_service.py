@@ -11,8 +11,10 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registrations import LONGEST_LEASE_S, SHORTEST_LEASE_S, Announcement, Registrations
 from dragoman.router.adapters.supervisor import ProcessSupervisor
+from dragoman.router.api.authorization import allow_read
 from dragoman.router.api.calls import bind, refuse
 from dragoman.router.api.drain import Drain
+from dragoman.router.api.locate import Local, stored_facts
 from dragoman.router.api.validation import list_objection
 from dragoman.router.cluster.failover import is_unowned
 from dragoman.router.cluster.forwarding import ReplicaForwarder
@@ -109,11 +111,11 @@ class RunList:
             stored = await self._run_log.find(run_id)
             if stored is None:
                 raise unknown_run(run_id)
-            current_caller().check_read(stored.state.run.started_by)
+            allow_read(stored_facts(stored, is_over=stored.finished_at is not None))
             if stored.finished_at is not None or is_unowned(stored, self._run_log.owner, self._processes):
                 return stored.state
             return await self._forwarder.get_run(stored, context)
-        current_caller().check_read(run.record.started_by)
+        allow_read(Local(run).facts)
         bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),

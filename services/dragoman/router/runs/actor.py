@@ -101,6 +101,8 @@ class Run(RunMachine):
             stored=lambda: self.ledger.logged,
             shared=host.memory,
         )
+        self.adapter_token = ""
+        """A credential for calls of its adapters about it; empty for none."""
         self.notices = RunNotices(record, self.fanout, host.clock)
         self.ledger = RunLedger()
         self.keepalive = KeepaliveStreams(0.0, _nothing)

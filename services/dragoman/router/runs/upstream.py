@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY, RUN_TOKEN_METADATA_KEY
 from dragoman.protocol.limits import RETAIN_FINISHED_S
 from dragoman.router.adapters.channel import StreamCall, explained, is_cut, never_connected, too_large
 from dragoman.router.adapters.instance import AdapterInstance
@@ -227,7 +227,8 @@ class UpstreamStream:
             ProtocolViolationError: what came is not allowed.
             _BrokenError: the stream ended before the run.
         """
-        call = instance.channel.stream(method, request)
+        token = self._run.adapter_token
+        call = instance.channel.stream(method, request, metadata=((RUN_TOKEN_METADATA_KEY, token),) if token else ())
         self._run.record.validator.begin_stream()
         if self.intake.stand_in is not None:
             self.intake.stand_in.restart()

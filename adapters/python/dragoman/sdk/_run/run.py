@@ -74,6 +74,8 @@ class Run:
         self.accepted = accepted
         self.adapter = adapter
         self.instance_id = instance_id
+        self.router_token = ""
+        """A token for calls about this run at the router that sent it; empty if there is none. It is a secret."""
         self.secrets: tuple[str, ...] = ()
         """What is secret in the request, once it was looked for."""
         self.redactor = Redactor([request.auth_token] if request.auth_token else [])

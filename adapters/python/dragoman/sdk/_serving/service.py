@@ -14,6 +14,7 @@ from dragoman.protocol.errors import DragomanError, Reason, invalid, not_support
 from dragoman.protocol.event_buffer import Reader, SequenceAheadError
 from dragoman.protocol.identity import (
     RUN_ID_METADATA_KEY,
+    RUN_TOKEN_METADATA_KEY,
     is_run_id,
     new_instance_id,
     new_run_id,
@@ -131,6 +132,7 @@ class AdapterServicer:
         if request.run_id and not is_run_id(request.run_id):
             raise invalid("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
         run = self._runs.known(request) or self._accept(request)
+        run.router_token = run.router_token or _token_of(context)
         structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
         with _keeping_alive(run):
             await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
@@ -236,6 +238,12 @@ class AdapterServicer:
             await stream
         finally:
             stream.cancel()
+
+
+def _token_of(context: Context) -> str:
+    """Return the token for its run that a router sends along; empty for none."""
+    sent = context.invocation_metadata() or ()
+    return next((str(value) for key, value in sent if key == RUN_TOKEN_METADATA_KEY), "")
 
 
 def _check_name(info: AdapterInfo, name: str) -> None:

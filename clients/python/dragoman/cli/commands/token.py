@@ -110,6 +110,27 @@ def _revoke_command(name: str) -> int:
     return EXIT_OK
 
 
+@token_command.command("keys")
+def _keys_command() -> int:
+    """Print the public keys of the tokens that routers issue for runs, as a JSON Web Key Set.
+
+    DRAGOMAN_TRUST names the trust file, whose run_tokens.key is the private key.
+    """
+    from dragoman.protocol.trust import named_trust  # noqa: PLC0415 - the other commands do without
+
+    try:
+        trust = named_trust()
+        rule = trust.current().run_tokens if trust is not None else None
+        if rule is None:
+            raise CommandError(ErrorReport("the trust file (DRAGOMAN_TRUST) names no key", exit_code=EXIT_USAGE))
+        from dragoman.protocol.run_tokens import RunTokens  # noqa: PLC0415 - needs an extra
+
+        click.echo(json.dumps(RunTokens(rule).public_keys(), indent=1))
+    except AddressError as error:
+        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+    return EXIT_OK
+
+
 def _facts(token: StoredToken) -> dict[str, object]:
     facts: dict[str, object] = {
         "id": token.id,
