@@ -8,18 +8,20 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from dragoman.guard import tree
 from dragoman.protocol import callers
+from dragoman.protocol.access import Gate
 from dragoman.protocol.callers import MARKER, Connections
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.private import make_token
-from dragoman.protocol.server import Context, DragomanServer, service_handler
+from dragoman.protocol.server import Context, DragomanServer, _Gated, _unlimited, service_handler
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc
 
@@ -268,3 +270,30 @@ def test_a_token_is_created_once_and_for_this_user_alone(tmp_path: Path) -> None
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert (make_token(), len(first) >= 40) == (first, True)
     assert [path.name for path in file.parent.iterdir()] == ["token"]
+
+
+async def test_a_caller_that_is_gone_before_its_refusal_is_not_answered() -> None:
+    class Refusing(Gate):
+        async def admit(self, method: str, context: Any) -> None:
+            raise DragomanError(Reason.TOKEN_REQUIRED, method)
+
+    class Gone:
+        async def abort_with_status(self, _status: grpc.Status) -> None:
+            raise RuntimeError("a type of gRPC's own")
+
+    answered = []
+
+    async def answer(request: Any, _context: Any) -> None:
+        answered.append(request)
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+
+    async def found(_details: Any) -> Any:
+        return handler
+
+    gated = _Gated(Refusing([], asks_token=False), _unlimited)
+    details: Any = SimpleNamespace(method=DETECT)
+    behind = await gated.intercept_service(found, details)
+    with pytest.raises(asyncio.CancelledError):
+        await behind.unary_unary(b"", Gone())
+    assert answered == []

@@ -50,7 +50,7 @@ class Holder(Caller):
 
 
 @contextlib.asynccontextmanager
-async def holders(folder: Path, **tokens: Any) -> AsyncIterator[dict[str, Any]]:
+async def holders(folder: Path, *, policy: Path | None = None, **tokens: str) -> AsyncIterator[dict[str, Any]]:
     """A router with two adapters, and callers by the names of their tokens: scopes, and adapters after a colon."""
     for name in ("fake", "other"):
         manifest(folder, name)
@@ -58,7 +58,7 @@ async def holders(folder: Path, **tokens: Any) -> AsyncIterator[dict[str, Any]]:
     for name, asked in tokens.items():
         scopes, _, adapters = asked.partition(":")
         texts[name] = create_token(tokens_path(), name, scopes.split(), adapters.split() or ["*"], None)
-    configured = config(folder, listen=("127.0.0.1:0", f"unix:{folder}/r.sock"), manifests=(folder,))
+    configured = config(folder, listen=("127.0.0.1:0", f"unix:{folder}/r.sock"), manifests=(folder,), policy=policy)
     async with routing(configured) as (router, unix), contextlib.AsyncExitStack() as stack:
         found = {name: Holder(router.addresses[0], text) for name, text in texts.items()}
         for caller in found.values():

@@ -35,6 +35,7 @@ from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.adapters.watch import FileWatch
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.adapter_service import AdapterServicer
+from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import RunLocator
@@ -221,7 +222,8 @@ class _Running:
         detections = DetectionFile(places.detections)
         self.detector = AgentDetector(adapters, admission, context, detections, version)
         locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
-        acceptance = Acceptance(adapters, runs, self.drain, requests, _issuing())
+        quotas = CallQuotas(requests)
+        acceptance = Acceptance(adapters, runs, self.drain, requests, quotas, _issuing())
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
         run_list = RunList(runs, self.run_log, processes, forwarder)
@@ -244,6 +246,7 @@ class _Running:
             if_free=_default_if_free(config),
             insecure_tcp_without_token=config.insecure_tcp_without_token,
             has_scopes=True,
+            limit=quotas.call,
         )
 
     def begin(self, address: str) -> None:

@@ -299,8 +299,9 @@ def draining(last_sequence: int | None = None) -> DragomanError:
 class _Gated(grpc.aio.ServerInterceptor):
     """Brings each call to its handler through a gate, whatever service it is for."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, limit: "Limit") -> None:
         self._gate = gate
+        self._limit = limit
         self._handlers: dict[str, tuple[Any, Any]] = {}
         """By method: the handler, and the same behind the gate."""
 
@@ -316,13 +317,19 @@ class _Gated(grpc.aio.ServerInterceptor):
         return known[1]
 
     def _behind_gate(self, method: str, handler: Any) -> Any:
-        async def admit(context: Context) -> None:
+        async def admit(context: Context, stack: contextlib.ExitStack, request: Any) -> Context:
             try:
                 await self._gate.admit(method, context)
+                if request is None:
+                    return context
+                is_stream = bool(handler.response_streaming)
+                return stack.enter_context(self._limit(method, request, context, is_stream=is_stream))
             except DragomanError as error:
                 caller = current_caller().name
                 _log.info("rpc refused", rpc=method, code=error.code.name, reason=error.reason, caller=caller)
                 await _abort(context, error)
+                # The caller was gone before its status: the call must not be answered nevertheless.
+                raise asyncio.CancelledError from None
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception:  # noqa: BLE001 - types of grpc's extension module, as in write_event
@@ -330,11 +337,12 @@ class _Gated(grpc.aio.ServerInterceptor):
                 raise asyncio.CancelledError from None
 
         async def call(request: Any, context: Context) -> Any:
-            await admit(context)
-            return await (handler.unary_stream or handler.unary_unary)(request, context)
+            with contextlib.ExitStack() as stack:
+                limited = await admit(context, stack, request)
+                return await (handler.unary_stream or handler.unary_unary)(request, limited)
 
         async def converse(requests: Any, context: Context) -> AsyncIterator[Any]:
-            await admit(context)
+            await admit(context, contextlib.ExitStack(), None)
             async for response in handler.stream_stream(requests, context):
                 yield response
 
@@ -343,6 +351,29 @@ class _Gated(grpc.aio.ServerInterceptor):
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(converse, *rest)
         return makes[0](call, *rest) if handler.response_streaming else makes[1](call, *rest)
+
+
+class Limit(Protocol):
+    """What keeps callers to their quotas."""
+
+    def __call__(
+        self, method: str, request: Any, context: Context, *, is_stream: bool
+    ) -> contextlib.AbstractContextManager[Context]:
+        """Count a call while the block runs, and return the context to answer it with.
+
+        Raises:
+            DragomanError: on entering: QUOTA_EXCEEDED.
+        """
+
+
+def _unlimited(
+    method: str,  # noqa: ARG001 - as Limit has it
+    request: Any,  # noqa: ARG001
+    context: Context,
+    *,
+    is_stream: bool,  # noqa: ARG001
+) -> contextlib.AbstractContextManager[Context]:
+    return contextlib.nullcontext(context)
 
 
 class Drainable(Protocol):
@@ -398,6 +429,7 @@ class DragomanServer:
         if_free: a Unix socket to listen on too, unless another server has it or it cannot be there.
         insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
         has_scopes: whether tokens with scopes are accepted over TCP; the services then check ``current_caller``.
+        limit: keeps callers to their quotas.
 
     Raises:
         AddressError: an address may not be listened on, or no token can be made.
@@ -411,6 +443,7 @@ class DragomanServer:
         if_free: str = "",
         insecure_tcp_without_token: bool = False,
         has_scopes: bool = False,
+        limit: Limit = _unlimited,
     ) -> None:
         self._addresses = [parse_address(text) for text in listen]
         self._if_free = parse_address(if_free) if if_free else None
@@ -423,7 +456,7 @@ class DragomanServer:
         asks_token = not insecure_tcp_without_token and not all(address.path for address in self._addresses)
         paths = [address.path for address in (*self._addresses, self._if_free) if address and address.path]
         self._gate = Gate(paths, asks_token=asks_token, has_scopes=has_scopes)
-        self._server = grpc.aio.server(options=server_options(), interceptors=[_Gated(self._gate)])
+        self._server = grpc.aio.server(options=server_options(), interceptors=[_Gated(self._gate, limit)])
         self._health = _Health(self._names)
         self._held = contextlib.ExitStack()
         self._server.add_generic_rpc_handlers(tuple(services.values()))

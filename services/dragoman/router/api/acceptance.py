@@ -8,6 +8,7 @@ from dragoman.protocol.errors import FieldViolation, invalid_fields, not_support
 from dragoman.protocol.identity import new_run_id
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.drain import Drain
 from dragoman.router.model.ports import RequestPolicy
 from dragoman.router.policy.fallback import settings_problem
@@ -28,6 +29,7 @@ class Acceptance:
     """Accepts runs.
 
     Args:
+        quotas: how much each caller may have.
         tokens: returns what issues tokens for runs now; ``None`` if nothing does.
     """
 
@@ -37,8 +39,10 @@ class Acceptance:
         runs: RunRegistry,
         drain: Drain,
         policy: RequestPolicy,
+        quotas: CallQuotas,
         tokens: Callable[[], "RunTokens | None"],
     ) -> None:
+        self._quotas = quotas
         self._tokens = tokens
         self._adapters = adapters
         self._runs = runs
@@ -83,6 +87,7 @@ class Acceptance:
         # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.
         if (known := self._runs.same(request)) is not None:
             return known, False
+        self._quotas.check_runs(self._live)
         self._runs.exclusion.refuse_request(request, backend)
         self._refuse_unknown_settings(request)
         chain = tuple(request.fallback.adapters)  # its adapter does not get it
@@ -91,6 +96,9 @@ class Acceptance:
         run.adapter_token = issued
         self._note_unknown_fallbacks(run, chain)
         return run, True
+
+    def _live(self, name: str) -> int:
+        return sum(run.record.started_by == name for run in self._runs.live())
 
     def _issue(self, request: pb.ExecuteRequest) -> str:
         """Put a token for the agent into a request that asks for one; return the adapter's, empty for none.

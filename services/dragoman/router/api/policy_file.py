@@ -14,6 +14,7 @@ from dragoman.router.policy.operator_policy import (
     parse_policy,
     permitted,
 )
+from dragoman.router.policy.quotas import Quotas
 from dragoman.v1 import adapter_pb2
 
 _log = structlog.get_logger("dragoman.router")
@@ -78,6 +79,10 @@ class OperatorPolicyFile:
     def allows_adapter(self, adapter: str) -> bool:
         """Return whether runs may use an adapter, by its type."""
         return self.current().allows_adapter(adapter)
+
+    def quotas(self) -> Quotas:
+        """Return how much each caller may have."""
+        return self.current().quotas
 
 
 def read_policy(path: Path) -> OperatorPolicy:

@@ -2,7 +2,10 @@
 
 from typing import Protocol
 
+from dragoman.router.policy.quotas import Quotas
 from dragoman.v1 import adapter_pb2
+
+_NO_QUOTAS = Quotas()
 
 
 class Processes(Protocol):
@@ -51,6 +54,9 @@ class RequestPolicy(Protocol):
     def allows_adapter(self, adapter: str) -> bool:
         """Return whether runs may use an adapter, by its type."""
 
+    def quotas(self) -> Quotas:
+        """Return how much each caller may have."""
+
 
 class Unrestricted:
     """The policy of a router whose operator has set none."""
@@ -64,3 +70,7 @@ class Unrestricted:
     def allows_adapter(self, adapter: str) -> bool:  # noqa: ARG002 - any adapter
         """Return True."""
         return True
+
+    def quotas(self) -> Quotas:
+        """Return no quotas."""
+        return _NO_QUOTAS

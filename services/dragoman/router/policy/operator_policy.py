@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
+from dragoman.router.policy.quotas import Quota, Quotas
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, struct_pb2
@@ -52,6 +53,7 @@ class OperatorPolicy(Struct, frozen=True):
     """Seconds, and bytes for ``output_bytes``, by name."""
     fallbacks: int | None = None
     fallback_after_side_effects: bool = True
+    quotas: Quotas = Quotas()
 
     def allows_adapter(self, adapter: str) -> bool:
         """Return whether runs may use an adapter, by its type."""
@@ -95,6 +97,7 @@ def parse_policy(data: bytes) -> OperatorPolicy:
         limits={name.removesuffix("_s"): value for name, value in content.get("limits", {}).items()},
         fallbacks=fallback.get("adapters"),
         fallback_after_side_effects=fallback.get("after_side_effects", True),
+        quotas=_quotas(content.get("quotas", {})),
     )
 
 
@@ -119,6 +122,12 @@ def _optional_tuple(values: Iterable[str] | None) -> tuple[str, ...] | None:
 
 def _tuples(table: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(values) for name, values in table.items()}
+
+
+def _quotas(table: Mapping[str, Any]) -> Quotas:
+    default = table.get("default")
+    rows = {name: Quota(**row) for name, row in table.get("callers", {}).items()}
+    return Quotas(None if default is None else Quota(**default), rows)
 
 
 def _rule(fields: Mapping[str, str]) -> pb.PermissionRule:

@@ -3,7 +3,13 @@
 from dragoman.conformance.check import status_check
 from dragoman.protocol.errors import DragomanError, Reason, is_explained
 
-_RETRIED = {Reason.ADAPTER_UNAVAILABLE, Reason.DRAINING, Reason.TOO_MANY_RUNS, Reason.BREAKER_OPEN}
+_RETRIED = {
+    Reason.ADAPTER_UNAVAILABLE,
+    Reason.DRAINING,
+    Reason.TOO_MANY_RUNS,
+    Reason.QUOTA_EXCEEDED,
+    Reason.BREAKER_OPEN,
+}
 
 
 @status_check("errors.info")
