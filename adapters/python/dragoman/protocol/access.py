@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dragoman.protocol.caller import CALLER, Caller, current_caller
+from dragoman.protocol.caller import CALLER, RULES, Caller, current_caller
 from dragoman.protocol.callers import Connections
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.private import make_token, read_token
@@ -76,6 +76,11 @@ class Gate:
         """Let go of what it holds."""
         self._connections.close()
 
+    def decides(self, method: str) -> bool:
+        """Return whether nothing but this gate decides about calls of a method: not their adapter, not their run."""
+        rule = RULES.get(method)
+        return not self._has_scopes or (rule is not None and rule.target == "none")
+
     async def admit(self, method: str, context: Any) -> None:
         """Return if this call may be answered; from then on ``current_caller`` is its caller.
 
@@ -93,8 +98,10 @@ class Gate:
                 # It was not looked at if it was closed by then; then this fails, as nothing can be sent on it.
                 await context.send_initial_metadata(())
             return
-        CALLER.set(Caller("token"))
-        if self._token and method not in _OPEN:
+        if not self._token or method in _OPEN:
+            CALLER.set(Caller("token"))
+        else:
+            CALLER.set(Caller("", frozenset()))  # until it is known
             tokens = [_bytes(value) for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
             caller = self._by_certificate(context)
             if caller is None or tokens:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from dragoman.protocol.audit import deny_connection
 from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.private import TOKEN_VARIABLE
 
@@ -146,6 +147,7 @@ class Connections:
         if refusal is None:
             return False
         pid, uid = credentials(connection)
+        deny_connection(uid)
         _log.warning("connection refused", peer_pid=pid, peer_uid=uid, reason=refusal.message)
         with contextlib.suppress(OSError):
             connection.send(farewell(refusal), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

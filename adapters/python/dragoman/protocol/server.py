@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import grpc
 import structlog
+from dragoman.protocol import audit
 from dragoman.protocol.access import Gate
 from dragoman.protocol.addresses import (
     Address,
@@ -160,6 +161,7 @@ async def _guarded(name: str, call: Method, request: Any, context: Context) -> A
         if error is not None:
             code = error.code.name
         fields: dict[str, str] = {"reason": error.reason.value} if error and error.reason else {}
+        audit.end(error)
         _log.info("rpc ended", code=code, duration_s=round(loop.time() - began, 4), **fields)
     if error is not None:
         await _abort(context, error)
@@ -318,15 +320,19 @@ class _Gated(grpc.aio.ServerInterceptor):
 
     def _behind_gate(self, method: str, handler: Any) -> Any:
         async def admit(context: Context, stack: contextlib.ExitStack, request: Any) -> Context:
+            audit.begin(method, context.peer())
             try:
                 await self._gate.admit(method, context)
                 if request is None:
                     return context
                 is_stream = bool(handler.response_streaming)
-                return stack.enter_context(self._limit(method, request, context, is_stream=is_stream))
+                limited = stack.enter_context(self._limit(method, request, context, is_stream=is_stream))
+                if self._gate.decides(method):
+                    audit.allow()
             except DragomanError as error:
                 caller = current_caller().name
                 _log.info("rpc refused", rpc=method, code=error.code.name, reason=error.reason, caller=caller)
+                audit.deny(error)
                 await _abort(context, error)
                 # The caller was gone before its status: the call must not be answered nevertheless.
                 raise asyncio.CancelledError from None
@@ -335,6 +341,7 @@ class _Gated(grpc.aio.ServerInterceptor):
             except Exception:  # noqa: BLE001 - types of grpc's extension module, as in write_event
                 _log.info("rpc refused", rpc=method, code="CANCELLED")
                 raise asyncio.CancelledError from None
+            return limited
 
         async def call(request: Any, context: Context) -> Any:
             with contextlib.ExitStack() as stack:

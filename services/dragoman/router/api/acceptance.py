@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import FieldViolation, invalid_fields, not_supported
 from dragoman.protocol.identity import new_run_id
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.api.authorization import allow
 from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.drain import Drain
 from dragoman.router.model.ports import RequestPolicy
@@ -49,16 +51,18 @@ class Acceptance:
         self._drain = drain
         self._policy = policy
 
-    def check(self, request: Checked, adapter: str) -> None:
+    def check(self, request: Checked, adapter: str, *, is_plain: bool = False) -> None:
         """Refuse a call, other than Execute, that the operator's policy does not allow.
 
         Args:
             request: the caller's.
-            adapter: the type of the adapter that it is for.
+            adapter: the type of the adapter that it is for; empty for all.
+            is_plain: whether the policy has nothing against it, as it asks for nothing of its own.
 
         Raises:
-            DragomanError: POLICY_DENIED.
+            DragomanError: NOT_PERMITTED, or POLICY_DENIED.
         """
+        audit.about(adapter=adapter)
         current_caller().check_adapter(adapter)
         run = pb.ExecuteRequest(env=request.env)
         if isinstance(request, pb.SyncSkillsRequest):
@@ -69,7 +73,9 @@ class Acceptance:
             run.config.CopyFrom(request.config)
         if isinstance(request, pb.TestEnvironmentRequest):
             run.model = request.model
-        self._policy.check(run, adapter)
+        if not is_plain:
+            self._policy.check(run, adapter)
+        allow(adapter=adapter)
 
     async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
         """Return the run that a request starts, and whether it is new to its readers.
@@ -122,6 +128,7 @@ class Acceptance:
     def _check_caller(self, request: pb.ExecuteRequest, backend: AdapterBackend) -> None:
         """Refuse adapters that the caller may not use; an alias that is unknown by now counts as a type."""
         caller = current_caller()
+        audit.about(adapter=backend.record.type, run_id=request.run_id)
         caller.check_adapter(backend.record.type)
         for name in request.fallback.adapters:
             following = self._adapters.present(name)

@@ -16,7 +16,7 @@ from dragoman.router.adapters.channel import addressed, is_cut, unavailable
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
 from dragoman.router.api.acceptance import Acceptance
-from dragoman.router.api.authorization import allow_answer, allow_control, allow_read
+from dragoman.router.api.authorization import allow, allow_answer, allow_control, allow_read
 from dragoman.router.api.calls import bind, read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
@@ -84,12 +84,10 @@ class AdapterServicer:
         request = read(pb.DetectRequest, data)
         has_settings = bool(request.env) or request.HasField("config")  # which may name a program
         if not request.adapter:
-            if has_settings:
-                self._acceptance.check(request, "")
+            self._acceptance.check(request, "", is_plain=not has_settings)
             return (await self._detector.all(request)).SerializeToString()
         backend = await self._adapters.get(request.adapter)
-        if has_settings:
-            self._acceptance.check(request, backend.record.type)
+        self._acceptance.check(request, backend.record.type, is_plain=not has_settings)
         bind(adapter=backend.record.type)
         return await self._detector.one(backend, request, data, remaining_s(context))
 
@@ -123,6 +121,7 @@ class AdapterServicer:
         """Accept a run, or find it, and stream it; False if it is to be looked for once more."""
         located = await self._locator.of_request(request)
         if isinstance(located, Remote | Finished):
+            allow(adapter=located.facts.adapter, run_id=located.facts.run_id)
             attach = pb.AttachRequest(run_id=request.run_id, hold=True)
             if request.HasField("batching"):
                 attach.batching.CopyFrom(request.batching)
@@ -130,7 +129,7 @@ class AdapterServicer:
             return True
         batching = request.HasField("batching")  # before it is rewritten for its adapter
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
-        bind(adapter=run.record.adapter, run_id=run.run_id)
+        allow(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
         with KeepAlive(run):
             await run.until(is_recorded)

@@ -1,5 +1,6 @@
 """What a caller may do with a run or an adapter, at the router: the one place where calls are allowed."""
 
+from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.api.calls import bind
@@ -23,6 +24,7 @@ def allow_read(run: RunFacts) -> None:
     Raises:
         DragomanError: NOT_PERMITTED, or TOKEN_REQUIRED: the token was for this run, which has ended.
     """
+    audit.about(adapter=run.adapter, run_id=run.run_id)
     current_caller().check_read(run.started_by, run.run_id)
     _allow(run)
 
@@ -33,6 +35,7 @@ def allow_control(run: RunFacts) -> None:
     Raises:
         DragomanError: NOT_PERMITTED.
     """
+    audit.about(adapter=run.adapter, run_id=run.run_id)
     current_caller().check_control(run.started_by)
     _allow(run)
 
@@ -43,6 +46,7 @@ def allow_answer(run: RunFacts) -> None:
     Raises:
         DragomanError: NOT_PERMITTED, or TOKEN_REQUIRED: the token was for this run, which has ended.
     """
+    audit.about(adapter=run.adapter, run_id=run.run_id)
     current_caller().check_answer(run.started_by, run.run_id)
     _allow(run)
 
@@ -55,10 +59,12 @@ def _allow(run: RunFacts) -> None:
 
 
 def allow(*, adapter: str = "", run_id: str = "") -> None:
-    """Put what a call was allowed for into every log line of it.
+    """Write that the present call is allowed, and put what it is for into every log line of it.
 
     Args:
         adapter: the adapter's type.
         run_id: the run.
     """
+    audit.about(adapter=adapter, run_id=run_id)
+    audit.allow()
     bind(**{name: value for name, value in (("adapter", adapter), ("run_id", run_id)) if value})

@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.server import Context, draining, write_event
@@ -11,7 +12,7 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registrations import LONGEST_LEASE_S, SHORTEST_LEASE_S, Announcement, Registrations
 from dragoman.router.adapters.supervisor import ProcessSupervisor
-from dragoman.router.api.authorization import allow_read
+from dragoman.router.api.authorization import allow, allow_read
 from dragoman.router.api.calls import bind, refuse
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Local, stored_facts
@@ -203,6 +204,7 @@ class RouterServicer:
         if not SHORTEST_LEASE_S <= lease_s <= LONGEST_LEASE_S:
             raise invalid("lease", f"must be {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:g} s")
         announced = Announcement(request.address, request.instance_id, request.adapter)
+        audit.about(adapter=request.adapter or request.address)
         record = await self._registrations.register(announced, lease_s)
         entry = record.entry()
         return pb.RegisterAdapterResponse(expires_at=entry.lease_expires_at, adapter=entry)
@@ -211,6 +213,7 @@ class RouterServicer:
         self, request: pb.UnregisterAdapterRequest, _context: Context
     ) -> pb.UnregisterAdapterResponse:
         """End a registration."""
+        audit.about(adapter=request.address)
         unregistered = self._registrations.unregister(request.address, request.instance_id)
         return pb.UnregisterAdapterResponse(unregistered=unregistered)
 
@@ -220,7 +223,7 @@ class RouterServicer:
         """Replace the process of a launched adapter."""
         self._drain.refuse_new()
         backend = await self._adapters.get(request.adapter)
-        bind(adapter=backend.record.type)
+        allow(adapter=backend.record.type)
         if not isinstance(backend, ProcessSupervisor):
             raise _not_launched(backend)
         draining = await backend.restart(request.grace.ToNanoseconds() / 1e9 if request.HasField("grace") else None)
