@@ -252,6 +252,7 @@ _MANIFESTS = """| `DRAGOMAN_LISTEN` | where an adapter listens, one address | wh
 | `DRAGOMAN_TOKEN` | the token's file | servers and clients over TCP |
 | `DRAGOMAN_TLS_CERT`, `DRAGOMAN_TLS_KEY` | PEM files of the certificate and its key | servers and clients over TCP |
 | `DRAGOMAN_TLS_CA` | a PEM file of the authorities of peers' certificates | servers and clients over TCP |
+| `DRAGOMAN_INSECURE_SECRETS` | 1: send secrets to peers that are not authenticated | clients and routers over TCP |
 | `DRAGOMAN_TRUST` | a TOML file: identities, issuers of tokens, and what they may do | servers over TCP |
 
 ## Manifests of adapters

@@ -17,6 +17,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import ChannelOption
 from dragoman.protocol.private import TOKEN_VARIABLE, check_socket_path, check_token, environment_token, read_token
 from dragoman.protocol.tls import TlsFiles, client_files
+from dragoman.protocol.wary import WaryChannel
 
 __all__ = [
     "check_peer",
@@ -150,12 +151,24 @@ def _open(address: str, options: Sequence[ChannelOption], token: str | None, *, 
         )
     if files is None:
         channel = grpc.aio.insecure_channel(str(where), options=list(options))
+        if not where.path:
+            channel = cast("grpc.aio.Channel", WaryChannel(channel, str(where), lambda: _is_authenticated(where)))
     else:
         channel = cast("grpc.aio.Channel", _TlsChannel(str(where), options, files))
     if not carried:
         return channel
     checked = where if where.is_local and not is_explicit else None
     return cast("grpc.aio.Channel", _TokenChannel(channel, carried, checked))
+
+
+def _is_authenticated(where: Address) -> bool:
+    """Return whether this user, or root, listens on a TCP port of this machine; where it can be known."""
+    if not where.is_local:
+        return False
+    if not Path("/proc/net/tcp").exists():
+        return True  # SECURITY.md says so
+    uid = _listener_on(where.port)
+    return uid is not None and is_trusted_user(uid)
 
 
 class _TlsChannel:
