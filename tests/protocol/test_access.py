@@ -278,6 +278,9 @@ async def test_a_caller_that_is_gone_before_its_refusal_is_not_answered() -> Non
             raise DragomanError(Reason.TOKEN_REQUIRED, method)
 
     class Gone:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
         async def abort_with_status(self, _status: grpc.Status) -> None:
             raise RuntimeError("a type of gRPC's own")
 
