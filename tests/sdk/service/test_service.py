@@ -391,6 +391,9 @@ async def test_a_caller_who_left_before_the_first_byte_leaves_nothing() -> None:
     """Between acceptance and the first byte no one reads, and the run must be held, and released, nevertheless."""
 
     class Gone:
+        def invocation_metadata(self) -> None:
+            """Return no metadata."""
+
         async def send_initial_metadata(self, _: object) -> None:
             raise asyncio.CancelledError
 

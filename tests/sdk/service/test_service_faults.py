@@ -120,7 +120,13 @@ async def test_no_payload_and_no_secret_is_logged(logged: list[structlog.typing.
     text = repr(logged)
     assert "words" not in text
     assert "4711" not in text
-    assert [line["event"] for line in logged] == ["rpc started", "run accepted", "run ended", "rpc ended"]
+    assert [line["event"] for line in logged] == [
+        "call allowed",
+        "rpc started",
+        "run accepted",
+        "run ended",
+        "rpc ended",
+    ]
 
 
 # Size and speed.
