@@ -8,8 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.model.quotas import Quota, Quotas
 from dragoman.router.policy.operator_policy import PolicyError, parse_policy
-from dragoman.router.policy.quotas import Accounts, Quota, Quotas
+from dragoman.router.policy.quotas import Accounts
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 from hypothesis import given

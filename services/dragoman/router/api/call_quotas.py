@@ -8,7 +8,8 @@ from typing import Any, cast
 from dragoman.protocol.caller import RULES, current_caller
 from dragoman.protocol.server import Context
 from dragoman.router.model.ports import RequestPolicy
-from dragoman.router.policy.quotas import Accounts, Quota, check_runs
+from dragoman.router.model.quotas import Quota
+from dragoman.router.policy.quotas import Accounts, check_runs
 
 
 class CallQuotas:

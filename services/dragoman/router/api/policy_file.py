@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import structlog
+from dragoman.router.model.quotas import Quotas
 from dragoman.router.policy.operator_policy import (
     OperatorPolicy,
     PolicyError,
@@ -14,7 +15,6 @@ from dragoman.router.policy.operator_policy import (
     parse_policy,
     permitted,
 )
-from dragoman.router.policy.quotas import Quotas
 from dragoman.v1 import adapter_pb2
 
 _log = structlog.get_logger("dragoman.router")

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from dragoman.router.policy.quotas import Quotas
+from dragoman.router.model.quotas import Quotas
 from dragoman.v1 import adapter_pb2
 
 _NO_QUOTAS = Quotas()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
-from dragoman.router.policy.quotas import Quota, Quotas
+from dragoman.router.model.quotas import Quota, Quotas
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, struct_pb2

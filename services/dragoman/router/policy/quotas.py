@@ -1,45 +1,15 @@
 """How much one caller may have at a time: runs, streams, and bytes. Pure; each router counts its own."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
-from msgspec import Struct, field
+from dragoman.router.model.quotas import Quota
+from msgspec import Struct
 
 _SHORTEST_S: Final = 1.0
 """The least delay after which a refused call is worth another try."""
 _MANY: Final = 1024
 """So many callers are remembered before those that have nothing are forgotten."""
-
-
-class Quota(Struct, frozen=True):
-    """What one caller may have. ``None`` is no limit."""
-
-    runs: int | None = None
-    """Live runs that it started."""
-    streams: int | None = None
-    """Open streams."""
-    bytes: int | None = None
-    """Bytes of requests and of streams within the window."""
-    window_s: float = 60.0
-
-
-class Quotas(Struct, frozen=True):
-    """The quotas of all callers."""
-
-    default: Quota | None = None
-    """Of each caller without a row that may not do everything."""
-    callers: Mapping[str, Quota] = field(default_factory=dict)
-    """By the caller's name."""
-
-    def of(self, name: str, *, is_admin: bool) -> Quota | None:
-        """Return a caller's quota; ``None`` for none.
-
-        Args:
-            name: the caller's.
-            is_admin: whether it may do everything: such a one, as another router, has no default.
-        """
-        return self.callers.get(name, None if is_admin else self.default)
 
 
 class _Account(Struct):
