@@ -1,5 +1,6 @@
 """The trust file: what it may hold, and whom it names."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from dragoman.protocol.trust import TrustFile, parse_trust
 from hypothesis import given
 from hypothesis import strategies as st
 
+_KINDS = re.compile(r"^\[+(identities|issuers|run_tokens)", re.MULTILINE)
 CI = '[[identities]]\nuri = "spiffe://example.org/ci"\nscopes = ["run"]\n'
 
 
@@ -55,3 +57,13 @@ def test_a_pattern_names_what_is_below_its_path_and_nothing_else(end: str, path:
     assert (trust.caller_by_uris([uri]) is not None) == fits
     assert trust.caller_by_uris([uri, uri]) is None
     assert trust.caller_by_uris([]) is None
+
+
+def test_what_the_documentation_shows_is_valid() -> None:
+    text = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
+    shown = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if _KINDS.search(block)]
+    assert len(shown) == 3
+    trusts = [parse_trust(Path("docs"), block.encode()) for block in shown]
+    assert [bool(one.identities) for one in trusts] == [True, False, False]
+    assert [bool(one.issuers) for one in trusts] == [False, True, False]
+    assert [one.run_tokens is not None for one in trusts] == [False, False, True]

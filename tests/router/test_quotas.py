@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,11 @@ async def test_bytes_of_requests_and_of_streams_count(folder: Path) -> None:
         await at["b"].execute("fake", os.urandom(30_000).hex(), {"end": "SUCCEEDED"}).rest()
         with contextlib.suppress(DragomanError):
             await at["a"].execute("fake").rest()
+
+
+def test_what_the_documentation_shows_is_valid() -> None:
+    text = (Path(__file__).parents[2] / "docs/guides/policy.md").read_text(encoding="utf-8")
+    (shown,) = (block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "[quotas" in block)
+    quotas = parse_policy(shown.encode()).quotas
+    assert quotas.default == Quota(runs=4, streams=16, bytes=100_000_000, window_s=60)
+    assert quotas.callers == {"token ci": Quota(runs=20)}
