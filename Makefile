@@ -80,8 +80,9 @@ test-rust: $(VENV)/.dev ## the Rust crate: formatted, without warnings, tested, 
 	cd adapters/rust && cargo test --quiet --locked
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m rust tests/rust tests/cli/test_new_adapter.py
 
-test-java: $(VENV)/.dev ## the Java client: generated, compiled, tested with a router
+test-java: $(VENV)/.dev ## the Java client: generated, compiled, tested with a router; the program of its page, as the page runs it
 	$(VENV)/bin/python -m pytest -m java tests/java
+	$(VENV)/bin/python scripts/check-docs docs/guides/java.md
 
 dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
 	@go=$$(scripts/install-go); cd adapters/go; \
