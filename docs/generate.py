@@ -3,12 +3,13 @@
 They replace the pages of these names in docs/, which lead a reader of the checkout to the sources.
 """
 
+import json
 import re
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,8 @@ def contract_lines() -> Iterator[str]:
 _DUTIES = """# Who does what
 
 Generated from `proto/dragoman/v1/duties.json`, which programs in any language can read. What an adapter declares is
-in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabilities.permission_mode`. Adapters that
-are built with the Python SDK declare all duties.
+in its `DescribeResponse`: `duties`, the features of `capabilities`, and `capabilities.permission_mode`. What adapters
+on each SDK declare is [below](#sdks).
 
 | who | meaning |
 | --- | --- |"""
@@ -142,6 +143,35 @@ def duty_lines() -> Iterator[str]:
         for rule in rules:
             declared = "<br>".join(f"`{name}`" for name in rule.declared_by)
             yield f"| `{rule.name}` | {rule.who.replace('_', ' ')} | {declared} | {rule.rule} |"
+    yield from sdk_lines()
+
+
+_SDKS = """
+## SDKs
+
+Who has each duty of a run of an adapter that is built with an SDK of Dragoman; generated from `docs/sdks.json`, which
+tests compare with what the adapters declare. Fields whose feature an adapter does not declare are refused on all of them.
+"""
+
+
+def sdk_lines() -> Iterator[str]:
+    """Yield the table of what each SDK does itself."""
+    sdks = json.loads((TOP / "docs/sdks.json").read_text(encoding="utf-8"))["sdks"]
+    yield _SDKS
+    yield f"| duty | {' | '.join(sdks)} |\n| --- |{' --- |' * len(sdks)}"
+    for rule in duties.duties():
+        yield f"| `{rule.name}` | {' | '.join(_who_does(rule, sdk) for sdk in sdks.values())} |"
+
+
+def _who_does(rule: duties.Rule, sdk: Mapping[str, Sequence[str]]) -> str:
+    match rule.who:
+        case "adapter":
+            return "SDK"
+        case "optional":
+            return "SDK" if rule.name in sdk["optional"] else "-"
+        case "router":
+            return "router"
+    return "SDK" if any(name in sdk["declares"] for name in rule.declared_by) else "router"
 
 
 # --- adapters, errors, states

@@ -25,6 +25,7 @@ from google.protobuf import duration_pb2
 from tests.certificates import VARIABLES, Authority, Files
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
+from tests.sdks import SDKS, declared_by_adapter
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(180)]
 
@@ -350,3 +351,7 @@ async def test_it_refuses_to_listen_where_others_reach_it_in_the_clear(authority
     )
     _, error = await command.communicate()
     assert (command.returncode, b"refusing to listen on 0.0.0.0:0 without TLS" in error) == (1, True)
+
+
+async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:
+    assert await declared_by_adapter([EXEC], tmp_path) == SDKS["Go"]["declares"]

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
+from tests.sdks import SDKS, declared_by_adapter
 
 pytestmark = [pytest.mark.rust, pytest.mark.timeout(180)]
 
@@ -233,3 +234,7 @@ async def examine(*target: str) -> None:
     output, _ = await kit.communicate()
     assert kit.returncode == 0, output.decode()
     assert " passed" in output.decode()
+
+
+async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:
+    assert await declared_by_adapter([PROCESS], tmp_path) == SDKS["Rust"]["declares"]

@@ -19,6 +19,7 @@ from dragoman.v1 import event_pb2 as pb
 
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
+from tests.sdks import SDKS, declared_by_adapter
 
 pytestmark = [pytest.mark.typescript, pytest.mark.timeout(180)]
 
@@ -227,3 +228,7 @@ async def _examine(*target: str) -> None:
     output, _ = await kit.communicate()
     assert kit.returncode == 0, output.decode()
     assert json.loads(output.splitlines()[-1])["passed"] > 0
+
+
+async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:
+    assert await declared_by_adapter([NODE, PROGRAMS["lines"]], tmp_path) == SDKS["TypeScript"]["declares"]
