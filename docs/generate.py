@@ -150,7 +150,8 @@ _SDKS = """
 ## SDKs
 
 Who has each duty of a run of an adapter that is built with an SDK of Dragoman; generated from `docs/sdks.json`, which
-tests compare with what the adapters declare. Fields whose feature an adapter does not declare are refused on all of them.
+tests compare with what the adapters declare. A field whose feature an adapter does not declare is refused on all of
+them.
 """
 
 
