@@ -362,3 +362,23 @@ def test_nothing_is_interrupted_after_the_end() -> None:
     tested = parser()
     feed(tested, messages("text"))
     assert list(tested.interrupt()) == []
+
+
+def test_a_session_is_reported_again_with_what_is_learnt() -> None:
+    servers = {"servers": [{"name": "files", "status": "connected"}, {"name": "web", "status": "failed"}]}
+    lines = [
+        event("session.mcp_servers_loaded", servers),  # before it has an ID there is nothing to report
+        event("session.start", {"sessionId": "s-1", "selectedModel": "m-1"}),
+        event("session.skills_loaded", {"skills": [{"name": "review"}]}),
+        event("session.skills_loaded", {"skills": [{"name": "review"}]}),
+        event("session.mcp_servers_loaded", {"servers": [{"name": "web", "status": "connected"}]}),
+        event("session.title_changed", {"title": "Tests"}),
+    ]
+    first, second, third = of_kind(feed(parser(), lines), "session")
+    assert (first.native_id, first.model, list(first.skills)) == ("s-1", "m-1", ["review"])
+    assert [(server.name, server.status) for server in first.mcp_servers] == [
+        ("files", "connected"),
+        ("web", "failed"),
+    ]
+    assert [(server.name, server.status) for server in second.mcp_servers] == [("web", "connected")]
+    assert (second.title, third.title) == ("", "Tests")
