@@ -60,12 +60,19 @@ RECORDINGS = {name: (path, make) for name, path, make in recordings()}
 
 
 def replay(name: str) -> str:
-    """Return what comes out of a recording."""
+    """Return what comes out of a recording; and of its first half, if the agent is interrupted or cut off there."""
     path, make = RECORDINGS[name]
-    parser = make(path.name.partition(".")[0])
     lines = path.read_bytes().splitlines()
-    outputs = [output for line in lines for output in parser.line("stdout", Line(line, 0, True))]
-    return shown([*outputs, *parser.finish()], parser.report)
+    parser = make(path.name.partition(".")[0])
+    whole = shown([*_fed(parser, lines), *parser.finish()], parser.report)
+    halved = make(path.name.partition(".")[0])
+    list(_fed(halved, lines[: len(lines) // 2]))
+    interrupt = getattr(halved, "interrupt", tuple)
+    return f"{whole}## half of it\n{shown([*interrupt(), *halved.finish()], halved.report)}"
+
+
+def _fed(parser: Parser, lines: Iterable[bytes]) -> Iterator[Output]:
+    return (output for line in lines for output in parser.line("stdout", Line(line, 0, True)))
 
 
 def shown(outputs: Iterable[Output], report: Report) -> str:
