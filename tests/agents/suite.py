@@ -18,6 +18,7 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
 from tests.agents.choosing import scripts, why_not
+from tests.agents.conforming import ConformanceTests
 from tests.agents.harness import (
     PATIENCE_S,
     SECRET,
@@ -69,7 +70,7 @@ def resuming(handle: pb.SessionHandle, *, fork: bool = False) -> api.SessionSele
     return api.SessionSelector(handle=handle, fork=fork)
 
 
-class AgentSuite(ReadingTests, SleeperTests):
+class AgentSuite(ConformanceTests, ReadingTests, SleeperTests):
     """The tests that all adapters share."""
 
     recipe: ClassVar[Recipe]
@@ -534,11 +535,9 @@ class AgentSuite(ReadingTests, SleeperTests):
     @proves("parallel runs")
     async def test_two_runs_at_once(self, harness: Harness) -> None:
         there = harness.make_workspace("second")
-        requests = [
-            harness.request("MOCK_SECRET_TEXT secret=one"),
-            harness.request("MOCK_SECRET_TEXT secret=two", cwd=there),
-        ]
-        first, second = await asyncio.gather(*(harness.follow(request) for request in requests))
+        one = harness.request("MOCK_SECRET_TEXT secret=one")
+        two = harness.request("MOCK_SECRET_TEXT secret=two", cwd=there)
+        first, second = await asyncio.gather(harness.follow(one), harness.follow(two))
         assert ("one" in first.text, "two" in second.text) == (True, True)
         if harness.has(pb.FEATURE_RESUME):
             assert first.result.session.handle.native_id != second.result.session.handle.native_id

@@ -45,7 +45,8 @@ RECIPE = Recipe(
         "test_a_cut_that_passes_leaves_one_answer": "it does not try again when a connection breaks in mid-stream",
     },
     skill_tool=True,
-    idle_s=12,
+    idle_s=20,
+    silent_tool_s=36,
     mcp_tool="mcp_words_count",
     unset=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_CLI_HOME", "GOOGLE_GEMINI_BASE_URL"),
 )
