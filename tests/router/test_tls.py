@@ -23,7 +23,8 @@ from dragoman.v1.adapter_pb2_grpc import AdapterServiceStub
 from dragoman.v1.router_pb2_grpc import RouterServiceStub
 
 from tests.certificates import VARIABLES, Authority, Files
-from tests.router.harness import config
+from tests.router.harness import Caller, config, kinds
+from tests.router.sidecar import Sidecar, serving
 from tests.sdk.serving import Scripted
 
 
@@ -234,3 +235,37 @@ async def test_certificates_rotated_under_load_fail_no_call(hops: Hops, tmp_path
             late = hops.caller("spiffe://test/ci", authority=first)
             assert (await hops.status(address, late))[0] == "UNAVAILABLE"
             await channel.close()
+
+
+@pytest.mark.parametrize("peer_name", ["routers.example", ""])
+async def test_routers_that_share_a_certificate_reach_each_other_by_its_name(
+    peer_name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As replicas in a cluster do, whose addresses are in no certificate."""
+    monkeypatch.setenv("DRAGOMAN_TOKEN", "0123456789abcdef0123456789abcdef")
+    files = Files(tmp_path / "files")
+    files.fill(Authority(), "routers.example")
+    sidecar, at = Sidecar(), f"unix:{folder}/a.sock"
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(sidecar, at))
+        callers = []
+        with files.used(monkeypatch):
+            for name in ("one", "two"):
+                listen = ("127.0.0.1:0", f"unix:{folder}/{name}.sock")
+                router = await stack.enter_async_context(
+                    Router(config(folder, listen=listen, addresses=(at,), peer_name=peer_name))
+                )
+                callers.append(Caller(router.addresses[1]))
+                stack.push_async_callback(callers[-1].close)
+        live = callers[0].execute("fake", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="live")
+        await live.until("started")
+        with files.used(monkeypatch):
+            elsewhere = callers[1].attach("live")
+            if peer_name:
+                await elsewhere.until("started")
+                sidecar.open("g")
+                assert kinds(await elsewhere.rest())[-1] == "result"
+            else:
+                assert (await elsewhere.error()).reason is Reason.ADAPTER_UNAVAILABLE
+                sidecar.open("g")
+        assert kinds(await live.rest())[-1] == "result"

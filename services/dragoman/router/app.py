@@ -217,7 +217,7 @@ class _Running:
         retained = RetainedRuns(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
         runs = RunRegistry(clock, self.tasks, config.reattach_s, retained, self.run_log, admission)
         self.failover = Failover(runs, self.run_log, adapters, processes, self.tasks, config.reattach_s)
-        forwarder = ReplicaForwarder()
+        forwarder = ReplicaForwarder(config.peer_name)
         self.drain = Drain(runs, members, forwarder, self.tasks, timing.stop_s)
         detections = DetectionFile(places.detections)
         self.detector = AgentDetector(adapters, admission, context, detections, version)

@@ -51,6 +51,7 @@ class RouterConfig(Struct, frozen=True):
             runs, or a ``postgresql://`` URL, which several routers may share (extra ``postgres``).
         advertise: the address, on this machine unless there is TLS, at which other routers of the same run log reach
             this one; ``None`` for the first it listens on.
+        peer_name: the name that the certificates of those routers are for; empty for the host of their addresses.
         embedded: whether the router is part of one command: if it is killed, its adapters and its runs end, too, and
             it recovers no run of another router.
         log_lease_s: the lease on live runs: after so long without renewal other routers may take them over.
@@ -95,6 +96,7 @@ class RouterConfig(Struct, frozen=True):
     reattach_s: float = REATTACH_S
     run_log: str = ""
     advertise: str | None = None
+    peer_name: str = ""
     embedded: bool = False
     log_lease_s: float = 15.0
     log_retain_s: float = 7 * 24 * 3600.0

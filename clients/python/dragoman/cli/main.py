@@ -37,6 +37,7 @@ COMMANDS: dict[str, _Lazy] = {
     "test": _Lazy("dragoman.cli.commands.inspect", "Check whether a run could work."),
     "demo": _Lazy("dragoman.cli.commands.demo", "Show a whole run, offline and without an agent."),
     "serve": _Lazy("dragoman.cli.commands.serve", "Run a router."),
+    "health": _Lazy("dragoman.cli.commands.health", "Ask whether a router or an adapter serves."),
     "policy": _Lazy("dragoman.cli.commands.policy", "Check the policy of a router's operator."),
     "token": _Lazy("dragoman.cli.commands.token", "Print the token that servers require over TCP, or make others."),
     "adapter": _Lazy("dragoman.cli.commands.serve", "Serve, write or restart one adapter."),

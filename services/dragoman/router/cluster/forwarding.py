@@ -29,9 +29,14 @@ _REACH_S: Final = 5.0
 
 
 class ReplicaForwarder:
-    """The connections to other routers."""
+    """The connections to other routers.
 
-    def __init__(self) -> None:
+    Args:
+        peer_name: the name that their certificates are for; empty for the host of their addresses.
+    """
+
+    def __init__(self, peer_name: str = "") -> None:
+        self._peer_name = peer_name
         self._channels: dict[str, AdapterChannel] = {}
 
     async def close(self) -> None:
@@ -109,7 +114,7 @@ class ReplicaForwarder:
             raise elsewhere(stored.run_id)
         if address not in self._channels:
             # A writer of the log must not be able to choose where requests, with their secrets, are sent.
-            self._channels[address] = AdapterChannel(address)
+            self._channels[address] = AdapterChannel(address, self._peer_name)
         return self._channels[address]
 
 

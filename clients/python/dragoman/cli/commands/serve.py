@@ -154,6 +154,27 @@ class RouterOptions(Struct, frozen=True):
             show_envvar=True,
         ),
     ]
+    peer_name: Annotated[
+        str,
+        option(
+            "--peer-name",
+            "Name that the certificates of those routers are for, where it is not the host of their addresses.",
+            "NAME",
+            default="",
+            envvar="DRAGOMAN_PEER_NAME",
+            show_envvar=True,
+        ),
+    ]
+    installed: Annotated[
+        bool,
+        option(
+            "--installed/--no-installed",
+            "Offer the adapters that are installed with the router. Default: on.",
+            default=True,
+            envvar="DRAGOMAN_INSTALLED",
+            show_envvar=True,
+        ),
+    ]
     policy: Annotated[
         Path | None,
         option(
@@ -241,6 +262,8 @@ def serve_command(options: RouterOptions) -> None:
             state_dir=options.state_dir,
             run_log=_run_log(options.run_log),
             advertise=options.advertise,
+            peer_name=options.peer_name,
+            entry_points=options.installed,
             insecure_tcp_without_token=options.process.insecure_tcp_without_token,
             policy=options.policy,
             max_runs=_max_runs(options.max_runs_pairs),
