@@ -15,12 +15,14 @@ async def test_a_probe_learns_whether_a_server_serves(tmp_path: Path) -> None:
         starting = await dragoman("health", address)
         assert (starting.code, starting.out) == (1, "")
         assert f"{address} does not serve: NOT_SERVING" in starting.err
+        live = await dragoman("health", "--live", address)
+        assert (live.code, live.out) == (0, "not_serving\n")
         await server.set_serving()
         good = await dragoman("health", env={"DRAGOMAN_ROUTER": address})
         assert (good.code, good.out) == (0, "serving\n")
     finally:
         await server.stop([], 0.0)
-    gone = await dragoman("health", address)
+    gone = await dragoman("health", "--live", address)
     assert gone.code == 1
     assert "does not serve" in gone.err
 

@@ -20,7 +20,8 @@ Example of a probe in a container:
 @click.command("health", epilog=_EXAMPLES)
 @click.argument("address", required=False, envvar=ROUTER_VARIABLE)
 @click.option("--timeout", "timeout_s", type=Seconds(), default=2.0, metavar="SECONDS", help="Default: 2.")
-def health_command(*, address: str | None, timeout_s: float) -> int:
+@click.option("--live", is_flag=True, help="Accept any answer, as of one that starts or drains.")
+def health_command(*, address: str | None, timeout_s: float, live: bool) -> int:
     """Ask the router or adapter at ADDRESS whether it serves. Exit code 0 if so, else 1. It needs no token.
 
     ADDRESS is unix:/path or host:port. Default: what DRAGOMAN_ROUTER names, or this user's router.
@@ -31,9 +32,9 @@ def health_command(*, address: str | None, timeout_s: float) -> int:
     except AddressError as error:
         raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
     answer = asyncio.run(_ask(where, timeout_s))
-    if answer != "SERVING":
+    if answer != "SERVING" and not (live and answer == "NOT_SERVING"):
         raise CommandError(ErrorReport(f"{where} does not serve: {answer}"))
-    click.echo("serving")
+    click.echo(answer.lower())
     return EXIT_OK
 
 

@@ -1,0 +1,92 @@
+{{/*
+The parts of an adapter that a pod of its own and a sidecar have in common. All take (dict "root" $ "adapter" one
+"socket" path).
+*/}}
+
+{{- define "dragoman.adapterContainer" -}}
+{{- $isSidecar := eq .adapter.mode "sidecar" -}}
+image: {{ include "dragoman.image" (dict "image" .adapter.image "appVersion" .root.Chart.AppVersion) }}
+imagePullPolicy: {{ .adapter.image.pullPolicy }}
+{{- with .adapter.command }}
+command: {{ toJson . }}
+{{- end }}
+args:
+{{- if .adapter.args }}
+  {{- toYaml .adapter.args | nindent 2 }}
+{{- else }}
+  - dragoman
+  - adapter
+  - serve
+  - {{ .adapter.type }}
+  - --log-format=json
+  - --listen=unix:{{ .socket }}
+  {{- if not $isSidecar }}
+  - --listen={{ .root.Values.router.listenHost }}:7801
+  {{- end }}
+{{- end }}
+env:
+  - {name: HOME, value: /home/agent}
+  - {name: GRPC_ENABLE_FORK_SUPPORT, value: "0"}
+  {{- if .adapter.args }}
+  - {name: DRAGOMAN_LISTEN, value: {{ $isSidecar | ternary (printf "unix:%s" .socket) (printf "%s:7801" .root.Values.router.listenHost) | quote }}}
+  {{- end }}
+  {{- if not $isSidecar }}
+  {{- include "dragoman.tcpEnv" .root | nindent 2 }}
+  {{- end }}
+  {{- with .adapter.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .adapter.envFrom }}
+envFrom: {{ toJson . }}
+{{- end }}
+resources: {{ toJson .adapter.resources }}
+securityContext:
+  {{- include "dragoman.containerSecurity" .root | nindent 2 }}
+startupProbe:
+  {{- if .adapter.probes.startup }}
+  {{- toYaml .adapter.probes.startup | nindent 2 }}
+  {{- else }}
+  {{- include "dragoman.healthExec" (dict "address" (printf "unix:%s" .socket)) | nindent 2 }}
+  periodSeconds: 2
+  failureThreshold: 30
+  {{- end }}
+livenessProbe:
+  {{- if .adapter.probes.liveness }}
+  {{- toYaml .adapter.probes.liveness | nindent 2 }}
+  {{- else }}
+  exec: {command: [dragoman, health, --live, {{ printf "unix:%s" .socket | quote }}]}
+  timeoutSeconds: 10
+  periodSeconds: 30
+  failureThreshold: 4
+  {{- end }}
+{{- end }}
+
+{{- define "dragoman.adapterMounts" -}}
+{{- $name := eq .adapter.mode "sidecar" | ternary (printf "home-%s" .adapter.name) "home" }}
+{{- $tmp := eq .adapter.mode "sidecar" | ternary (printf "tmp-%s" .adapter.name) "tmp" }}
+{{- $persists := not (empty (or .adapter.home.existingClaim .adapter.home.size)) }}
+- {name: {{ $persists | ternary $name "private" }}, mountPath: /home/agent, subPath: {{ $persists | ternary "home" $name }}}
+- {name: private, mountPath: /tmp, subPath: {{ $tmp }}}
+{{- if .adapter.workspace.existingClaim }}
+- name: workspace-{{ .adapter.name }}
+  mountPath: {{ .adapter.workspace.mountPath }}
+  {{- with .adapter.workspace.subPath }}
+  subPath: {{ . }}
+  {{- end }}
+{{- else }}
+- {name: private, mountPath: {{ .adapter.workspace.mountPath }}, subPath: workspace-{{ .adapter.name }}}
+{{- end }}
+{{- end }}
+
+{{/* The volumes that only this adapter has. */}}
+{{- define "dragoman.adapterVolumes" -}}
+{{- $name := eq .adapter.mode "sidecar" | ternary (printf "home-%s" .adapter.name) "home" }}
+{{- if or .adapter.home.existingClaim .adapter.home.size }}
+- name: {{ $name }}
+  persistentVolumeClaim: {claimName: {{ default (printf "%s-%s-home" (include "dragoman.fullname" .root) .adapter.name) .adapter.home.existingClaim }}}
+{{- end }}
+{{- with .adapter.workspace.existingClaim }}
+- name: workspace-{{ $.adapter.name }}
+  persistentVolumeClaim: {claimName: {{ . }}}
+{{- end }}
+{{- end }}

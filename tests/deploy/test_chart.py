@@ -1,0 +1,342 @@
+"""The Helm chart: each shape of values renders to valid objects, which allow no more than they have to."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from click.testing import CliRunner
+from dragoman.cli.main import cli
+
+from tests.deploy.conftest import CHART, GOLDEN, RELEASE, Failed, Object, helm, objects, render, values_of
+
+pytestmark = pytest.mark.helm
+
+FOREIGN = {"cert-manager.io/v1", "gateway.networking.k8s.io/v1"}
+"""Groups of which Kubernetes itself has no schema."""
+VERSIONS = ["1.30.0", "1.33.0", "1.37.0"]
+TLS = {"tls__existingSecret": "tls", "auth__existingSecret": "token"}
+OPEN = {"networkPolicy__enabled": False}
+ONE = [{"name": "codex", "image": {"repository": "codex"}}]
+
+
+def pods(found: Mapping[str, Object]) -> Iterator[tuple[str, Object]]:
+    """Yield the specifications of all pods."""
+    for name, one in found.items():
+        if one["kind"] == "Pod":
+            yield name, one["spec"]
+        elif one["kind"] == "Deployment":
+            yield name, one["spec"]["template"]["spec"]
+
+
+def containers(spec: Object) -> list[Object]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def router(found: Mapping[str, Object]) -> Object:
+    return dict(pods(found))["Deployment/rel-dragoman"]
+
+
+def test_it_is_linted(shape: str) -> None:
+    helm("lint", "--strict", str(CHART), "--kube-version", "1.33.0", "--values", str(values_of(shape)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_objects_are_valid_in_the_versions_that_it_supports(shape: str, version: str) -> None:
+    found = render(shape)
+    assert found
+    for one in found.values():
+        if one["apiVersion"] not in FOREIGN:
+            kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_it_renders_as_before(shape: str) -> None:
+    """DRAGOMAN_GOLDEN=1 writes what is rendered now; read the difference before you commit it."""
+    text = helm("template", *RELEASE, "--values", str(values_of(shape)))
+    path = GOLDEN / f"{shape}.yaml"
+    if "DRAGOMAN_GOLDEN" in os.environ:
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_without_values_it_is_a_router_without_rights() -> None:
+    found = render()
+    assert sorted(one["kind"] for one in found.values()) == ["Deployment", "NetworkPolicy", "NetworkPolicy"]
+    assert router(found)["automountServiceAccountToken"] is False
+    assert "--listen=127.0.0.1:7777" in router(found)["containers"][0]["args"]
+
+
+def test_no_container_has_more_rights_than_it_needs(shape: str) -> None:
+    for name, spec in pods(render(shape)):
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"], name
+        assert security["runAsUser"] == 10001, name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in containers(spec):
+            wanted = {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["securityContext"] == wanted, (name, container["name"])
+            assert container["resources"]["limits"]["memory"], (name, container["name"])
+        needs_token = any("--kubernetes=" in one for one in spec["containers"][0].get("args", ()))
+        assert spec["automountServiceAccountToken"] is needs_token, name
+
+
+def test_the_router_may_follow_endpoint_slices_and_nothing_else(shape: str) -> None:
+    roles = [one for one in render(shape).values() if "rbac" in one["apiVersion"] and one["kind"] != "RoleBinding"]
+    for role in roles:
+        assert role["kind"] == "Role", "not in the whole cluster"
+        rules = [
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+        ]
+        assert role["rules"] == rules
+    assert bool(roles) == (shape != "sidecars")
+
+
+def test_each_directory_that_must_be_private_is_one_of_its_own_in_its_volume(shape: str) -> None:
+    """A volume's own directory can be written by its group or by all, and Dragoman trusts no such directory."""
+    for name, spec in pods(render(shape)):
+        (makes,) = [one for one in containers(spec) if one["name"] == "directories"]
+        assert spec["initContainers"][0] is makes, "sidecars start after it"
+        assert makes["command"] == ["install", "-d", "-m", "0700"]
+        volumes = {mount["mountPath"].strip("/"): mount["name"] for mount in makes["volumeMounts"]}
+        made = {(volumes[path.split("/")[1]], path.split("/")[2]) for path in makes["args"]}
+        used = set()
+        for container in containers(spec):
+            for mount in container["volumeMounts"] if container is not makes else ():
+                if mount.get("readOnly") or mount["name"].startswith("workspace-"):
+                    continue
+                assert (mount["name"], mount["subPath"]) in made, (name, container["name"], mount)
+                used.add((mount["name"], mount["subPath"]))
+        assert used <= made
+
+
+def test_sidecars_start_before_the_router_and_do_not_decide_whether_it_is_ready() -> None:
+    spec = router(render("sidecars"))
+    sidecars = [one for one in spec["initContainers"] if one.get("restartPolicy") == "Always"]
+    assert [one["name"] for one in sidecars] == ["adapter-codex", "adapter-claude-code"]
+    for one in sidecars:
+        assert "readinessProbe" not in one
+        assert one["startupProbe"]
+        assert one["livenessProbe"]
+        assert any(mount["mountPath"] == "/run/dragoman/sockets" for mount in one["volumeMounts"])
+
+
+def test_what_a_pod_has_time_for_is_longer_than_what_it_does(shape: str) -> None:
+    for name, spec in pods(render(shape)):
+        for container in spec["containers"]:
+            sleeps = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+            # A router's runs get 30 s, and its adapters 20; an adapter cancels its runs within 15 s and a margin.
+            works = 50 if container["name"] == "router" else 30 if container["name"] == "adapter" else 0
+            assert spec.get("terminationGracePeriodSeconds", 30) > sleeps + works, name
+
+
+def matches(selector: Object, labels: Mapping[str, str]) -> bool:
+    for one in selector.get("matchExpressions", ()):
+        assert one["operator"] == "In"
+        if labels.get(one["key"]) not in one["values"]:
+            return False
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+@pytest.mark.parametrize("shape_", ["sidecars", "deployments", "replicas"])
+def test_what_no_policy_names_is_closed(shape_: str) -> None:
+    """Each pod is selected by the default policy, which lets nothing in, and out to DNS only."""
+    found = render(shape_)
+    policies = [one["spec"] for one in found.values() if one["kind"] == "NetworkPolicy"]
+    default = found["NetworkPolicy/rel-dragoman-default"]["spec"]
+    assert default["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in default
+    assert [port["port"] for rule in default["egress"] for port in rule["ports"]] == [53, 53]
+    for one in found.values():
+        if one["kind"] in {"Pod", "Deployment"}:
+            labels = (one if one["kind"] == "Pod" else one["spec"]["template"])["metadata"]["labels"]
+            assert matches(default["podSelector"], labels)
+    for policy in policies:
+        for rule in (*policy.get("ingress", ()), *policy.get("egress", ())):
+            # An empty rule, or one without peers or ports, would allow everything.
+            assert rule.get("from") or rule.get("to"), policy
+            assert rule["ports"], policy
+
+
+def test_only_routers_may_call_adapters() -> None:
+    found = render("deployments")
+    rule = found["NetworkPolicy/rel-dragoman-codex"]["spec"]
+    labels = found["Deployment/rel-dragoman"]["spec"]["template"]["metadata"]["labels"]
+    (ingress,) = rule["ingress"]
+    (peer,) = ingress["from"]
+    assert list(peer) == ["podSelector"], "of the same namespace"
+    assert matches(peer["podSelector"], labels)
+    others = found["Deployment/rel-dragoman-process"]["spec"]["template"]["metadata"]["labels"]
+    assert not matches(peer["podSelector"], others)
+    assert found["NetworkPolicy/rel-dragoman-process"]["spec"].get("egress") is None
+
+
+def test_a_service_selects_the_pods_of_its_adapter_and_the_router_finds_its_slices() -> None:
+    found = render("deployments")
+    (selector,) = [one for one in router(found)["containers"][0]["args"] if one.startswith("--kubernetes=")]
+    wanted = dict(part.split("=") for part in selector.removeprefix("--kubernetes=").split(","))
+    for adapter in ("codex", "process"):
+        service, deployment = found[f"Service/rel-dragoman-{adapter}"], found[f"Deployment/rel-dragoman-{adapter}"]
+        assert wanted.items() <= service["metadata"]["labels"].items()
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert not wanted.items() <= found["Service/rel-dragoman"]["metadata"]["labels"].items()
+
+
+def test_certificates_name_what_the_router_dials() -> None:
+    found = render("replicas")
+    names = {
+        one["spec"]["secretName"]: one["spec"]["dnsNames"] for one in found.values() if one["kind"] == "Certificate"
+    }
+    # SERVICE.NAMESPACE.svc, as the router expects of the pods of a Service.
+    assert names == {
+        "rel-dragoman-router-tls": ["rel-dragoman.agents.svc"],
+        "rel-dragoman-codex-tls": ["rel-dragoman-codex.agents.svc"],
+    }
+    assert "--peer-name=rel-dragoman.agents.svc" in router(found)["containers"][0]["args"]
+    used = {
+        volume["secret"]["secretName"] for _, spec in pods(found) for volume in spec["volumes"] if "secret" in volume
+    }
+    assert used == set(names)
+
+
+@pytest.mark.parametrize("name", ["router", "adapter", "adapter-codex", "test"])
+def test_each_command_is_one_that_the_program_has(name: str) -> None:
+    """An option that was renamed would only be noticed in a cluster."""
+    for shape in ("sidecars", "deployments", "replicas"):
+        for _, spec in pods(render(shape)):
+            for one in containers(spec):
+                if one["name"] == name:
+                    probes = (one.get(key, {}) for key in ("startupProbe", "livenessProbe", "readinessProbe"))
+                    commands = [probe["exec"]["command"] for probe in probes if "exec" in probe]
+                    guarded = [*one.get("command", []), *one.get("args", [])]
+                    for command in [*commands, guarded[guarded.index("dragoman") :]]:
+                        check_options(command[1:])
+
+
+def check_options(arguments: list[str]) -> None:
+    """Check a command line's options by the help of its command."""
+    words = [one for one in arguments if re.fullmatch(r"[a-z]+", one)]
+    path = words[:2] if words[0] == "adapter" else words[:1]
+    text = CliRunner().invoke(cli, [*path, "--help"]).output
+    assert "Usage" in text
+    for one in arguments:
+        if one.startswith("--"):
+            assert re.search(rf"{one.partition('=')[0]}\b", text), (path, one)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"adapters": ONE}, "needs TLS: set tls.existingSecret"),
+        ({"tls__existingSecret": "tls"}, "kubectl create secret generic dragoman-token"),
+        ({**TLS, "adapters": ONE}, "set networkPolicy.kubernetesApi.cidrs"),
+        ({**TLS, "router__replicas": 2}, "set postgresql.existingSecret"),
+        ({"router__replicas": 2, "postgresql__existingSecret": "db", **OPEN}, "several routers call each other"),
+        ({**TLS, "postgresql__existingSecret": "db"}, "set networkPolicy.postgresql.to"),
+        (
+            {
+                **TLS,
+                **OPEN,
+                "router": {"replicas": 2, "persistence": {"enabled": True}},
+                "postgresql__existingSecret": "d",
+            },
+            "set router.persistence.enabled=false",
+        ),
+        ({**TLS, **OPEN, "adapters": [*ONE, *ONE]}, 'two have the name "codex"'),
+        ({**TLS, **OPEN, "adapters": [{"name": "codex"}]}, '"codex" has no image'),
+        ({"adapters": [{**ONE[0], "mode": "sidecar", "replicas": 2}]}, "remove replicas, or set mode: deployment"),
+        ({"adapters": [{**ONE[0], "mode": "sidecar", "runtimeClassName": "gvisor"}]}, "set router.runtimeClassName"),
+        ({**TLS, **OPEN, "adapters": [{**ONE[0], "replicas": 2, "home": {"size": "1Gi"}}]}, "[ReadWriteMany]"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused_with_what_to_do(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(Failed) as failed:
+        render(**values)
+    assert says in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replicas": 3},
+        {"router__replica": 3},
+        {"router__replicas": "3"},
+        {"adapters": [{"name": "Codex"}]},
+        {"adapters": [{"name": "codex", "mode": "daemon"}]},
+        {"adapters": [{"name": "codex", "images": {}}]},
+        {"adapters": [{"type": "codex"}]},
+        {"image__digest": "sha256:123"},
+        {"runAs": 0},
+        {"networkPolicy__kubernetesApi__cidrs": ["kubernetes.default"]},
+        {"networkPolicy__dns": []},
+        {"adapterDefaults__home__size": "much"},
+    ],
+)
+def test_values_that_are_unknown_or_of_another_kind_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(Failed) as failed:
+        render(**values)
+    assert "values don't meet the specifications of the schema" in str(failed.value)
+
+
+def test_the_schema_knows_each_value_and_no_other() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+
+    def check(part: Any, value: Any, path: str) -> None:
+        properties = part.get("properties")
+        if properties is None or not isinstance(value, dict):
+            return
+        assert part["additionalProperties"] is False, path
+        # A value that has no default is that of an entry, or Helm's own.
+        without = {"global", "name", "kind", "group"}
+        assert set(properties) - without == set(value) - without, path
+        for name, one in value.items():
+            check(properties[name], one, f"{path}.{name}")
+
+    check(schema, values, "")
+    entry, defaults = schema["properties"]["adapters"]["items"], schema["properties"]["adapterDefaults"]
+    assert set(entry["properties"]) - {"name", "type"} == set(defaults["properties"])
+    assert entry["additionalProperties"] is False
+
+
+def test_the_readme_is_made_from_the_values(tmp_path: Path) -> None:
+    """Make it anew: PATH="$(scripts/install-helm):$PATH" helm-docs --chart-search-root deploy/helm."""
+    copy = tmp_path / "dragoman"
+    shutil.copytree(CHART, copy)
+    subprocess.run(["helm-docs", "--chart-search-root", str(tmp_path)], check=True, capture_output=True, timeout=50)
+    assert (copy / "README.md").read_text(encoding="utf-8") == (CHART / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    project = (CHART.parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert f'version = "{chart["appVersion"]}"' in project
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"), [("sidecars", "port-forward deploy/rel-dragoman"), ("deployments", "helm test rel -n agents")]
+)
+def test_the_notes_say_what_to_type_next(shape: str, says: str, tmp_path: Path) -> None:
+    """Helm renders notes only in a cluster; so they are put into an object here."""
+    copy = tmp_path / "dragoman"
+    shutil.copytree(CHART, copy)
+    (copy / "templates" / "NOTES.txt").rename(copy / "notes.tpl")
+    (copy / "templates" / "notes.yaml").write_text(
+        'kind: Notes\nmetadata: {name: notes}\ntext: {{ tpl (.Files.Get "notes.tpl") . | quote }}\n'
+    )
+    arguments = (RELEASE[0], str(copy), *RELEASE[2:], "--values", str(values_of(shape)))
+    notes = objects(helm("template", *arguments))["Notes/notes"]["text"]
+    assert says in notes
+    assert ("There are no adapters yet" in notes) is False
