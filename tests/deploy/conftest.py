@@ -1,5 +1,6 @@
 """The chart as helm renders it."""
 
+import functools
 import json
 import shutil
 import subprocess
@@ -21,8 +22,9 @@ class Failed(Exception):  # noqa: N818 - what helm did
     """Helm failed; the text is what it says."""
 
 
+@functools.cache
 def helm(*arguments: str) -> str:
-    """Run helm, and return what it prints.
+    """Run helm, and return what it prints; the same for the same arguments.
 
     Raises:
         Failed: it failed.

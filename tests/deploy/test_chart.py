@@ -80,15 +80,18 @@ def test_no_container_has_more_rights_than_it_needs(shape: str) -> None:
         assert security["runAsUser"] == 10001, name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
         for container in containers(spec):
-            wanted = {
+            expected = {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
-            assert container["securityContext"] == wanted, (name, container["name"])
+            assert container["securityContext"] == expected, (name, container["name"])
             assert container["resources"]["limits"]["memory"], (name, container["name"])
+        # Agents in sidecars must not find a token of the API server.
+        assert spec["automountServiceAccountToken"] is False, name
+        having = [one["name"] for one in containers(spec) if "api-access" in str(one["volumeMounts"])]
         needs_token = any("--kubernetes=" in one for one in spec["containers"][0].get("args", ()))
-        assert spec["automountServiceAccountToken"] is needs_token, name
+        assert having == (["router"] if needs_token else []), name
 
 
 def test_the_router_may_follow_endpoint_slices_and_nothing_else(shape: str) -> None:
@@ -109,15 +112,15 @@ def test_each_directory_that_must_be_private_is_one_of_its_own_in_its_volume(sha
         assert spec["initContainers"][0] is makes, "sidecars start after it"
         assert makes["command"] == ["install", "-d", "-m", "0700"]
         volumes = {mount["mountPath"].strip("/"): mount["name"] for mount in makes["volumeMounts"]}
-        made = {(volumes[path.split("/")[1]], path.split("/")[2]) for path in makes["args"]}
+        created = {(volumes[path.split("/")[1]], path.split("/")[2]) for path in makes["args"]}
         used = set()
         for container in containers(spec):
             for mount in container["volumeMounts"] if container is not makes else ():
                 if mount.get("readOnly") or mount["name"].startswith("workspace-"):
                     continue
-                assert (mount["name"], mount["subPath"]) in made, (name, container["name"], mount)
+                assert (mount["name"], mount["subPath"]) in created, (name, container["name"], mount)
                 used.add((mount["name"], mount["subPath"]))
-        assert used <= made
+        assert used <= created
 
 
 def test_sidecars_start_before_the_router_and_do_not_decide_whether_it_is_ready() -> None:
@@ -184,14 +187,14 @@ def test_only_routers_may_call_adapters() -> None:
 def test_a_service_selects_the_pods_of_its_adapter_and_the_router_finds_its_slices() -> None:
     found = render("deployments")
     (selector,) = [one for one in router(found)["containers"][0]["args"] if one.startswith("--kubernetes=")]
-    wanted = dict(part.split("=") for part in selector.removeprefix("--kubernetes=").split(","))
+    expected = dict(part.split("=") for part in selector.removeprefix("--kubernetes=").split(","))
     for adapter in ("codex", "process"):
         service, deployment = found[f"Service/rel-dragoman-{adapter}"], found[f"Deployment/rel-dragoman-{adapter}"]
-        assert wanted.items() <= service["metadata"]["labels"].items()
+        assert expected.items() <= service["metadata"]["labels"].items()
         labels = deployment["spec"]["template"]["metadata"]["labels"]
         assert service["spec"]["selector"].items() <= labels.items()
         assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert not wanted.items() <= found["Service/rel-dragoman"]["metadata"]["labels"].items()
+    assert not expected.items() <= found["Service/rel-dragoman"]["metadata"]["labels"].items()
 
 
 def test_certificates_name_what_the_router_dials() -> None:
@@ -311,7 +314,7 @@ def test_the_schema_knows_each_value_and_no_other() -> None:
     assert entry["additionalProperties"] is False
 
 
-def test_the_readme_is_made_from_the_values(tmp_path: Path) -> None:
+def test_the_readme_is_generated_from_the_values(tmp_path: Path) -> None:
     """Make it anew: PATH="$(scripts/install-helm):$PATH" helm-docs --chart-search-root deploy/helm."""
     copy = tmp_path / "dragoman"
     shutil.copytree(CHART, copy)

@@ -1,10 +1,12 @@
 """Run logs of earlier schemas: today's router opens and reads them."""
 
+import os
 import sqlite3
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
+import pytest
 import yoyo
 from dragoman.router.storage.batches import pack
 from dragoman.v1 import event_pb2, router_pb2
@@ -61,3 +63,19 @@ async def test_a_log_of_the_first_schema_is_opened_and_its_runs_are_read(folder:
     connection = sqlite3.connect(path)
     assert "reserved" not in columns_of(connection)
     connection.close()
+
+
+async def test_a_user_without_a_name_can_open_a_run_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a container whose user its image does not know."""
+
+    def no_name() -> str:
+        if "LOGNAME" in os.environ:
+            return os.environ["LOGNAME"]
+        raise KeyError("getpwuid(): uid not found: 10001")
+
+    monkeypatch.delenv("LOGNAME", raising=False)
+    monkeypatch.setattr("getpass.getuser", no_name)
+    async with routing(config(folder)) as (_router, caller):
+        listed = await caller.router.ListRuns(router_pb2.ListRunsRequest())
+        assert list(listed.runs) == []
+    assert "LOGNAME" not in os.environ

@@ -1,7 +1,10 @@
 """A database, as far as the store needs one: some statements at once, or the rows of one."""
 
+import contextlib
+import getpass
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import as_file, files
 from typing import Final, Protocol, TypeAlias
 
@@ -130,8 +133,26 @@ def migrate(url: str) -> None:
     """
     import yoyo  # noqa: PLC0415 - slow to import, and needed once in a database's life
 
-    with yoyo.get_backend(url) as backend, as_file(files(__package__) / MIGRATIONS) as folder:
+    with _named_user(), yoyo.get_backend(url) as backend, as_file(files(__package__) / MIGRATIONS) as folder:
         migrations = yoyo.read_migrations(str(folder))
         backend.break_lock()
         with backend.lock():
             backend.apply_migrations(backend.to_apply(migrations))
+
+
+@contextlib.contextmanager
+def _named_user() -> Iterator[None]:
+    """Give a user without an entry in the password database, as a container has, a name while the block runs.
+
+    The migration tool writes down who applied a migration, and fails without a name.
+    """
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        os.environ["LOGNAME"] = f"uid-{os.geteuid()}"
+        try:
+            yield
+        finally:
+            del os.environ["LOGNAME"]
+    else:
+        yield
