@@ -88,7 +88,9 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
                 let is_allowed = run.permit(subject, Question::default()).await?.is_allowed;
                 says.whole(if is_allowed { "allowed" } else { "rejected" }).await?;
             }
-            "session" if session.is_empty() => value.clone_into(&mut session),
+            "session" if session.is_empty() || run.session().disposition == SessionDisposition::Fork => {
+                value.clone_into(&mut session);
+            }
             "session" => {}
             "lost" if run.session().disposition == SessionDisposition::Resume => {
                 let reason = "the agent does not know the session";
