@@ -163,14 +163,16 @@ async def test_methods_that_are_missing_say_so() -> None:
         assert from_rpc_error(caught.value).reason is Reason.NOT_IMPLEMENTED
 
 
-async def test_each_rpc_is_one_line_at_its_start_and_one_at_its_end() -> None:
+async def test_each_rpc_is_one_line_of_audit_and_one_at_its_start_and_end() -> None:
     with structlog.testing.capture_logs() as logged:
         async with serving() as served:
             await served.stub.Describe(pb.DescribeRequest(adapter="not to be logged"))
             await failure(served.stub.Cancel(pb.CancelRequest()))
     assert [(line["event"], line.get("code"), line.get("reason")) for line in logged] == [
+        ("call allowed", None, None),
         ("rpc started", None, None),
         ("rpc ended", "OK", None),
+        ("call allowed", None, None),
         ("rpc started", None, None),
         ("rpc ended", "INVALID_ARGUMENT", "INVALID_REQUEST"),
     ]

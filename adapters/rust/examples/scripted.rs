@@ -76,7 +76,10 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
                 calls += 1;
                 tool(run, value, calls, name == "tool").await?;
             }
-            "touch" => std::fs::write(value, "")?,
+            "touch" => {
+                let workspace = run.request().workspace.as_ref().map_or("", |workspace| workspace.cwd.as_str());
+                std::fs::write(std::path::Path::new(workspace).join(value), "")?;
+            }
             "wait" => {
                 while std::fs::metadata(value).is_err() {
                     tokio::time::sleep(Duration::from_millis(10)).await;

@@ -60,7 +60,8 @@ class Unreachable:
     async def connected(self) -> None:
         """Its connections break again before a call is sent."""
 
-    def stream(self, method: str, _request: bytes) -> "Unreachable":
+    def stream(self, method: str, _request: bytes, *, metadata: object = ()) -> "Unreachable":
+        assert metadata == ()
         self.called.append(method)
         return self
 
