@@ -65,9 +65,19 @@ func bind(path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	before := syscall.Umask(0o177) // only this user may open the socket, from its first moment
-	defer syscall.Umask(before)
-	return net.Listen("unix", path)
+	// Only this user may open the socket: on Linux from its first moment, as it takes the mode it has when it is bound. A
+	// umask would do so for each file that the process creates meanwhile.
+	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
+		return socket.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) })
+	}}
+	listener, err := config.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
 }
 
 // locked is a listener that owns the lock of its path.

@@ -1,17 +1,17 @@
 //! Where a server listens, and who may call.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _};
 use std::net::IpAddr;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use rustix::process::{Pid, geteuid, umask};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::process::{Pid, geteuid};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
@@ -64,10 +64,10 @@ fn listen_unix(address: &str, path: &Path) -> Result<Listener, String> {
         }
         fs::remove_file(path).map_err(failed)?; // of a server that was killed
     }
-    let before = umask(Mode::from_raw_mode(0o177)); // only this user may open the socket, from its first moment
-    let bound = UnixListener::bind(path);
-    umask(before);
-    Ok(Listener::Unix(bound.map_err(failed)?, lock))
+    let socket = UnixSocket::new_stream().map_err(failed)?;
+    socket.bind(path).map_err(failed)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?; // before anybody can connect
+    Ok(Listener::Unix(socket.listen(1024).map_err(failed)?, lock))
 }
 
 async fn listen_tcp(address: &str) -> Result<Listener, String> {
