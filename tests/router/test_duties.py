@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from dragoman.protocol.duties import ALL_DUTIES, is_set
 from dragoman.protocol.errors import Reason
 from dragoman.protocol.items import ItemLengths
 from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.server import Context
 from dragoman.router.model.assignment import Dispatched, decode_place, encode_place
 from dragoman.router.policy.duties import default_answer, rewritten
 from dragoman.router.policy.event_redaction import EventRedactor
@@ -204,6 +206,19 @@ async def test_an_adapter_that_sends_no_result_in_time_is_not_waited_for(
         assert events[-1].result.outcome == event_pb2.OUTCOME_TIMED_OUT
         assert events[-1].result.failure.kind == event_pb2.FAILURE_KIND_WALL_TIMEOUT
         assert events[-1].origin == event_pb2.EVENT_ORIGIN_ROUTER
+        sidecar.open("never")
+
+
+async def test_an_adapter_that_cannot_cancel_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unimplemented(_self: Sidecar, _request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
+        return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+
+    monkeypatch.setattr(Sidecar, "Cancel", unimplemented)
+    async with bare(folder) as (caller, sidecar):
+        limits = event_pb2.Limits(wall=SOON, grace=after(3600))
+        events = await execute(caller, prompt='[{"gate": "never"}]', limits=limits).rest()
+        assert events[-1].result.outcome == event_pb2.OUTCOME_TIMED_OUT
+        assert events[-1].result.failure.kind == event_pb2.FAILURE_KIND_WALL_TIMEOUT
         sidecar.open("never")
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock, ClockLimits, Clocks
 from dragoman.protocol.duties import ALL_DUTIES
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.failures import is_retryable
 from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.outgoing import redacted_error
@@ -235,7 +235,7 @@ class StandIn:
         """End the attempt at its adapter; without it, if no result comes."""
         run = self._run
         request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=f"limits.{clock} is exceeded", grace=run.grace)
-        run.tasks.start(self._cancel(request.SerializeToString()), f"cancel {run.run_id}")
+        run.tasks.start(self._cancel(request.SerializeToString(), clock), f"cancel {run.run_id}")
         grace_s = run.grace.ToNanoseconds() / 1e9 if run.grace is not None else DEFAULT_GRACE_S
         if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
             return
@@ -244,11 +244,14 @@ class StandIn:
         if instance is not None:
             run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
 
-    async def _cancel(self, request: bytes) -> None:
+    async def _cancel(self, request: bytes, clock: Clock) -> None:
+        run = self._run
         try:
-            await send_cancel(self._run, request)
+            await send_cancel(run, request)
         except DragomanError as error:
-            self._run.log.warning("cancel failed", code=error.code.name)
+            run.log.warning("cancel failed", code=error.code.name)
+            if error.reason is Reason.NOT_IMPLEMENTED and is_at_adapter(run.state):
+                run.send(Lost(_timed_out(clock)))  # all that can end it is the end of its stream
 
 
 def _seconds(duration: duration_pb2.Duration) -> float | None:
