@@ -1,6 +1,7 @@
 """Names, refusals, forwarding: what the router does with adapters, launched or at addresses."""
 
 import asyncio
+import os
 import stat
 import sys
 from pathlib import Path
@@ -108,6 +109,8 @@ async def test_bad_manifests_are_reported_and_harm_no_other(folder: Path) -> Non
     (folder / "odd.json").write_text('{"type": "odd", "command": ["x"], "colour": "red"}')
     (folder / "nameless.json").write_text('{"type": "No Name", "command": ["x"]}')
     (folder / "nothing.json").write_text('{"type": "nothing", "command": []}')
+    os.mkfifo(folder / "pipe.toml")
+    (folder / "large.toml").write_text("#" * (1 << 20) + "\n")
     manifest(folder, "fake")
     manifest(folder, "fake", file="fake2")
     async with routing(config(folder, manifests=(folder,))) as (_, caller):
@@ -117,6 +120,8 @@ async def test_bad_manifests_are_reported_and_harm_no_other(folder: Path) -> Non
         assert "unknown key 'colour'" in refused["odd"]
         assert "type must be" in refused["nameless"]
         assert "command must be" in refused["nothing"]
+        assert "is no regular file of at most 1048576 bytes" in refused["pipe"]
+        assert "is no regular file of at most 1048576 bytes" in refused["large"]
         assert refused["fake"] == f"the name 'fake' is already used by adapter 'fake' (manifest {folder}/fake.json)"
         assert listed.router_pid
         assert listed.router_version

@@ -59,6 +59,7 @@ _KEYS = {"type", "command", "env", "aliases"}
 _SUFFIXES = {".toml", ".json"}
 _LOCK: Final = ".lock"
 """How the names of the files end that servers lock beside their sockets."""
+_LARGEST_MANIFEST: Final = 1 << 20
 _TOML_PLACE: Final = re.compile(r"\(at (line \d+, column \d+|end of document)\)$")
 
 
@@ -240,6 +241,9 @@ def _mark(path: Path) -> FileState | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_MANIFEST:
+            raise _ManifestError(f"is no regular file of at most {_LARGEST_MANIFEST} bytes")
         data = path.read_bytes()
         content = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
     except OSError as error:
