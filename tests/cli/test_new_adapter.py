@@ -96,7 +96,10 @@ def test_a_name_that_is_no_type_is_refused(name: str, tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize(("name", "why"), [("class", "keyword"), ("claude", "called 'claude' already")])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("class", "keyword"), ("claude", "called 'claude' already"), ("dragoman", "is that of a folder")],
+)
 def test_a_name_that_is_taken_is_refused(name: str, why: str, tmp_path: Path) -> None:
     done = new(name, "--language", "python", "--directory", tmp_path / "new")
     assert why in str(done.exception)

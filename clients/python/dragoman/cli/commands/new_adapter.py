@@ -21,6 +21,8 @@ _COPIED: Final = {"go": ("adapters/go", "clients/go")}
 """Folders of a checkout that a project has a copy of, in its folder ``dragoman``, as no module proxy has them."""
 _NOT_COPIED: Final = ("*_test.go", "examples", "cmd", "scripted", "buf.gen.yaml")
 """What nothing imports."""
+_RESERVED: Final = {"build", "dist", "dragoman", "node_modules", "src", "target", "test", "tests"}
+"""Folders of a project, and of what its language's tools build in it."""
 _UNQUOTABLE = re.compile(r"[\x00-\x1f\"'`\\$]")
 
 _EXAMPLE = "\b\nExample:\n  dragoman adapter new my_agent --language go"
@@ -99,6 +101,8 @@ def _name_problem(name: str) -> str:
         return f"the name {name!r} does not match [a-z][a-z0-9_]*, at most 64 characters"
     if keyword.iskeyword(name):
         return f"the name {name!r} is a keyword of Python; choose another one"
+    if name in _RESERVED:
+        return f"the name {name!r} is that of a folder of the project; choose another one"
     groups = ("dragoman.adapters", "dragoman.adapter_aliases")
     if any(point.name == name for group in groups for point in entry_points(group=group)):
         return f"an installed adapter is called {name!r} already; choose another name"
