@@ -120,3 +120,19 @@ def test_without_a_scripted_agent_checks_are_skipped_with_the_reason() -> None:
     done = conformance("--only", "run.succeeds", *PROCESS)
     assert done.returncode == 0
     assert "skipped   run.succeeds  no scripted agent is configured (say, …)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--only", "server.", "--only", "nosuch."), "no rule is 'nosuch.' or begins so"),
+        (("--junit", "/no/such/folder/junit.xml"), "the report '/no/such/folder/junit.xml' cannot be written"),
+        (("--html", "/no/such/folder/page.html"), "the report '/no/such/folder/page.html' cannot be written"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_run(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    started = tmp_path / "started"
+    done = conformance(*arguments, "--", "touch", started)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not started.exists()

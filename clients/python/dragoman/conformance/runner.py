@@ -141,9 +141,11 @@ async def run_checks(options: Options, on_progress: Callable[[Progress], object]
 
     Raises:
         LaunchError: the target cannot be started or reached, or is none.
-        ValueError: the configuration is not a JSON object.
+        ValueError: the configuration is not a JSON object, or an entry of ``only`` fits no rule.
     """
     began = time.monotonic()
+    if unknown := [name for name in options.only if not any(rule_id.startswith(name) for rule_id in RULES)]:
+        raise ValueError(f"no rule is {unknown[0]!r} or begins so")
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-conformance-")))
         setup = await _prepared(options, folder, stack)

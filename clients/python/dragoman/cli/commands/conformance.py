@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -129,6 +130,16 @@ class ReportOptions(Struct, frozen=True):
     ]
     verbose: Annotated[bool, option("--verbose", "Show the rules that are kept, too.")]
 
+    def require_writable(self) -> None:
+        """Require that the files can be written, before a run of minutes.
+
+        Raises:
+            ValueError: one cannot.
+        """
+        for path in filter(None, (self.junit, self.html)):
+            if not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise ValueError(f"the report {str(path)!r} cannot be written")
+
     def write(self, report: Report) -> None:
         """Write the report."""
         if self.junit:
@@ -162,6 +173,7 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     if not target:
         raise click.UsageError("give the address of a server, or -- and the command of an adapter")
     try:
+        output.require_writable()
         with _Progress(is_json=output.as_json) as progress:
             report = asyncio.run(run_checks(options.options(target), on_progress=progress.show))
     except LaunchError as error:
