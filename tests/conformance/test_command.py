@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import pty
+import secrets
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from dragoman.cli.commands.conformance import progress_line
-from dragoman.conformance import RULES, Progress
+from dragoman.conformance import RULES, Outcome, Progress, Report, Verdict
+from dragoman.conformance.launch import left_running
+from dragoman.conformance.reports import as_junit
+from dragoman.v1 import adapter_pb2 as api
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -136,3 +141,28 @@ def test_wrong_options_are_refused_before_the_run(tmp_path: Path, arguments: tup
     assert done.returncode == 2
     assert message in done.stderr
     assert not started.exists()
+
+
+def test_control_characters_leave_the_junit_report_readable() -> None:
+    rule = RULES["run.succeeds"]
+    printed = "\x1b[31mred\x00\ufffe\ud800 <&> grüße \U0001f600\ttab"
+    outcomes = tuple(Outcome(rule, verdict, printed) for verdict in Verdict)
+    text = as_junit(Report("target", api.DescribeResponse(), False, outcomes, (), 1.0))
+    found = [item.get("message") for case in ET.fromstring(text.encode()) for item in case]
+    shown = "\ufffd[31mred\ufffd\ufffd\ufffd <&> grüße \U0001f600\ttab"
+    assert found == [shown, f"skipped: {shown}", shown]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_target_with_the_kit(number: signal.Signals) -> None:
+    rules = ("--only", "limits.wall", "--only", "server.", "--json")
+    command = [*DRAGOMAN, "conformance", "--config", SCRIPTED, *rules, *PROCESS]
+    mark = secrets.token_hex(8)
+    env = {**os.environ, "CONFORMANCE_TEST": mark}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as kit:
+        assert kit.stdout is not None
+        kit.stdout.readline()
+        kit.send_signal(number)
+        kit.wait(30)
+    assert kit.returncode == 128 + number
+    assert await left_running(mark, "CONFORMANCE_TEST", 0.0) == []

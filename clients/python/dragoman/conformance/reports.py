@@ -1,6 +1,7 @@
 """Reports for programs and for the web: JSON, JUnit, HTML."""
 
 import html
+import re
 from xml.etree import ElementTree as ET
 
 from dragoman.conformance.runner import Outcome, Progress, Report, Verdict, declared_features
@@ -11,6 +12,9 @@ table { border-collapse: collapse; width: 100%; margin-bottom: 2rem }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #ddd }
 .passed, .yes { color: #17692d } .failed, .error { color: #b3261e; font-weight: 600 } .skipped, .no { color: #777 }
 """
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What no XML 1.0 document may contain, not even as a reference."""
 
 
 def as_json(report: Report) -> dict[str, object]:
@@ -60,15 +64,16 @@ def as_junit(report: Report) -> str:
     for outcome in report.outcomes:
         topic, _, name = outcome.rule.id.partition(".")
         case = ET.SubElement(suite, "testcase", classname=topic, name=name, time=f"{outcome.duration_s:.3f}")
+        message = _NOT_IN_XML.sub("\ufffd", outcome.message)
         if outcome.verdict is Verdict.ERROR:
             errors += 1
-            ET.SubElement(case, "error", message=outcome.message)
+            ET.SubElement(case, "error", message=message)
         elif outcome in report.violations:
             failures += 1
-            ET.SubElement(case, "failure", message=outcome.message).text = outcome.rule.text
+            ET.SubElement(case, "failure", message=message).text = outcome.rule.text
         elif outcome.verdict is not Verdict.PASSED:
             skipped += 1
-            ET.SubElement(case, "skipped", message=f"{outcome.verdict}: {outcome.message}")
+            ET.SubElement(case, "skipped", message=f"{outcome.verdict}: {message}")
     for rule_id in report.stale:
         failures += 1
         case = ET.SubElement(suite, "testcase", classname="expected-failures", name=rule_id)

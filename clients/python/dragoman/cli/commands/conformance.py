@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Self, cast
@@ -33,6 +34,7 @@ from dragoman.conformance.runner import CHECK_S
 from msgspec import Struct
 
 _EXIT_KIT = 3
+_EXIT_TERMINATED = 128 + signal.SIGTERM
 _LONGEST_MESSAGE = 1000
 _STYLES = {
     Verdict.PASSED: Style.ASSISTANT,
@@ -175,13 +177,23 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     try:
         output.require_writable()
         with _Progress(is_json=output.as_json) as progress:
-            report = asyncio.run(run_checks(options.options(target), on_progress=progress.show))
+            report = asyncio.run(_examined(options.options(target), progress))
     except LaunchError as error:
         raise CommandError(ErrorReport(str(error), exit_code=_EXIT_KIT)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    except asyncio.CancelledError:
+        return _EXIT_TERMINATED
     output.write(report)
     return report.exit_code
+
+
+async def _examined(options: Options, progress: "_Progress") -> Report:
+    """Run the kit; SIGTERM cancels it, as SIGINT does, so that the target ends with it."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run_checks(options, on_progress=progress.show)
 
 
 def _variable(text: str) -> tuple[str, str]:
