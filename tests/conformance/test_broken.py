@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
 
-from tests.conformance.breaks import BREAKS, ROUTER_BREAKS
+from tests.conformance.breaks import BREAKS, ROUTER_BREAKS, WITHOUT_SEQUENCES
 from tests.conformance.broken_process import PROCESS_BREAKS
 from tests.conformance.proxy import Break, proxied
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
@@ -67,6 +67,26 @@ async def test_the_kit_names_exactly_the_broken_rule(rule_id: str, tmp_path: Pat
     report = await examine(BREAKS[rule_id], tmp_path, rule_id)
     names = [line.partition(":")[0] for line in failed(report)]
     assert names == [rule_id], failed(report)
+
+
+async def examine_some(broken: Break, folder: Path, *only: str) -> dict[str, tuple[Verdict, str]]:
+    """Return what became of some rules, by ID."""
+    async with (
+        serving(f"unix:{folder / 'whole.sock'}") as server,
+        proxied(server.addresses[0], broken) as address,
+    ):
+        report = await run_checks(Options(address=address, adapter=TYPE, agent="script", only=only, at_once=AT_ONCE))
+    return {item.rule.id: (item.verdict, item.message) for item in report.outcomes}
+
+
+async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Path) -> None:
+    need_one = {
+        *("request.relay", "request.next-attempt", "attach.at-end", "attach.ahead", "attach.live"),
+        *("attach.pending-request", "cancel.outcome", "run.survives-connection"),
+    }
+    found = await examine_some(WITHOUT_SEQUENCES, tmp_path, *need_one)
+    assert {name: verdict for name, (verdict, _) in found.items() if verdict is not Verdict.FAILED} == {}
+    assert {message for _, message in found.values()} == {"Execute: no event has a sequence"}
 
 
 async def examine_router(broken: Break, folder: Path) -> Report:

@@ -1,5 +1,6 @@
 """``dragoman conformance`` as a user runs it, against the adapter ``process``."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -154,7 +155,7 @@ def test_control_characters_leave_the_junit_report_readable() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_the_target_with_the_kit(number: signal.Signals) -> None:
+def test_a_signal_ends_the_target_with_the_kit(number: signal.Signals) -> None:
     rules = ("--only", "limits.wall", "--only", "server.", "--json")
     command = [*DRAGOMAN, "conformance", "--config", SCRIPTED, *rules, *PROCESS]
     mark = secrets.token_hex(8)
@@ -165,4 +166,4 @@ async def test_a_signal_ends_the_target_with_the_kit(number: signal.Signals) -> 
         kit.send_signal(number)
         kit.wait(30)
     assert kit.returncode == 128 + number
-    assert await left_running(mark, "CONFORMANCE_TEST", 0.0) == []
+    assert asyncio.run(left_running(mark, "CONFORMANCE_TEST", 0.0)) == []

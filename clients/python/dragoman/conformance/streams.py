@@ -163,6 +163,31 @@ class Stream:
         self._call.cancel()
 
 
+def first(stream: Stream) -> pb.AgentEvent:
+    """Return the first durable event.
+
+    Raises:
+        Violation: there is none.
+    """
+    return _durable(stream)[0]
+
+
+def last(stream: Stream) -> pb.AgentEvent:
+    """Return the last durable event so far.
+
+    Raises:
+        Violation: there is none.
+    """
+    return _durable(stream)[-1]
+
+
+def _durable(stream: Stream) -> list[pb.AgentEvent]:
+    durable = stream.durable
+    if not durable:
+        raise Violation(f"{stream.rpc}: no event has a sequence")
+    return durable
+
+
 def _broken(code: grpc.StatusCode, details: str | None) -> DragomanError:
     return DragomanError(None, details or code.name, status=code)
 

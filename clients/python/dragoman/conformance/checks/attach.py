@@ -4,7 +4,7 @@ import asyncio
 
 from dragoman.conformance.check import Violation, check, expect
 from dragoman.conformance.kit import Kit, expect_reason
-from dragoman.conformance.streams import Stream
+from dragoman.conformance.streams import Stream, last
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 
@@ -46,20 +46,20 @@ async def retention(kit: Kit) -> None:
 async def at_end(kit: Kit) -> None:
     """Attach with the sequence of the result."""
     request, whole = await _finished(kit)
-    last = whole.durable[-1].sequence
-    stream = await kit.attach(request.run_id, last).rest()
-    expect(stream.durable == whole.durable[-1:], "with the sequence of the result, the result is not sent again")
+    result = last(whole)
+    stream = await kit.attach(request.run_id, result.sequence).rest()
+    expect(stream.durable == [result], "with the sequence of the result, the result is not sent again")
 
 
 @check("attach.ahead")
 async def ahead(kit: Kit) -> None:
     """Attach after a sequence that does not exist."""
     request, whole = await _finished(kit)
-    last = whole.durable[-1].sequence
-    error = await _refused(kit.attach(request.run_id, last + 1))
+    end = last(whole).sequence
+    error = await _refused(kit.attach(request.run_id, end + 1))
     expect_reason(error, Reason.SEQUENCE_AHEAD)
     found = error.metadata.get("last_sequence")
-    expect(found == str(last), f"last_sequence in metadata is {found!r}, not {last}")
+    expect(found == str(end), f"last_sequence in metadata is {found!r}, not {end}")
 
 
 @check("attach.unknown")
@@ -75,7 +75,7 @@ async def live(kit: Kit) -> None:
     request = kit.request("say=one", "say=two", f"wait={gate}", "say=three")
     whole = kit.execute(request)
     await whole.until_text("two")
-    starts = [0, 1, whole.durable[-1].sequence]
+    starts = [0, 1, last(whole).sequence]
     readers = [kit.attach(request.run_id, after) for after in starts]
     reading = [asyncio.create_task(reader.rest()) for reader in readers]
     await asyncio.sleep(0)

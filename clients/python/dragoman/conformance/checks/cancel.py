@@ -4,7 +4,7 @@ import asyncio
 
 from dragoman.conformance.check import Violation, check, expect
 from dragoman.conformance.kit import Kit, expect_reason, has_stopped, refusal, until_ready
-from dragoman.conformance.streams import Stream
+from dragoman.conformance.streams import Stream, last
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -39,7 +39,7 @@ async def outcome(kit: Kit) -> None:
     await stream.rest()
     expect(stream.result.outcome == pb.OUTCOME_CANCELLED, "the result of a cancelled run is not CANCELLED")
     expect(answer.outcome == stream.result.outcome, "Cancel answers another outcome than the result has")
-    due = stream.durable[-1].sequence
+    due = last(stream).sequence
     expect(answer.result_sequence == due, f"result_sequence is {answer.result_sequence}, not {due}")
 
 

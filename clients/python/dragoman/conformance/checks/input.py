@@ -2,7 +2,7 @@
 
 from dragoman.conformance.check import Skip, check, expect
 from dragoman.conformance.kit import Kit, expect_reason, need, need_duty, refusal, seconds
-from dragoman.conformance.streams import Stream, is_kind
+from dragoman.conformance.streams import Stream, is_kind, last
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -140,7 +140,7 @@ async def unattended(kit: Kit) -> None:
 async def pending(kit: Kit) -> None:
     """Attach to a run that waits for an answer."""
     request, stream, asked = await _asking(kit)
-    reader = kit.attach(request.run_id, stream.durable[-1].sequence)
+    reader = kit.attach(request.run_id, last(stream).sequence)
     event = await reader.until(lambda event: event.WhichOneof("body") in {"input_request", "replay_done", "result"})
     respond = _answer(request, asked)
     await kit.call("Respond", respond)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dragoman.conformance.check import Skip, Violation, check, expect
 from dragoman.conformance.kit import Kit, expect_reason, is_duty_refused, need, need_duty
-from dragoman.conformance.streams import shown
+from dragoman.conformance.streams import first, last, shown
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -255,9 +255,9 @@ async def relay(kit: Kit) -> None:
     stream = kit.execute(request)
     kit.seen.streams.remove(stream)  # its numbers do not start at 1
     await stream.rest()
-    first = stream.durable[0]
-    expect(first.sequence == 100, f"the first sequence is {first.sequence}, where relay says 100")
-    expect(first.attempt == 3, f"the first attempt is {first.attempt}, where relay says 3")
+    found = first(stream)
+    expect(found.sequence == 100, f"the first sequence is {found.sequence}, where relay says 100")
+    expect(found.attempt == 3, f"the first attempt is {found.attempt}, where relay says 3")
 
 
 @check("request.next-attempt")
@@ -266,9 +266,9 @@ async def next_attempt(kit: Kit) -> None:
     if kit.is_router:
         raise Skip("a router begins attempts itself")
     request = kit.request("say=hello", model="MOCK_TEXT")
-    first = await kit.run(request)
-    request.relay.first_sequence = first.durable[-1].sequence + 1
-    request.relay.first_attempt = first.durable[-1].attempt + 1
+    end = last(await kit.run(request))
+    request.relay.first_sequence = end.sequence + 1
+    request.relay.first_attempt = end.attempt + 1
     stream = kit.execute(request)
     kit.seen.streams.remove(stream)  # its numbers do not start at 1
     await stream.rest()

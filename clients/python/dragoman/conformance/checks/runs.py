@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.conformance.check import Skip, Violation, check, expect
 from dragoman.conformance.kit import Kit, expect_reason, until_ready
-from dragoman.conformance.streams import is_kind
+from dragoman.conformance.streams import is_kind, last
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import adapter_pb2 as api
@@ -282,11 +282,11 @@ async def connection(kit: Kit) -> None:
     gate.touch()  # the agent goes on meanwhile
     await asyncio.sleep(_OBSERVED_S)
     async with kit.beside() as other:
-        later = other.attach(request.run_id, stream.durable[-1].sequence, hold=True)
+        later = other.attach(request.run_id, last(stream).sequence, hold=True)
         await later.rest()
     expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
-    last = "word0399" if kit.setup.agent == "model" else "afterwards"
-    expect(last in later.text, "what came meanwhile is missing on a new connection")
+    words = "word0399" if kit.setup.agent == "model" else "afterwards"
+    expect(words in later.text, "what came meanwhile is missing on a new connection")
 
 
 @check("events.heartbeat")
