@@ -571,10 +571,6 @@ BREAKS: dict[str, Break] = {
 """What breaks each rule of adapters. The rules of processes are in ``broken_process``."""
 
 
-WITHOUT_SEQUENCES = Break(event=lambda _, came: came.ClearField("sequence"))
-"""Stores no event: breaks many rules."""
-
-
 def _longer(call: Call) -> None:
     if call.method == "RegisterAdapter" and call.request.lease.seconds == 1:
         call.request.lease.seconds = 60

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
 
-from tests.conformance.breaks import BREAKS, ROUTER_BREAKS, WITHOUT_SEQUENCES
+from tests.conformance.breaks import BREAKS, ROUTER_BREAKS
 from tests.conformance.broken_process import PROCESS_BREAKS
+from tests.conformance.leaks import HANDLES, LEAKS
 from tests.conformance.proxy import Break, proxied
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
 from tests.router.harness import config, routing
@@ -84,9 +85,22 @@ async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Pat
         *("request.relay", "request.next-attempt", "attach.at-end", "attach.ahead", "attach.live"),
         *("attach.pending-request", "cancel.outcome", "run.survives-connection"),
     }
-    found = await examine_some(WITHOUT_SEQUENCES, tmp_path, *need_one)
+    broken = Break(event=lambda _, came: came.ClearField("sequence"))
+    found = await examine_some(broken, tmp_path, *need_one)
     assert {name: verdict for name, (verdict, _) in found.items() if verdict is not Verdict.FAILED} == {}
     assert {message for _, message in found.values()} == {"Execute: no event has a sequence"}
+
+
+@pytest.mark.parametrize("body", LEAKS)
+async def test_a_secret_leaks_in_any_event(body: str, tmp_path: Path) -> None:
+    found = await examine_some(LEAKS[body], tmp_path, "secrets.echo")
+    assert found["secrets.echo"] == (Verdict.FAILED, f"a secret of env is in clear in {body}")
+
+
+@pytest.mark.parametrize("place", HANDLES)
+async def test_ids_and_handles_are_not_searched_for_secrets(place: str, tmp_path: Path) -> None:
+    found = await examine_some(HANDLES[place], tmp_path, "secrets.echo")
+    assert found["secrets.echo"] == (Verdict.PASSED, "")
 
 
 async def examine_router(broken: Break, folder: Path) -> Report:

@@ -1,7 +1,7 @@
 """A stream of events as the kit reads it: what came, in order, and how it ended."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -10,11 +10,14 @@ from dragoman.protocol.errors import DragomanError, from_rpc_error
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf.json_format import MessageToDict
 
 Predicate = Callable[[pb.AgentEvent], bool]
 
 _UNPERFORMED = re.compile(r"dragoman-script: step '([^']*)' not supported")
 """What a scripted agent says of a step that it does not know."""
+
+_IDENTITIES = {"id", "handle"}
 
 
 class Stream:
@@ -186,6 +189,25 @@ def _durable(stream: Stream) -> list[pb.AgentEvent]:
     if not durable:
         raise Violation(f"{stream.rpc}: no event has a sequence")
     return durable
+
+
+def texts(event: pb.AgentEvent) -> Iterator[str]:
+    """Yield every text in an event but IDs and session handles, which callers need unchanged."""
+    yield from _texts(MessageToDict(event, preserving_proto_field_name=True))
+    yield (event.log.raw + event.tool_output.raw).decode(errors="replace")
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name not in _IDENTITIES and not name.endswith(("_id", "_ids")):
+                yield name
+                yield from _texts(item)
 
 
 def _broken(code: grpc.StatusCode, details: str | None) -> DragomanError:

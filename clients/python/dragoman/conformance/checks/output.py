@@ -4,6 +4,7 @@ import hashlib
 
 from dragoman.conformance.check import check, expect
 from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need, need_duty, run_in_time
+from dragoman.conformance.streams import Stream, texts
 from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -124,8 +125,14 @@ async def _no_secret(kit: Kit, step: str) -> None:
     stream = await kit.run(request)
     due = "remember it" if kit.setup.agent == "model" else "after"
     expect(due in stream.text, "what follows a secret is missing")
-    words = stream.text + stream.result.summary + stream.result.raw_json
-    expect(_SECRET not in words, "a secret of env is in the stream in clear")
+    _expect_none_leaks(stream, "a secret of env")
+
+
+def _expect_none_leaks(stream: Stream, what: str) -> None:
+    expect(_SECRET not in stream.text, f"{what} is in the stream in clear")
+    events = [event for event in stream.events if not event.HasField("started")]  # for which secrets.started is
+    leaks = {str(event.WhichOneof("body")) for event in events if any(_SECRET in text for text in texts(event))}
+    expect(not leaks, f"{what} is in clear in {', '.join(sorted(leaks))}")
 
 
 @check("secrets.started")
@@ -148,5 +155,5 @@ async def auth_token(kit: Kit) -> None:
     request = kit.request("env=DRAGOMAN_API_KEY", "say=after")
     request.auth_token = _SECRET
     stream = await kit.run(request)
-    expect(_SECRET not in stream.text, "the token is in the stream in clear")
+    _expect_none_leaks(stream, "the token")
     expect("redacted" in stream.text, "the token does not reach the agent")
