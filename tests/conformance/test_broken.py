@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
@@ -89,6 +90,29 @@ async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Pat
     found = await examine_some(broken, tmp_path, *need_one)
     assert {name: verdict for name, (verdict, _) in found.items() if verdict is not Verdict.FAILED} == {}
     assert {message for _, message in found.values()} == {"Execute: no event has a sequence"}
+
+
+async def test_a_rule_that_has_seen_nothing_is_skipped(tmp_path: Path) -> None:
+    rules = ("run.succeeds", "events.tool-results", "events.input-resolved")
+    found = await examine_some(Break(), tmp_path, *rules)
+    assert found == {
+        "run.succeeds": (Verdict.PASSED, ""),
+        "events.tool-results": (Verdict.SKIPPED, "no tool_call or tool_result was seen"),
+        "events.input-resolved": (Verdict.SKIPPED, "no input_request was seen"),
+    }
+    found = await examine_some(Break(event=lambda _, came: came.ClearField("sequence")), tmp_path, "attach.replay")
+    assert found["attach.replay"] == (Verdict.SKIPPED, "no event has a sequence: there is nothing to replay")
+
+
+async def test_where_processes_cannot_be_searched_the_rule_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.conformance.launch.sys", SimpleNamespace(platform="darwin"))
+    command = (sys.executable, "-m", "tests.conformance.broken_process")
+    report = await run_checks(Options(command=command, agent="script", only=("process.nothing-left",)))
+    (outcome,) = report.outcomes
+    assert (outcome.verdict, outcome.message) == (
+        Verdict.SKIPPED,
+        "processes are not searched on darwin, only on Linux",
+    )
 
 
 @pytest.mark.parametrize("body", LEAKS)

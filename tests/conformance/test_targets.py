@@ -60,6 +60,8 @@ async def test_a_router_in_front_of_process() -> None:
         *(f"FEATURE_{name} is not declared" for name in ("SKILLS", "MCP_SERVERS", "MAX_TURNS", "TOOL_START")),
         "FEATURE_TOOL_START is not declared, and no tool call is reported",
         "the adapter reports no tokens, and declares no feature that needs them",
+        "no tool_call or tool_result was seen",
+        "no input_request was seen",
         "a router begins attempts itself",
         "a router hands live runs to its successor",
         "a router honours these fields",

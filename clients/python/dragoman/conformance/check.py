@@ -80,6 +80,8 @@ CHECKS: dict[str, CheckFunction] = {}
 """The checks that call the target, by the rule's ID."""
 STREAM_CHECKS: dict[str, StreamFunction] = {}
 """The checks of all streams; each returns what is wrong, or an empty text."""
+STREAM_KINDS: dict[str, frozenset[str]] = {}
+"""The kinds of events without which a check of streams sees nothing; empty: any."""
 STATUS_CHECKS: dict[str, StatusFunction] = {}
 """The checks of all error statuses; each returns what is wrong, or an empty text."""
 
@@ -94,10 +96,11 @@ def check(rule_id: str) -> Callable[[CheckFunction], CheckFunction]:
     return register
 
 
-def stream_check(rule_id: str) -> Callable[[StreamFunction], StreamFunction]:
-    """Register a check of all streams."""
+def stream_check(rule_id: str, *kinds: str) -> Callable[[StreamFunction], StreamFunction]:
+    """Register a check of all streams, or of those with an event of certain kinds."""
 
     def register(function: StreamFunction) -> StreamFunction:
+        STREAM_KINDS[rule_id] = frozenset(kinds)
         STREAM_CHECKS[rule_id] = function
         return function
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
+from dragoman.conformance.check import Skip
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.limits import channel_options
 from grpc_health.v1 import health_pb2
@@ -161,7 +162,13 @@ async def launched(
 
 
 async def left_running(mark: str, variable: str = MARK_VARIABLE, limit_s: float = _SETTLE_S) -> list[str]:
-    """Return the processes whose environment has the mark, once they had a moment to end."""
+    """Return the processes whose environment has the mark, once they had a moment to end.
+
+    Raises:
+        Skip: this platform does not show them.
+    """
+    if sys.platform != "linux":
+        raise Skip(f"processes are not searched on {sys.platform}, only on Linux")
     found = _marked(mark, variable)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
@@ -172,8 +179,6 @@ async def left_running(mark: str, variable: str = MARK_VARIABLE, limit_s: float 
 
 
 def _marked(mark: str, variable: str) -> list[str]:
-    if sys.platform != "linux":
-        return []
     needle = f"{variable}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -15,7 +15,17 @@ from typing import Any
 
 import grpc
 from dragoman.conformance import script
-from dragoman.conformance.check import CHECKS, RULES, STATUS_CHECKS, STREAM_CHECKS, Level, Rule, Skip, Violation
+from dragoman.conformance.check import (
+    CHECKS,
+    RULES,
+    STATUS_CHECKS,
+    STREAM_CHECKS,
+    STREAM_KINDS,
+    Level,
+    Rule,
+    Skip,
+    Violation,
+)
 from dragoman.conformance.kit import AgentKind, Kit, Seen, Setup
 from dragoman.conformance.launch import LaunchError, launched
 from dragoman.conformance.streams import shown
@@ -325,9 +335,10 @@ async def _examined(rule: Rule, kit: Kit, limit_s: float) -> Outcome:
 
 def _looked_at(rule: Rule, seen: Seen) -> Outcome:
     if rule.id in STREAM_CHECKS:
-        streams = [stream for stream in seen.streams if stream.events]
+        kinds = STREAM_KINDS[rule.id]
+        streams = [stream for stream in seen.streams if stream.events and (not kinds or kinds & stream.kinds)]
         problems = [STREAM_CHECKS[rule.id](stream) for stream in streams]
-        count, things = len(streams), "stream"
+        count, things = len(streams), " or ".join(sorted(kinds)) or "stream"
     else:
         problems = [
             problem and f"{rpc}: {problem}"

@@ -50,6 +50,11 @@ class Stream:
         return [event for event in self.events if event.sequence]
 
     @property
+    def kinds(self) -> set[str]:
+        """The kinds of all events; empty for a body of a later revision."""
+        return {event.WhichOneof("body") or "" for event in self.events}
+
+    @property
     def text(self) -> str:
         """All that the agent said: texts, thinking and lines, and the results of tools."""
         parts = []

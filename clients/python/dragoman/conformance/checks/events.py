@@ -133,7 +133,7 @@ def size(stream: Stream) -> str:
     return f"an event of {largest} bytes" if largest > MAX_EVENT_BYTES else ""
 
 
-@stream_check("events.tool-results")
+@stream_check("events.tool-results", "tool_call", "tool_result")
 def tool_results(stream: Stream) -> str:
     """Match tool results with tool calls."""
     if stream.after or any(event.HasField("gap") for event in stream.events):
@@ -155,7 +155,7 @@ def tool_results(stream: Stream) -> str:
     return ""
 
 
-@stream_check("events.input-resolved")
+@stream_check("events.input-resolved", "input_request")
 def input_resolved(stream: Stream) -> str:
     """Match input requests with their ends."""
     if any(event.HasField("gap") for event in stream.events):
