@@ -17,7 +17,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import ChannelOption
 from dragoman.protocol.private import TOKEN_VARIABLE, check_socket_path, check_token, environment_token, read_token
 from dragoman.protocol.tls import TlsFiles, client_files
-from dragoman.protocol.wary import WaryChannel
+from dragoman.protocol.wary import WaryChannel, WrappedChannel
 
 __all__ = [
     "check_peer",
@@ -236,7 +236,7 @@ def _is_in_use(channel: grpc.aio.Channel) -> bool:
     return channel.get_state() is not grpc.ChannelConnectivity.IDLE
 
 
-class _TokenChannel:
+class _TokenChannel(WrappedChannel):
     """A channel whose calls carry the token. Interceptors would make other objects of the calls.
 
     Args:
@@ -247,19 +247,9 @@ class _TokenChannel:
     """
 
     def __init__(self, channel: grpc.aio.Channel, token: str, checked: Address | None) -> None:
-        self._channel = channel
+        super().__init__(channel)
         self._metadata = ((AUTHORIZATION, f"Bearer {token}"),)
         self._checked = checked
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    async def __aenter__(self) -> Self:
-        await self._channel.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:  # noqa: PYI036 - passed on
-        await self._channel.__aexit__(*error)
 
     def unary_unary(self, *args: Any, **named: Any) -> "_Carrying":
         return _Carrying(self, self._channel.unary_unary(*args, **named))

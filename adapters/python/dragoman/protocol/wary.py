@@ -9,7 +9,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2
 from google.protobuf.message import DecodeError
 
-__all__ = ["INSECURE_VARIABLE", "WaryChannel"]
+__all__ = ["INSECURE_VARIABLE", "WaryChannel", "WrappedChannel"]
 
 INSECURE_VARIABLE: Final = "DRAGOMAN_INSECURE_SECRETS"
 """Environment variable: 1 sends requests with secrets to peers that are not authenticated."""
@@ -25,19 +25,11 @@ _REQUESTS: Final[dict[str, Any]] = {
 """The requests that may hold secrets, by their RPC."""
 
 
-class WaryChannel:
-    """A channel that sends no secret unless its peer is authenticated.
+class WrappedChannel:
+    """A channel that makes some calls in another way than the one it wraps."""
 
-    Args:
-        channel: the channel.
-        address: where to, for errors.
-        is_trusted: returns whether the peer is authenticated now: who listens may be another by the next call.
-    """
-
-    def __init__(self, channel: grpc.aio.Channel, address: str, is_trusted: Callable[[], bool]) -> None:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
-        self._address = address
-        self._is_trusted = is_trusted
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -48,6 +40,21 @@ class WaryChannel:
 
     async def __aexit__(self, *error: Any) -> None:  # noqa: PYI036 - passed on
         await self._channel.__aexit__(*error)
+
+
+class WaryChannel(WrappedChannel):
+    """A channel that sends no secret unless its peer is authenticated.
+
+    Args:
+        channel: the channel.
+        address: where to, for errors.
+        is_trusted: returns whether the peer is authenticated now: who listens may be another by the next call.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, address: str, is_trusted: Callable[[], bool]) -> None:
+        super().__init__(channel)
+        self._address = address
+        self._is_trusted = is_trusted
 
     def unary_unary(self, method: str, *args: Any, **named: Any) -> Callable[..., Any]:
         """Return what makes calls of a method."""
