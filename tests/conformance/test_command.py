@@ -167,3 +167,45 @@ def test_a_signal_ends_the_target_with_the_kit(number: signal.Signals) -> None:
         kit.wait(30)
     assert kit.returncode == 128 + number
     assert asyncio.run(left_running(mark, "CONFORMANCE_TEST", 0.0)) == []
+
+
+DIES = """\
+import asyncio, os
+from dragoman.sdk import Run
+from tests.conformance.scripted import ScriptedAdapter, serving
+
+class Dying(ScriptedAdapter):
+    async def execute(self, run: Run):
+        if "call=" in run.request.env["DRAGOMAN_SCRIPT"]:
+            print("Segmentation fault, as if", flush=True)
+            os._exit(41)
+        return await super().execute(run)
+
+async def main():
+    async with serving(os.environ["DRAGOMAN_LISTEN"], Dying()):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_target_that_dies_is_one_message(tmp_path: Path) -> None:
+    only = [
+        word for name in ("server.", "run.", "limits.tool-call", "cancel.", "attach.") for word in ("--only", name)
+    ]
+    junit, page = tmp_path / "junit.xml", tmp_path / "page.html"
+    reports = ("--json", "--junit", junit, "--html", page)
+    done = conformance("--agent", "script", *only, *reports, "--", sys.executable, "-c", DIES)
+    assert done.returncode == 3
+    message = "the target exited with code 41 while the kit examined "
+    error = json.loads(done.stderr)["error"]["message"]
+    assert error.startswith(message)
+    assert "limits.tool-call" in error.partition(". It printed last:\n")[0]
+    assert "Segmentation fault, as if" in error
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["stopped"] == error
+    assert report["failed"] == 0
+    assert {item["id"] for item in report["checks"]} >= {"server.health", "run.succeeds"}
+    assert message in page.read_text()
+    (case,) = [case for case in ET.parse(junit).getroot() if case.get("classname") == "target"]
+    assert message in str(case[0].get("message"))

@@ -56,6 +56,12 @@ class Process:
         return self._process.returncode
 
     @property
+    def ending(self) -> str:
+        """How it ended, for people."""
+        code = self.code or 0
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    @property
     def printed(self) -> str:
         """The end of what it has printed."""
         return self._log.read_bytes()[-_SHOWN_LOG:].decode(errors="replace")
@@ -78,6 +84,10 @@ class Process:
             return False
         return True
 
+    async def is_gone(self, limit_s: float) -> bool:
+        """Wait for its end; return whether it came within the limit and left nothing that serves its address."""
+        return await self.ended(limit_s) and not await is_serving(self.address)
+
     async def until_serving(self) -> None:
         """Wait until its health service answers SERVING.
 
@@ -88,7 +98,7 @@ class Process:
             async with asyncio.timeout(_START_S):
                 while not await is_serving(self.address):
                     if self.code is not None:
-                        raise LaunchError(f"the command exited with code {self.code}:\n{self.printed}")
+                        raise LaunchError(f"the command {self.ending}:\n{self.printed}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise LaunchError(

@@ -32,6 +32,7 @@ def as_json(report: Report) -> dict[str, object]:
         "errors": report.count(Verdict.ERROR),
         "stale_expected_failures": list(report.stale),
         "exit_code": report.exit_code,
+        "stopped": report.stopped,
         "duration_s": round(report.duration_s, 3),
         "features": declared_features(report),
         "checks": [_check(outcome) for outcome in report.outcomes],
@@ -78,6 +79,10 @@ def as_junit(report: Report) -> str:
         failures += 1
         case = ET.SubElement(suite, "testcase", classname="expected-failures", name=rule_id)
         ET.SubElement(case, "failure", message="is expected to fail, and did not fail")
+    if report.stopped:
+        errors += 1
+        case = ET.SubElement(suite, "testcase", classname="target", name="lives")
+        ET.SubElement(case, "error", message=_NOT_IN_XML.sub("\ufffd", report.stopped))
     counts = {"tests": len(suite), "failures": failures, "errors": errors, "skipped": skipped}
     suite.attrib.update({name: str(count) for name, count in counts.items()})
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)
@@ -92,6 +97,7 @@ def as_html(report: Report) -> str:
         f'<tr><td>{name}</td><td class="{"yes" if is_declared else "no"}">{"yes" if is_declared else "no"}</td></tr>'
         for name, is_declared in declared_features(report).items()
     )
+    stopped = f'<pre class="failed">Not finished: {html.escape(report.stopped)}</pre>\n' if report.stopped else ""
     rows = "".join(
         "<tr>"
         f"<td><code>{outcome.rule.id}</code></td><td>{outcome.rule.level}</td>"
@@ -104,7 +110,7 @@ def as_html(report: Report) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Conformance of {title}</title>'
         f"<style>{_STYLE}</style>\n<h1>Conformance of {title}</h1>\n"
-        f"<p>Revision {described.revision}: {counts}.</p>\n"
+        f"<p>Revision {described.revision}: {counts}.</p>\n{stopped}"
         f"<h2>Support</h2>\n<table><tr><th>feature</th><th>declared</th></tr>{supported}</table>\n"
         "<h2>Rules</h2>\n<table><tr><th>rule</th><th>level</th><th>verdict</th><th></th><th>contract</th></tr>"
         f"{rows}</table></html>\n"

@@ -27,7 +27,7 @@ from dragoman.conformance.check import (
     Violation,
 )
 from dragoman.conformance.kit import AgentKind, Kit, Seen, Setup
-from dragoman.conformance.launch import LaunchError, launched
+from dragoman.conformance.launch import LaunchError, Process, launched
 from dragoman.conformance.streams import shown
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import DragomanError, from_rpc_error
@@ -43,6 +43,8 @@ CHECK_S = 20.0
 """How long one check may take, in seconds, before the target counts as hanging; also a single call at the start."""
 AT_ONCE = 6
 """How many checks run at the same time."""
+_NOTICED_S = 0.5
+"""How long after a call that failed the end of its server may be noticed, in seconds."""
 
 
 class Verdict(enum.StrEnum):
@@ -114,7 +116,7 @@ class Options(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """All outcomes, in the order of the rules."""
+    """All outcomes, in the order of the rules; only those so far if the target ended."""
 
     target: str
     described: api.DescribeResponse
@@ -123,6 +125,8 @@ class Report(Struct, frozen=True):
     stale: tuple[str, ...]
     """Expected failures that did not fail."""
     duration_s: float
+    stopped: str = ""
+    """How the target that the kit had started ended by itself, with what it printed last; empty if it did not."""
 
     def count(self, verdict: Verdict) -> int:
         """Return how many rules have a verdict."""
@@ -136,7 +140,9 @@ class Report(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """0: conformant; 1: a MUST rule is violated, or an expected failure is stale; 3: the kit failed."""
+        """0: conformant; 1: a MUST rule is violated, or an expected failure is stale; 3: target or kit failed."""
+        if self.stopped:
+            return 3
         if self.violations or self.stale:
             return 1
         return 3 if self.count(Verdict.ERROR) else 0
@@ -160,16 +166,17 @@ async def run_checks(options: Options, on_progress: Callable[[Progress], object]
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-conformance-")))
         setup = await _prepared(options, folder, stack)
         address = options.address
+        process = None
         if options.command:
             process = await stack.enter_async_context(launched(options.command, folder / "target"))
             address = process.address
         kit = await stack.enter_async_context(connected(address, setup, Seen()))
-        outcomes = await _judge(kit, options, on_progress)
+        outcomes, stopped = await _judge(kit, options, process, on_progress)
     failed = {outcome.rule.id for outcome in outcomes if outcome.verdict is Verdict.FAILED}
     examined = {outcome.rule.id for outcome in outcomes}
     stale = tuple(sorted((options.expected_failures & examined) - failed))
     target = options.address or " ".join(options.command)
-    return Report(target, kit.described, kit.is_router, outcomes, stale, time.monotonic() - began)
+    return Report(target, kit.described, kit.is_router, outcomes, stale, time.monotonic() - began, stopped)
 
 
 def _expected(outcome: Outcome, expected: Collection[str]) -> Outcome:
@@ -279,12 +286,25 @@ class _Course:
     def _report(self, outcome: Outcome | None) -> None:
         self._on_progress(Progress(len(self._outcomes), len(self._rules), tuple(self._running), outcome))
 
+    def running(self) -> list[str]:
+        return list(self._running)
+
     def outcomes(self) -> tuple[Outcome, ...]:
-        return tuple(self._outcomes[rule.id] for rule in self._rules)
+        return tuple(self._outcomes[rule.id] for rule in self._rules if rule.id in self._outcomes)
 
 
-async def _judge(kit: Kit, options: Options, on_progress: Callable[[Progress], object]) -> tuple[Outcome, ...]:
-    """Examine every rule: first those with calls, then those that look at what these calls have shown."""
+class _TargetEndedError(Exception):
+    """The target that the kit started has ended by itself; the text says how."""
+
+
+async def _judge(
+    kit: Kit, options: Options, process: Process | None, on_progress: Callable[[Progress], object]
+) -> tuple[tuple[Outcome, ...], str]:
+    """Examine every rule: first those with calls, then those that look at what these calls have shown.
+
+    Returns:
+        the outcomes, and why they are not all: how the target ended.
+    """
     rules = [rule for rule in RULES.values() if not options.only or rule.id.startswith(options.only)]
     declared_most = kit.described.capabilities.max_concurrent_runs
     gate = asyncio.Semaphore(min(options.at_once, declared_most or options.at_once))
@@ -293,21 +313,34 @@ async def _judge(kit: Kit, options: Options, on_progress: Callable[[Progress], o
     async def examine(rule: Rule) -> None:
         async with gate:
             course.begin(rule)
-            course.note(await _examined(rule, kit, options.check_s))
+            outcome = await _examined(rule, kit, options.check_s)
+            if outcome.verdict is Verdict.FAILED and process and await process.is_gone(_NOTICED_S):
+                raise _TargetEndedError(_ended(process, course.running()))
+            course.note(outcome)
 
     due = [rule for rule in rules if _is_due(rule, kit)]
     for rule in rules:
         if rule not in due:
             text = f"revision {rule.revision} has it first, and the adapter implements {kit.described.revision}"
             course.note(Outcome(rule, Verdict.SKIPPED, text))
-    async with asyncio.TaskGroup() as group:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for rule in due:
+                if rule.id in CHECKS:
+                    group.create_task(examine(rule))
+    except* _TargetEndedError as ended:
+        stopped = str(ended.exceptions[0])
+    else:
+        stopped = ""
         for rule in due:
-            if rule.id in CHECKS:
-                group.create_task(examine(rule))
-    for rule in due:
-        if rule.id not in CHECKS:
-            course.note(_looked_at(rule, kit.seen))
-    return course.outcomes()
+            if rule.id not in CHECKS:
+                course.note(_looked_at(rule, kit.seen))
+    return course.outcomes(), stopped
+
+
+def _ended(process: Process, running: Sequence[str]) -> str:
+    rules = " and ".join(filter(None, (", ".join(running[:-1]), running[-1])))
+    return f"the target {process.ending} while the kit examined {rules}. It printed last:\n{process.printed}"
 
 
 def _is_due(rule: Rule, kit: Kit) -> bool:

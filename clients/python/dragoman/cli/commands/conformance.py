@@ -166,7 +166,7 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     arguments says.
 
     Exit code: 0 no MUST rule is violated, 1 one is or an expected failure did not fail, 2 wrong usage, 3 the target
-    cannot be reached or the kit itself failed.
+    cannot be reached or ended meanwhile, or the kit itself failed.
     """
     if is_list:
         rows = [(rule.id, rule.level.value, rule.text) for rule in RULES.values()]
@@ -185,6 +185,9 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     except asyncio.CancelledError:
         return _EXIT_TERMINATED
     output.write(report)
+    if report.stopped:
+        hint = "The other rules were not examined. Name one rule with --only to see whether it ends the target alone."
+        raise CommandError(ErrorReport(report.stopped, hint=hint, exit_code=_EXIT_KIT))
     return report.exit_code
 
 
