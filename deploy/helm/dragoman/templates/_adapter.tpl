@@ -31,6 +31,7 @@ env:
   - {name: DRAGOMAN_LISTEN, value: {{ $isSidecar | ternary (printf "unix:%s" .socket) (printf "%s:7801" .root.Values.router.listenHost) | quote }}}
   {{- end }}
   {{- if not $isSidecar }}
+  - {name: DRAGOMAN_DRAIN_GRACE, value: {{ .adapter.drainGraceSeconds | toString | quote }}}
   {{- include "dragoman.tcpEnv" .root | nindent 2 }}
   {{- end }}
   {{- with .adapter.env }}

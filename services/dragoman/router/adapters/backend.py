@@ -40,7 +40,7 @@ class AdapterBackend(abc.ABC):
         """Use a living process of this adapter while the block runs; it is started if need be.
 
         Args:
-            instance_id: which process, if the adapter has several; empty for the one that is best for a new run.
+            instance_id: which process, for a run that it has: it may be draining; empty for one for a new run.
 
         Raises:
             DragomanError: ADAPTER_UNAVAILABLE or ADAPTER_REFUSED.
@@ -105,10 +105,10 @@ class AdapterBackend(abc.ABC):
         patient_until = loop.time() + self._context.timing.patience_s
         while True:
             instance = await self._acquire(instance_id)
-            if instance.serving.is_set():
+            if instance.serving.is_set() or instance_id:
                 return instance
             if loop.time() >= patient_until:
-                raise self.unavailable(self.record.reason or instance.gone_because)
+                raise self.unavailable(self.record.reason or instance.gone_because or "is draining")
             # Either it is back, or another process replaces it.
             await first_of(
                 asyncio.ensure_future(instance.serving.wait()),

@@ -15,6 +15,8 @@ from dragoman.v1 import adapter_pb2, router_pb2
 _DESCRIBE_S = 10.0
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
+NOT_SERVING = "reports NOT_SERVING"
+"""Why an adapter that starts or drains is unavailable."""
 
 Report: TypeAlias = Callable[[router_pb2.AdapterState.ValueType, str], None]
 
@@ -40,6 +42,20 @@ async def handshake(channel: AdapterChannel) -> adapter_pb2.DescribeResponse:
         except DragomanError as error:
             if not is_overdue(error):
                 raise
+
+
+async def introduction(channel: AdapterChannel) -> tuple[adapter_pb2.DescribeResponse, bool]:
+    """Return the description of a process, and whether it serves: one that drains may have runs to take over.
+
+    Raises:
+        DragomanError: its answer is an error or invalid.
+    """
+    is_serving = True
+    with contextlib.suppress(NotServedError):
+        async for reported in channel.health():
+            is_serving = reported
+            break
+    return await channel.describe(_DESCRIBE_S), is_serving
 
 
 async def _first_serving(channel: AdapterChannel) -> bool:
@@ -103,7 +119,7 @@ class HealthWatch:
             log.info("adapter is serving")
         else:
             instance.serving.clear()
-            self._report(router_pb2.ADAPTER_STATE_UNAVAILABLE, "reports NOT_SERVING")
+            self._report(router_pb2.ADAPTER_STATE_UNAVAILABLE, NOT_SERVING)
             log.warning("adapter reports NOT_SERVING")
 
     async def _recognise(self) -> None:

@@ -22,8 +22,11 @@ from msgspec import Struct
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable with the address for an adapter to listen on."""
 
-_CLIENT_VARIABLES = frozenset({TOKEN_VARIABLE, ROUTER_VARIABLE})
-"""Variables of this process that adapters do not inherit."""
+_OWN_VARIABLES = frozenset({TOKEN_VARIABLE, ROUTER_VARIABLE, "DRAGOMAN_DRAIN_GRACE"})
+"""Variables of this process that adapters do not inherit.
+
+They and their agents need no router's address and token, and the router that stops one has waited for its runs.
+"""
 
 _PROOF_TIMEOUT_S = 10.0
 """How long a guard may take to prove that its process tree is gone, before it is killed itself."""
@@ -150,8 +153,7 @@ class GuardLauncher:
 
 
 def _environment(spec: LaunchSpec, socket: Path) -> dict[str, str]:
-    # Neither adapters nor their agents need a router's address and token.
-    inherited = {name: value for name, value in os.environ.items() if name not in _CLIENT_VARIABLES}
+    inherited = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
     return {
         "GRPC_VERBOSITY": "NONE",  # its log is for its developers
         **inherited,

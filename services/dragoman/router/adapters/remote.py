@@ -10,7 +10,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel, unavailable
 from dragoman.router.adapters.context import AdapterContext
-from dragoman.router.adapters.health import HealthWatch, handshake
+from dragoman.router.adapters.health import NOT_SERVING, HealthWatch, introduction
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec
 from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, RestartDelay
@@ -72,18 +72,15 @@ class RemoteAdapter(RunningAdapter):
         self._task = self._context.tasks.start(self._keep(), f"address {self.record.spec.address}")
 
     def serves(self, instance_id: str) -> bool:
-        """Return whether it is ready, with this process.
+        """Return whether it takes new runs; or whether it is a certain process, which may only end its last runs.
 
         Args:
             instance_id: the process's; empty for any.
         """
         instance = self.instance
-        return (
-            instance is not None
-            and not instance.gone.is_set()
-            and instance.serving.is_set()
-            and instance_id in {"", instance.instance_id}
-        )
+        if instance is None or instance.gone.is_set():
+            return False
+        return instance_id == instance.instance_id if instance_id else instance.serving.is_set()
 
     def reconsider(self) -> None:
         """Try it again now."""
@@ -137,7 +134,7 @@ class RemoteAdapter(RunningAdapter):
             channel = self._channel
             await self._connect(channel)
             async with asyncio.timeout(self._context.timing.start_s):
-                description = await handshake(channel)
+                description, is_serving = await introduction(channel)
             is_one = await _is_one(channel, self.record.spec, description.instance_id)
         except TimeoutError:
             self.set_state(
@@ -153,7 +150,13 @@ class RemoteAdapter(RunningAdapter):
             return False
         finally:
             self.tried.set()
-        return self._welcome(channel, description, is_one=is_one)
+        if not is_one:
+            self.reject(
+                f"Two processes answer at {channel.address}; runs stay with one process,"
+                " so configure one address each."
+            )
+            return False
+        return self._welcome(channel, description, is_serving=is_serving)
 
     async def _connect(self, channel: AdapterChannel) -> None:
         try:
@@ -164,21 +167,22 @@ class RemoteAdapter(RunningAdapter):
             self.tried.set()
             await channel.connected()
 
-    def _welcome(self, channel: AdapterChannel, description: adapter_pb2.DescribeResponse, *, is_one: bool) -> bool:
-        if not is_one:
-            self.reject(
-                f"Two processes answer at {channel.address}; runs stay with one process,"
-                " so configure one address each."
-            )
-            return False
+    def _welcome(
+        self, channel: AdapterChannel, description: adapter_pb2.DescribeResponse, *, is_serving: bool
+    ) -> bool:
         if rejection := self._describe(description):
             self.reject(rejection)
             return False
         self.instance = AdapterInstance(channel, description)
         self._process = _visible_process(self._context.processes, channel.address, description.pid)
         self._reached.set()
-        self.set_state(router_pb2.ADAPTER_STATE_READY)
-        _log.info("adapter ready", adapter=description.adapter, instance=description.instance_id)
+        if is_serving:
+            self.set_state(router_pb2.ADAPTER_STATE_READY)
+        else:
+            self.instance.serving.clear()
+            self.set_state(router_pb2.ADAPTER_STATE_UNAVAILABLE, NOT_SERVING)
+        what = "adapter ready" if is_serving else "adapter reached, which drains or starts"
+        _log.info(what, adapter=description.adapter, instance=description.instance_id)
         return True
 
     def _describe(self, description: adapter_pb2.DescribeResponse) -> str:

@@ -36,7 +36,7 @@ from dragoman.router.model.stream_validator import ProtocolViolationError
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.cancellation import request_cancel
-from dragoman.router.runs.inputs import Accepted, Disconnected, Lost, Reconnected
+from dragoman.router.runs.inputs import Accepted, Declined, Disconnected, Lost, Reconnected
 from dragoman.router.runs.intake import EventIntake, parsed
 from dragoman.router.runs.stand_in import StandIn
 from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
@@ -48,6 +48,8 @@ _LAST_WORDS_S = 0.5
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _OFTEN_S = 5.0
+_PROCESSES = 3
+"""How many processes of an adapter may turn out to be ending before one takes the run."""
 _REMEMBERED_S = RETAIN_FINISHED_S / 10
 """The age up to which an adapter is sure to know a run still that it ever got; far less than it keeps one."""
 _BATCHING = adapter_pb2.ExecuteRequest(batching=adapter_pb2.Batching()).SerializeToString()
@@ -113,16 +115,23 @@ class UpstreamStream:
         Raises:
             DragomanError: there is no adapter.
         """
-        self._begins_at, self._refused = self._run.record.last_sequence + 1, None
-        async with self._run.backend.use() as instance:
-            if self._run.is_ending:
-                return None
-            self._run.assign(instance, is_bound=stand_in is not None and stand_in.is_needed)
-            # Before it may begin there: who takes the run over must not take it for one that never began.
-            await self._run.ledger.assigned()
-            self.intake.stand_in = stand_in
-            with contextlib.nullcontext() if stand_in is None else stand_in.watching():
-                await self._counted(instance, "Execute", request + _BATCHING if instance.grants_batching else request)
+        self._begins_at = self._run.record.last_sequence + 1
+        for _ in range(_PROCESSES):
+            async with self._run.backend.use() as instance:
+                if self._run.is_ending:
+                    return None
+                self._run.assign(instance, is_bound=stand_in is not None and stand_in.is_needed)
+                # Before it may begin there: who takes the run over must not take it for one that never began.
+                await self._run.ledger.assigned()
+                self.intake.stand_in = stand_in
+                batching = _BATCHING if instance.grants_batching else b""
+                with contextlib.nullcontext() if stand_in is None else stand_in.watching():
+                    await self._counted(instance, "Execute", request + batching)
+            if self._refused is None or self._refused.reason is not Reason.DRAINING:
+                break
+            # Its health is about to say so, too. Another process, or its successor, takes the run.
+            instance.serving.clear()
+            self._run.send(Declined())
         return self._refused
 
     async def follow_on(self) -> None:
@@ -147,7 +156,7 @@ class UpstreamStream:
             record.live_runs -= 1
 
     async def _follow(self, instance: AdapterInstance, method: str, request: bytes) -> None:
-        run = self._run
+        run, self._refused = self._run, None
         patience = ReconnectPolicy(self._reattach_s)
         while not self._is_done():
             try:

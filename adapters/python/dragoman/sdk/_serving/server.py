@@ -1,6 +1,7 @@
 """Serving an adapter as a process of its own."""
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -18,6 +19,11 @@ from dragoman.v1 import adapter_pb2
 
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable in which a launcher says where to listen."""
+DRAIN_GRACE_VARIABLE = "DRAGOMAN_DRAIN_GRACE"
+"""The environment variable that says for how many seconds live runs may continue after SIGTERM; 0 if it is absent.
+
+Not longer by default: what launches an adapter, a router or a person at a terminal, wants it gone when it ends it.
+"""
 
 _SERVICE = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 _log = structlog.get_logger("dragoman.sdk")
@@ -30,12 +36,20 @@ class AdapterServer:
         adapter: the adapter.
         listen: addresses: ``unix:/path``, or ``host:port`` on loopback (port 0: any) for callers with the token.
         insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
+        drain_grace_s: how long live runs may continue once it is to stop, before they are cancelled.
     """
 
-    def __init__(self, adapter: Adapter, listen: Sequence[str], *, insecure_tcp_without_token: bool = False) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        listen: Sequence[str],
+        *,
+        insecure_tcp_without_token: bool = False,
+        drain_grace_s: float = 0.0,
+    ) -> None:
         self._adapter = adapter
         self._guards = SpareGuards(is_keeping=True)
-        self.servicer = AdapterServicer(adapter, self._guards)
+        self.servicer = AdapterServicer(adapter, self._guards, drain_grace_s)
         handler = service_handler(_SERVICE, self.servicer)
         self._server = DragomanServer(
             {_SERVICE: handler}, listen, insecure_tcp_without_token=insecure_tcp_without_token
@@ -56,7 +70,11 @@ class AdapterServer:
         await self._server.set_serving()
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
-        """Refuse new runs, stop those that live within ``grace_s`` seconds, and close."""
+        """Refuse new runs, let live ones continue for ``drain_grace_s``, cancel the rest, and close.
+
+        Args:
+            grace_s: seconds that a cancelled run gets.
+        """
         try:
             await self._server.stop([self.servicer], grace_s)
         finally:
@@ -75,6 +93,8 @@ def serve(
 ) -> None:
     """Serve ``adapter`` until SIGTERM or SIGINT; then drain. A second signal stops at once.
 
+    Live runs may continue for ``DRAGOMAN_DRAIN_GRACE`` seconds while new ones are refused.
+
     Args:
         adapter: the adapter.
         listen: addresses; absent, what ``DRAGOMAN_LISTEN`` says.
@@ -86,6 +106,7 @@ def serve(
 
     Raises:
         AddressError: nowhere to listen, or an address cannot be used.
+        ValueError: ``DRAGOMAN_DRAIN_GRACE`` is no number of seconds.
     """
     # One address: a socket's path may hold spaces.
     variable = os.environ.get(LISTEN_VARIABLE, "")
@@ -95,11 +116,25 @@ def serve(
     configure_logs(log_format, level=log_level)
     register = register or Registration(())
     register.announced(addresses)
+    grace_s = _drain_grace_s()
 
     def server() -> AdapterServer:
-        return AdapterServer(adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token)
+        return AdapterServer(
+            adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token, drain_grace_s=grace_s
+        )
 
     asyncio.run(_serve(server, register))
+
+
+def _drain_grace_s() -> float:
+    text = os.environ.get(DRAIN_GRACE_VARIABLE, "").strip() or "0"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{DRAIN_GRACE_VARIABLE}={text!r} is no number of seconds; e.g. 300")
+    return seconds
 
 
 async def _serve(make_server: Callable[[], AdapterServer], register: Registration) -> None:

@@ -51,10 +51,12 @@ class AdapterServicer:
     Args:
         adapter: the adapter.
         guards: where runs get the guards of their processes from; if absent, each starts its own.
+        drain_grace_s: how long live runs may continue once the server is to stop, before they are cancelled.
     """
 
-    def __init__(self, adapter: Adapter, guards: SpareGuards | None = None) -> None:
+    def __init__(self, adapter: Adapter, guards: SpareGuards | None = None, drain_grace_s: float = 0.0) -> None:
         self._adapter = adapter
+        self._drain_grace_s = drain_grace_s
         self._guards = guards or SpareGuards()
         self.info = adapter.describe()
         self.instance_id = new_instance_id()
@@ -181,8 +183,14 @@ class AdapterServicer:
         return pb.RespondResponse(sequence=sequence)
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new runs, stop those that live within ``grace_s``, then end the streams. May be called again."""
-        self._draining = True
+        """Refuse new runs, let live ones continue for a while, stop the rest, then end the streams.
+
+        A second call stops the live runs at once.
+        """
+        may_continue, self._draining = not self._draining, True
+        if may_continue and self._driving and self._drain_grace_s:
+            _log.info("waiting for live runs", live=len(self._driving), grace_s=self._drain_grace_s)
+            await asyncio.wait(self._driving, timeout=self._drain_grace_s)
         for run in self._runs:
             run.cancel(grace_s, "the adapter is shutting down")
         if self._driving:

@@ -1,6 +1,7 @@
 """``dragoman serve`` and ``dragoman adapter``."""
 
 import importlib
+import os
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from dragoman.protocol.private import ROUTER_VARIABLE, default_address
 from msgspec import Struct
 
 _GROUP = "dragoman.adapters"
+_DRAIN_GRACE = "DRAGOMAN_DRAIN_GRACE"
 
 _EXAMPLES = """\b
 Examples:
@@ -313,15 +315,33 @@ adapter_command.add_command(adapter_new_command)
     "free one. Repeatable.  "
     "[env var: DRAGOMAN_LISTEN, one address]",
 )
+@click.option(
+    "--drain-grace",
+    metavar="SECONDS",
+    type=Seconds(),
+    default=0.0,
+    help="How long live runs may continue after SIGTERM, before they are cancelled. Default: 0.",
+    envvar=_DRAIN_GRACE,
+    show_envvar=True,
+)
 @with_options("announcing", RegistrationOptions)
 @with_options("options", ProcessOptions)
 def adapter_serve_command(
-    name: str, listen: tuple[str, ...], announcing: RegistrationOptions, options: ProcessOptions
+    name: str,
+    listen: tuple[str, ...],
+    drain_grace: float,
+    announcing: RegistrationOptions,
+    options: ProcessOptions,
 ) -> None:
-    """Serve the adapter NAME (or that of DRAGOMAN_ADAPTER): an installed one, or module:attribute."""
+    """Serve the adapter NAME (or that of DRAGOMAN_ADAPTER): an installed one, or module:attribute.
+
+    After SIGTERM or Ctrl-C it takes no new runs, and cancels live ones after --drain-grace. A second signal cancels
+    them at once.
+    """
     from dragoman.sdk import serve  # noqa: PLC0415 - a router is served without the adapters' half
     from dragoman.sdk.registration import Registration  # noqa: PLC0415 - as above
 
+    os.environ[_DRAIN_GRACE] = str(drain_grace)  # where the SDK looks, whatever starts the adapter
     routers = [default_address() if router == _DEFAULT else router for router in announcing.register]
     try:
         serve(
