@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from dragoman.router.model.stored import StoredEvents, StoredRun
+from dragoman.router.model.stored import StoredEvents
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import event_pb2
@@ -25,9 +26,9 @@ async def test_a_log_that_is_slow_loses_nothing_and_no_run(folder: Path, monkeyp
 
     write = Store.write
 
-    async def measured(store: Store, events: Sequence[StoredEvents], runs: Sequence[StoredRun]) -> list[str]:
+    async def measured(store: Store, events: Sequence[StoredEvents], *what: Any) -> list[str]:
         waiting.append(sum(len(row.data or b"") for row in events))
-        return await write(store, events, runs)
+        return await write(store, events, *what)
 
     monkeypatch.setattr("dragoman.router.storage.run_log.Writer", Narrow)
     monkeypatch.setattr(Store, "write", measured)

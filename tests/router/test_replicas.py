@@ -392,15 +392,15 @@ async def test_a_run_that_no_adapter_had_begins_when_its_request_is_what_takes_i
 async def test_who_attaches_where_the_run_is_only_just_being_begun_is_sent_to_the_router_that_has_it(
     folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, begins, gate = Store.begin, asyncio.Event(), asyncio.Event()
+    write, begins, gate = Store.write, asyncio.Event(), asyncio.Event()
 
-    async def late(store: Store, run: StoredRun) -> bool:
-        if run.router.endswith("o.sock"):
+    async def late(store: Store, events: Any, runs: Any, new: Any) -> list[str]:
+        if any(run.router.endswith("o.sock") for run in runs if run.run_id in new):
             begins.set()
             await gate.wait()
-        return await begin(store, run)
+        return await write(store, events, runs, new)
 
-    monkeypatch.setattr(Store, "begin", late)
+    monkeypatch.setattr(Store, "write", late)
     sidecar = Sidecar()
     async with crowded(folder, run_log, sidecar) as (mine, other):
         steps = ("a", {"gate": "g"}, {"end": "SUCCEEDED"})
@@ -449,15 +449,15 @@ async def test_nor_does_a_run_fall_back_to_another_meanwhile(folder: Path, run_l
 async def test_a_run_that_another_router_had_before_is_ended_at_ones_own_adapter(
     folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, is_failing = Store.begin, asyncio.Event()
+    write, is_failing = Store.write, asyncio.Event()
     is_failing.set()
 
-    async def fails(store: Store, run: StoredRun) -> bool:
-        if is_failing.is_set() and run.router.endswith("r.sock"):
+    async def fails(store: Store, events: Any, runs: Any, new: Any) -> list[str]:
+        if is_failing.is_set() and any(run.router.endswith("r.sock") for run in runs if run.run_id in new):
             raise StoreError("not now")
-        return await begin(store, run)
+        return await write(store, events, runs, new)
 
-    monkeypatch.setattr(Store, "begin", fails)
+    monkeypatch.setattr(Store, "write", fails)
     here, there = Sidecar(), Sidecar()
     async with contextlib.AsyncExitStack() as held:
         for sidecar, name in ((here, "here"), (there, "there")):

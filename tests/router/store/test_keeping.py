@@ -1,8 +1,9 @@
 """How a router keeps its runs: its lease, what it forgets meanwhile, and when it may take those of others."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
@@ -48,10 +49,10 @@ class Slow(Store):
         self.retention = SlowRetention(database, self)
         self.leases = FailingLeases(database, self)
 
-    async def begin(self, run: StoredRun) -> bool:
+    async def write(self, events: Any, runs: Any, new: Container[str] = ()) -> list[str]:
         if self.fails:
             raise StoreError("it is not there")
-        return await super().begin(run)
+        return await super().write(events, runs, new)
 
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[object]:  # type: ignore[override]  # never returns
         raise StoreError("it is not there")
@@ -280,17 +281,23 @@ async def test_what_cannot_be_read_is_reported(slow: Slow) -> None:
 
 async def test_a_run_that_was_refused_is_found_no_more_while_it_is_still_kept(store: Store) -> None:
     keeping = RunLog(store, SystemClock(), "one", kept=KEPT)
-    for run in (a_run(), a_run("theirs", owner="two")):
-        await store.begin(run)
-        keeping.forget(run.run_id).close()  # nothing waits for it
+    refused = [a_run(), a_run("theirs")]
+    await store.begin(refused[0])
+    await store.begin(a_run("theirs", owner="two"))
+    followed = [keeping.writer.follow(run, a_run, _nothing, _nothing, is_begun=True) for run in refused]
+    for run in followed:
+        keeping.writer.remove(run)
     assert await keeping.find("r") is None
     assert await keeping.find("theirs") is not None
     assert [run.run_id for run in await keeping.at_task("c", "a", "t")] == ["theirs"]
     work = asyncio.ensure_future(keeping.writer.run())
-    async with asyncio.timeout(PATIENCE_S):
-        await keeping.writer.removals.wait("r")
-        await keeping.writer.removals.wait("theirs")
+    for run in followed:
+        assert await keeping.writer.flushed(run, PATIENCE_S)
     assert await store.run("r") is None
     assert await store.run("theirs") is not None
     await keeping.writer.close()
     await work
+
+
+def _nothing(*_of: str) -> None:
+    """Do nothing."""

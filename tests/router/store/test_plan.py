@@ -6,7 +6,7 @@ import pytest
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents, unpack
 from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
-from dragoman.router.storage.plan import insertion, plan
+from dragoman.router.storage.plan import plan
 from dragoman.v1 import router_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,8 +117,8 @@ def test_small_runs_come_first_and_each_gets_something() -> None:
     assert [len(list(unpack(row.data or b""))) for write in writes for row in write.events] == [2, 1]
 
 
-@pytest.mark.parametrize("state", [state for state in RowState if state is not RowState.STORED])
-def test_only_stored_runs_are_written(state: RowState) -> None:
+@pytest.mark.parametrize("state", [state for state in RowState if state not in {RowState.NEW, RowState.STORED}])
+def test_a_run_of_another_router_or_that_never_was_is_not_written(state: RowState) -> None:
     run = logged([(1, b"a")])
     run.state = state
     assert plan([run]) == []
@@ -139,11 +139,14 @@ def test_only_events_that_were_added_leave_the_rest_of_the_row_alone() -> None:
     assert not run.is_changed
 
 
-@pytest.mark.parametrize(("waiting", "is_over"), [([], True), ([(1, b"a")], False)])
-def test_a_run_is_inserted_as_it_is_but_not_over_before_its_events_are_there(waiting: Waiting, is_over: bool) -> None:
-    row = insertion(logged(waiting))
-    assert (row.logged, row.size) == (0, 100)
-    assert (row.state, row.finished_at) == ((NOW, 5.0) if is_over else (BEFORE, None))
+@pytest.mark.parametrize(("budget", "is_over"), [(9, True), (1, False)])
+def test_a_run_is_inserted_as_it_is_but_not_over_before_its_events_are_there(budget: int, is_over: bool) -> None:
+    run = logged([(1, b"a"), (2, b"b")])
+    run.state = RowState.NEW
+    (write,) = plan([run], budget)
+    assert isinstance(write.row, StoredRun)
+    assert (write.row.logged, write.row.size) == ((2, 102) if is_over else (1, 101))
+    assert (write.row.state, write.row.finished_at) == ((NOW, 5.0) if is_over else (BEFORE, None))
 
 
 @given(

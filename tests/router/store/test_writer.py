@@ -2,13 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.storage.database import Database, StoreError
-from dragoman.router.storage.logged import ROW_BYTES, WRITE_BYTES
+from dragoman.router.storage.logged import ROW_BYTES, WRITE_BYTES, LoggedRun
 from dragoman.router.storage.sqlite import SqliteDatabase
-from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
 from msgspec.structs import replace
@@ -92,13 +92,15 @@ async def test_a_run_that_began_while_the_store_failed_is_written_later(harness:
 async def test_a_run_that_cannot_be_begun_keeps_no_other_from_being_written(
     harness: WriterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = harness.run("begun")
+    begun, write = harness.run("begun"), Failing.write
     assert await harness.writer.begin(begun)
 
-    async def fail(_store: Store, _run: StoredRun) -> bool:
-        raise StoreError("not now")
+    async def fail(store: Failing, events: Any, runs: Any, new: Any) -> list[str]:
+        if "late" in new:
+            raise StoreError("this one never", is_lasting=True)
+        return await write(store, events, runs, new)
 
-    monkeypatch.setattr(Failing, "begin", fail)
+    monkeypatch.setattr(Failing, "write", fail)
     assert await harness.writer.begin(harness.run("late"))
     harness.writer.append(begun, 1, b"e")
     assert await harness.writer.flushed(begun, DEADLINE_S)
@@ -392,53 +394,54 @@ async def test_a_run_that_is_over_before_it_began_is_written_too(harness: Writer
 
 async def test_nothing_of_a_run_is_written_while_it_is_begun(harness: WriterHarness) -> None:
     run = harness.run()
-    harness.store.gate_of_new.clear()
+    harness.store.open_gate.clear()
     beginning = asyncio.ensure_future(harness.writer.begin(run))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     harness.writer.append(run, 1, b"result")
     harness.writer.over(run)
     assert not await harness.writer.flushed(run, 0.1), "it is not there yet"
-    harness.store.gate_of_new.set()
+    harness.store.open_gate.set()
     assert await asyncio.wait_for(beginning, DEADLINE_S)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"result"]
     assert not harness.lost, "no router claimed it"
 
 
-async def removed(harness: WriterHarness, run_id: str = "r") -> bool:
+async def removed(harness: WriterHarness, run: LoggedRun) -> bool:
     """Wait until a run that never was is forgotten; False if something is left of it."""
-    await asyncio.wait_for(harness.writer.removals.wait(run_id), DEADLINE_S)
-    assert run_id not in harness.writer.removals
+    run_id = run.stored.run_id
+    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert not harness.writer.backlog.is_removing(run_id)
     assert not harness.lost
     return await harness.store.run(run_id) is None and await harness.store.events(run_id, 0) == []
 
 
 async def test_a_run_that_is_refused_while_it_is_begun_is_forgotten(harness: WriterHarness) -> None:
     run = harness.run()
-    harness.store.gate_of_new.clear()
+    harness.store.open_gate.clear()
     beginning = asyncio.ensure_future(harness.writer.begin(run))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     harness.writer.over(run)
-    harness.writer.remove("r", "one")
+    harness.writer.remove(run)
     other = harness.run("other")
     harness.writer.over(other)
     assert not await harness.writer.flushed(other, 0.1), "it is begun after"
-    assert "r" in harness.writer.removals
-    harness.store.gate_of_new.set()
+    assert harness.writer.backlog.is_removing("r")
+    harness.store.open_gate.set()
     await asyncio.wait_for(beginning, DEADLINE_S)
     assert harness.store.begun[0] == "r"
-    assert await removed(harness)
+    assert await removed(harness, run)
 
 
 async def test_runs_that_are_refused_together_are_forgotten_without_a_failure(harness: WriterHarness) -> None:
     with capture_logs() as logs:
-        for run_id in ("r", "s", "t"):
-            run = harness.run(run_id)
+        runs = [harness.run(run_id) for run_id in ("r", "s", "t")]
+        for run in runs:
             await harness.writer.begin(run)
             harness.writer.over(run)
-            harness.writer.remove(run_id, "one")
-        for run_id in ("r", "s", "t"):
-            assert await removed(harness, run_id)
+            harness.writer.remove(run)
+        for run in runs:
+            assert await removed(harness, run)
     assert logs == []
 
 
@@ -449,10 +452,10 @@ async def test_a_run_that_is_refused_while_it_is_written_is_forgotten(harness: W
     harness.writer.append(run, 1, b"e")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     harness.writer.over(run)
-    harness.writer.remove("r", "one")
-    assert "r" in harness.writer.removals
+    harness.writer.remove(run)
+    assert harness.writer.backlog.is_removing("r")
     harness.store.open_gate.set()
-    assert await removed(harness)
+    assert await removed(harness, run)
 
 
 async def test_a_run_that_is_refused_before_it_began_late_is_not_begun(harness: WriterHarness) -> None:
@@ -462,28 +465,28 @@ async def test_a_run_that_is_refused_before_it_began_late_is_not_begun(harness: 
         assert await harness.writer.begin(one)
     harness.store.begun.clear()
     harness.writer.over(run)
-    harness.writer.remove("r", "one")
+    harness.writer.remove(run)
     harness.store.fails = False
     assert await harness.writer.flushed(other, DEADLINE_S)
     assert harness.store.begun == ["other"]
-    assert await removed(harness)
+    assert await removed(harness, run)
 
 
-async def test_a_run_that_is_refused_while_others_begin_late_is_not_begun(harness: WriterHarness) -> None:
+async def test_a_run_that_is_refused_while_it_begins_late_with_others_is_forgotten(harness: WriterHarness) -> None:
     first, run = harness.run("first"), harness.run()
     harness.store.fails = True
     for one in (first, run):
         assert await harness.writer.begin(one)
     harness.store.begun.clear()
-    harness.store.gate_of_new.clear()
+    harness.store.open_gate.clear()
     harness.store.fails = False
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     harness.writer.over(run)
-    harness.writer.remove("r", "one")
-    harness.store.gate_of_new.set()
+    harness.writer.remove(run)
+    harness.store.open_gate.set()
     assert await harness.writer.flushed(first, DEADLINE_S)
-    assert harness.store.begun == ["first"]
-    assert await removed(harness)
+    assert harness.store.begun == ["first", "r"]
+    assert await removed(harness, run)
 
 
 async def test_what_another_owner_keeps_by_the_id_of_a_refused_run_stays(harness: WriterHarness) -> None:
@@ -491,8 +494,8 @@ async def test_what_another_owner_keeps_by_the_id_of_a_refused_run_stays(harness
     run = harness.run()
     assert not await harness.writer.begin(run)
     harness.writer.over(run)
-    harness.writer.remove("r", "one")
-    await asyncio.wait_for(harness.writer.removals.wait("r"), DEADLINE_S)
+    harness.writer.remove(run)
+    assert await harness.writer.flushed(run, DEADLINE_S)
     assert (await harness.stored()).owner == "two"
 
 
@@ -503,7 +506,7 @@ async def test_the_id_of_a_run_that_was_refused_may_be_used_again(harness: Write
     harness.store.open_gate.clear()
     harness.store.fails = fails
     harness.writer.over(refused)
-    harness.writer.remove("r", "one")
+    harness.writer.remove(refused)
     run = harness.run()
     beginning = asyncio.ensure_future(harness.writer.begin(run))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
@@ -556,3 +559,15 @@ async def test_the_row_of_a_run_is_written_when_it_changed_and_not_with_every_ev
     harness.writer.append(run, 5, b"text", changes_row=False)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert asked == [5]
+
+
+async def test_what_came_after_an_insertion_whose_answer_was_lost_is_in_the_row_too(harness: WriterHarness) -> None:
+    run = harness.run()
+    harness.writer.append(run, 1, b"one")
+    harness.store.fails = harness.store.cut = True
+    assert await harness.writer.begin(run)
+    assert (await harness.stored()).logged == 1, "it was inserted, and the answer was lost"
+    harness.writer.append(run, 2, b"two")
+    harness.store.fails = harness.store.cut = False
+    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert ((await harness.stored()).logged, await harness.kept()) == (2, [b"one", b"two"])

@@ -1,7 +1,7 @@
 """A writer of the run log at work, on a store that fails and waits on demand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -27,30 +27,27 @@ class Failing(Store):
         super().__init__(database)
         self.open_gate = asyncio.Event()
         self.open_gate.set()
-        self.gate_of_new = asyncio.Event()
-        self.gate_of_new.set()
         self.begun: list[str] = []
         self.is_waiting = asyncio.Event()
         self.written: Callable[[], object] = lambda: None
-
-    async def begin(self, run: StoredRun) -> bool:
-        if self.cut:
-            await super().begin(run)
-        await self._pass(self.gate_of_new)
-        self.begun.append(run.run_id)
-        return await super().begin(run)
 
     async def remove(self, run_id: str, owner: str) -> None:
         await self._pass(self.open_gate)
         await super().remove(run_id, owner)
 
     async def write(
-        self, events: Sequence[StoredEvents | UnpackedEvents], runs: Sequence[StoredRun | StoredProgress]
+        self,
+        events: Sequence[StoredEvents | UnpackedEvents],
+        runs: Sequence[StoredRun | StoredProgress],
+        new: Container[str] = (),
     ) -> list[str]:
+        if self.cut:
+            await super().write(events, runs, new)
         await self._pass(self.open_gate)
         self.writes += 1
+        self.begun += [run.run_id for run in runs if run.run_id in new]
         try:
-            return await super().write(events, runs)
+            return await super().write(events, runs, new)
         finally:
             self.written()
 
@@ -115,7 +112,6 @@ async def harness(database: Database) -> AsyncIterator[WriterHarness]:
     yield WriterHarness(store, writer)
     store.fails, store.written = False, lambda: None
     store.open_gate.set()
-    store.gate_of_new.set()
     await writer.close()
     await asyncio.wait_for(work, DEADLINE_S)
     await store.close()

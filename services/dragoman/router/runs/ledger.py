@@ -94,6 +94,12 @@ class RunLedger:
         if self._entry is not None and not self._entry[0].failing:
             await self.flushed(_ASSIGNED_S)
 
+    def remove(self) -> None:
+        """Have the run deleted, as it never was."""
+        if self._entry is not None:
+            writer, logged = self._entry
+            writer.remove(logged)
+
     def release(self) -> None:
         """Store nothing more: another router has the run."""
         self._entry = None

@@ -213,7 +213,7 @@ class RunRegistry:
     def _over(self, run: Run) -> None:
         is_here = self._runs.get(run.run_id) is run
         if run.refusal is not None:
-            run.tasks.start(self.run_log.forget(run.run_id), f"forget {run.run_id}")
+            run.ledger.remove()
         if is_here and (run.refusal is not None or run.record.is_free):
             self._drop(run.run_id)  # whichever router its request comes to starts it anew
         elif is_here:

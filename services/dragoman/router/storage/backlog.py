@@ -49,9 +49,10 @@ class Backlog:
 
     def due(self) -> list[LoggedRun]:
         """Return the runs of which the write loop has something to write."""
-        for run in [run for run in self._changed if not run.is_changed or not run.is_tracked]:
-            del self._changed[run]
-        return [run for run in self._changed if run.is_due]
+        for run in list(self._changed):
+            if not run.is_due or not (run.is_tracked or run.state is RowState.REMOVED):
+                del self._changed[run]
+        return list(self._changed)
 
     def find(self, run_id: str) -> LoggedRun | None:
         """Return the run with this id."""
@@ -66,10 +67,19 @@ class Backlog:
         self._runs[run.stored.run_id] = run
         run.is_tracked = True
 
+    def remove(self, run: LoggedRun) -> None:
+        """Have a run deleted that never was; a new one may have its id from now on."""
+        is_unknown = run.state is RowState.NEW and not run.changes
+        self.release(run)
+        run.state, run.is_over = RowState.DROPPED if is_unknown else RowState.REMOVED, True
+        self.changed(run)
+
+    def is_removing(self, run_id: str) -> bool:
+        """Return whether a run with this id is to be deleted, and may still be in the store."""
+        return any(run.state is RowState.REMOVED and run.stored.run_id == run_id for run in self.due())
+
     def release(self, run: LoggedRun) -> None:
-        """Remove a run with its events; if it is not gone yet, it is dropped."""
-        if not run.is_gone:
-            run.state = RowState.DROPPED
+        """Remove a run of which no more is written, with its events."""
         self.size -= run.waiting_bytes
         run.waiting.clear()
         run.waiting_bytes = 0

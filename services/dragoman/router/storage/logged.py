@@ -18,9 +18,7 @@ class RowState(enum.Enum):
     """What the store has of a run."""
 
     NEW = "new"
-    """Nothing: the run is inserted when it is accepted."""
-    LATE = "late"
-    """Nothing, because it failed: the write loop inserts the run."""
+    """Nothing, or its row by a write whose answer was lost: the next write inserts it."""
     STORED = "stored"
     """Its row."""
     CONFLICT = "conflict"
@@ -28,10 +26,12 @@ class RowState(enum.Enum):
     LOST = "lost"
     """Its row, which another router has taken over; no more is written."""
     DROPPED = "dropped"
-    """Nothing that counts: the run never was, or cannot be stored; no more is written."""
+    """Nothing that counts, as the run cannot be stored; no more is written."""
+    REMOVED = "removed"
+    """Perhaps its row, which is to be deleted: the run never was."""
 
 
-_GONE: Final = frozenset({RowState.CONFLICT, RowState.LOST, RowState.DROPPED})
+_WRITTEN: Final = frozenset({RowState.NEW, RowState.STORED})
 
 
 class LoggedRun(Struct, eq=False):
@@ -46,8 +46,6 @@ class LoggedRun(Struct, eq=False):
     lost: Callable[[], None]
     """Called when another router has taken the run."""
     state: RowState = RowState.NEW
-    is_inserting: bool = False
-    """Whether the store is inserting it, and may have done so already."""
     is_over: bool = False
     is_tracked: bool = False
     """Whether the writer has it, and takes more of it."""
@@ -78,7 +76,7 @@ class LoggedRun(Struct, eq=False):
     @property
     def is_gone(self) -> bool:
         """Whether no more of it is written."""
-        return self.state in _GONE
+        return self.state not in _WRITTEN
 
     @property
     def is_taken(self) -> bool:
@@ -98,7 +96,7 @@ class LoggedRun(Struct, eq=False):
     @property
     def is_due(self) -> bool:
         """Whether the write loop has something to write of it."""
-        return self.is_changed and (self.state is RowState.STORED or self.state is RowState.LATE)
+        return self.is_changed and (self.state in _WRITTEN or self.state is RowState.REMOVED)
 
     def may_publish(self, sequence: int) -> bool:
         """Return whether a sequence may be published: a router that takes the run over leaves it out, too."""

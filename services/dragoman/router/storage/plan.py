@@ -31,14 +31,14 @@ class Write(Struct, frozen=True):
 
 
 def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
-    """Return the writes of one transaction, for the stored runs that have changed.
+    """Return the writes of one transaction, for the runs that have changed.
 
     Args:
         runs: the runs; a small one does not wait for a large one.
         budget: the maximum size of all events, unless a run's first one alone is larger.
     """
     writes = []
-    changed = (run for run in runs if run.state is RowState.STORED and run.is_changed)
+    changed = (run for run in runs if run.is_changed and not run.is_gone)
     for run in sorted(changed, key=lambda run: run.waiting_bytes):
         events, size = rows_of(run, budget)
         writes.append(_write(run, events, size))
@@ -46,21 +46,15 @@ def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
     return writes
 
 
-def insertion(run: LoggedRun) -> StoredRun:
-    """Return the row of a new run, before its events: so it does not say that the run is over if there are any."""
-    row = replace(run.snapshot(), logged=run.logged, size=run.size)
-    return replace(row, state=run.stored.state, finished_at=run.stored.finished_at) if run.waiting else row
-
-
 def _write(run: LoggedRun, events: Sequence[StoredEvents | UnpackedEvents], size: int) -> Write:
-    is_complete = not run.waiting or bool(events and events[-1].last >= run.waiting[-1][0])
     logged, size = events[-1].last if events else run.logged, run.size + size
-    if not is_complete:
-        # Its row must not be ahead of the stored events: above all, it does not say that the run is over.
-        return Write(run, _progress(run, logged, size), events, logged, run.written)
-    row = replace(run.snapshot(), logged=logged, size=size) if run.is_row_changed else _progress(run, logged, size)
-    return Write(run, row, events, run.last, run.changes)
-
-
-def _progress(run: LoggedRun, logged: int, size: int) -> StoredProgress:
-    return StoredProgress(run.stored.run_id, run.stored.owner, logged, size)
+    is_complete, is_new = not run.waiting or logged >= run.waiting[-1][0], run.state is RowState.NEW
+    row: StoredRun | StoredProgress = StoredProgress(run.stored.run_id, run.stored.owner, logged, size)
+    if is_new or (is_complete and run.is_row_changed):
+        row = replace(run.snapshot(), logged=logged, size=size)
+    if is_complete:
+        return Write(run, row, events, run.last, run.changes)
+    if isinstance(row, StoredRun):
+        # It must not be ahead of the stored events: above all, it does not say that the run is over.
+        row = replace(row, state=run.stored.state, finished_at=run.stored.finished_at)
+    return Write(run, row, events, logged, run.written)

@@ -13,6 +13,20 @@ RUN_COLUMNS: Final = (
     "run_id, accepted_at, finished_at, adapter, digest, state, logged, bytes, owner, lease_until, place, orphan_after"
 )
 
+_CHANGING: Final = (
+    *("finished_at", "adapter", "digest", "state", "logged", "bytes", "owner", "lease_until", "place", "outcome"),
+)
+"""The columns that change while a run lives."""
+_ALL: Final = (*RUN_COLUMNS.split(", "), "agent_id", "company_id", "task_key", "outcome")
+_INSERT: Final = (
+    f"INSERT INTO runs ({', '.join(_ALL)}) VALUES ({', '.join(f':{name}' for name in _ALL)})"  # noqa: S608 - constants
+    f" ON CONFLICT (run_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
+    " WHERE runs.owner = excluded.owner AND runs.accepted_at = excluded.accepted_at"
+)
+_CHANGES: Final = ", ".join(f"{name} = :{name}" for name in _CHANGING)
+_UPDATE: Final = f"UPDATE runs SET {_CHANGES} WHERE run_id = :run_id AND owner = :owner"  # noqa: S608 - constants
+_PROGRESS: Final = "UPDATE runs SET logged = :logged, bytes = :bytes WHERE run_id = :run_id AND owner = :owner"
+
 
 def equal_to(columns: Mapping[str, str]) -> tuple[list[str], dict[str, Value]]:
     """Return conditions that columns have these values, and the values."""
@@ -30,7 +44,7 @@ def run_values(run: StoredRun) -> dict[str, Value]:
         "digest": run.digest,
         "state": run.state.SerializeToString(),
         "logged": run.logged,
-        "size": run.size,
+        "bytes": run.size,
         "owner": run.owner,
         "lease_until": run.lease_until,
         "place": encode_place(run.assignment, run.router),
@@ -59,6 +73,14 @@ def runs_sql(query: RunQuery, before: tuple[float, str] | None, size: int) -> St
     return sql, {**values, "size": size}
 
 
+def insertion(run: StoredRun) -> Statement:
+    """Return the statement that inserts a run's row, unless another run has its id.
+
+    It may be there itself, inserted by a transaction whose answer was lost; then it is updated.
+    """
+    return _INSERT, run_values(run)
+
+
 def addition(events: StoredEvents | UnpackedEvents, owner: str) -> Statement:
     """Return the statement that adds events, if their run is still this owner's."""
     # A transaction whose answer was lost may have been done; it is repeated, perhaps with more events.
@@ -75,23 +97,9 @@ def addition(events: StoredEvents | UnpackedEvents, owner: str) -> Statement:
 def update(run: StoredRun | StoredProgress) -> Statement:
     """Return the statement that updates a run's row, if it is still its owner's."""
     if isinstance(run, StoredProgress):
-        sql = "UPDATE runs SET logged = :logged, bytes = :size WHERE run_id = :run_id AND owner = :owner"
-        return sql, {"run_id": run.run_id, "owner": run.owner, "logged": run.logged, "size": run.size}
-    changing = (
-        "finished_at",
-        "adapter",
-        "digest",
-        "state",
-        "logged",
-        "owner",
-        "lease_until",
-        "place",
-        "outcome",
-    )
-    changes = ", ".join(f"{name} = :{name}" for name in changing)
-    sql = f"UPDATE runs SET {changes}, bytes = :size WHERE run_id = :run_id AND owner = :owner"  # noqa: S608 - constants
+        return _PROGRESS, {"run_id": run.run_id, "owner": run.owner, "logged": run.logged, "bytes": run.size}
     values = run_values(run)
-    return sql, {name: values[name] for name in (*changing, "size", "run_id")}
+    return _UPDATE, {name: values[name] for name in ("run_id", *_CHANGING)}
 
 
 def stored_run(row: Row) -> StoredRun:

@@ -128,13 +128,14 @@ class RunLog:
         if (ending := self.writer.backlog.find(run_id)) is not None and not self.is_in_memory(run_id):
             await self.writer.flushed(ending, _LISTING_S)
         # Each before and after: it may be removed, or written, while it is looked for.
-        never_was, is_unwritten = run_id in self.writer.removals, self.writer.backlog.is_writing(run_id)
+        backlog = self.writer.backlog
+        never_was, is_unwritten = backlog.is_removing(run_id), backlog.is_writing(run_id)
         try:
             stored = await self._read(self.store.run(run_id))
         except StoreError as error:
             raise log_unavailable(error) from error
-        never_was = never_was or run_id in self.writer.removals
-        is_unwritten = is_unwritten or self.writer.backlog.is_writing(run_id)
+        never_was = never_was or backlog.is_removing(run_id)
+        is_unwritten = is_unwritten or backlog.is_writing(run_id)
         if stored is None and is_unwritten and not self.is_in_memory(run_id):
             raise log_unavailable("a run with this id is still being written")
         return None if stored is not None and never_was and stored.owner == self.owner else stored
@@ -149,7 +150,8 @@ class RunLog:
             found = await self.store.at_task(company_id, agent_id, task_key)
         except StoreError as error:
             raise log_unavailable(error) from error
-        return [run for run in found if run.owner != self.owner or run.run_id not in self.writer.removals]
+        backlog = self.writer.backlog
+        return [run for run in found if run.owner != self.owner or not backlog.is_removing(run.run_id)]
 
     async def list_runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
         """Return runs, newest first; see ``Store.runs``.
@@ -199,11 +201,6 @@ class RunLog:
         logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, _nothing, _nothing, stored)
         self.writer.over(logged)
         self.writer.append(logged, sequence, data)
-
-    def forget(self, run_id: str) -> Coroutine[Any, Any, None]:
-        """Delete a run that never was, from now on; what is returned waits until the log has done so."""
-        self.writer.remove(run_id, self.owner)
-        return self.writer.removals.wait(run_id)
 
     def _stored(self, record: RunRecord, assignment: Assignment, orphan_after_s: float) -> StoredRun:
         pending = [event.input_request for event in record.pending.values()]

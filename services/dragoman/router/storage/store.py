@@ -1,7 +1,7 @@
 """The run log in its database: runs and their events; leases, sessions and retention are tables of their own."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, cast
 
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
@@ -9,7 +9,7 @@ from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.database import Database, Statement, Value
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.retention_table import RetentionTable
-from dragoman.router.storage.rows import RUN_COLUMNS, addition, run_values, runs_sql, stored_run, update
+from dragoman.router.storage.rows import RUN_COLUMNS, addition, insertion, runs_sql, stored_run, update
 from dragoman.router.storage.session_table import SessionTable
 
 _RUN: Final = f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id"  # noqa: S608 - constants
@@ -72,23 +72,11 @@ class Store:
         return value
 
     async def begin(self, run: StoredRun) -> bool:
-        """Insert a new run; False if there is another one with its id.
-
-        It takes the place of one that no adapter ever had. It may be there itself, inserted by a transaction whose
-        answer was lost.
-        """
-        names = (*RUN_COLUMNS.replace("bytes", "size").split(", "), "agent_id", "company_id", "task_key", "outcome")
-        columns = f"{RUN_COLUMNS}, agent_id, company_id, task_key, outcome"
-        marks = ", ".join(f":{name}" for name in names)
-        sql = (
-            f"INSERT INTO runs ({columns}) VALUES ({marks}) ON CONFLICT (run_id) DO UPDATE"  # noqa: S608 - constants
-            " SET lease_until = excluded.lease_until WHERE runs.owner = excluded.owner"
-            " AND runs.accepted_at = excluded.accepted_at"
-        )
-        values = run_values(run)
-        (changed,) = await self._database.execute([(sql, values)])
+        """Insert a new run; False if there is another one with its id: it takes the place of one no adapter had."""
+        statement = insertion(run)
+        (changed,) = await self._database.execute([statement])
         if not changed:
-            *_, changed = await self._database.execute([*_removal(_FREE, {"run_id": run.run_id}), (sql, values)])
+            *_, changed = await self._database.execute([*_removal(_FREE, {"run_id": run.run_id}), statement])
         return changed > 0
 
     async def run(self, run_id: str) -> StoredRun | None:
@@ -120,9 +108,12 @@ class Store:
         return [stored_run(row) for row in await self._database.fetch(_AT_TASK, values)]
 
     async def write(
-        self, events: Sequence[StoredEvents | UnpackedEvents], runs: Sequence[StoredRun | StoredProgress]
+        self,
+        events: Sequence[StoredEvents | UnpackedEvents],
+        runs: Sequence[StoredRun | StoredProgress],
+        new: Container[str] = (),
     ) -> list[str]:
-        """Write events and the rows of their runs, in one transaction.
+        """Write the rows of runs and their events, in one transaction.
 
         Nothing is written of runs that have another owner by now: a router that was thought to be dead must not
         overwrite what its successor writes.
@@ -130,15 +121,17 @@ class Store:
         Args:
             events: to add; of ``runs``.
             runs: as they are now.
+            new: the ids of those that are to be inserted.
 
         Returns:
-            The ids of runs that have another owner, or are forgotten.
+            The ids of runs that have another owner, or are forgotten; or if they are new, of those whose id is taken.
         """
         owners = {run.run_id: run.owner for run in runs}
         runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
+        rows = (insertion(run) if isinstance(run, StoredRun) and run.run_id in new else update(run) for run in runs)
         added = (addition(item, owners[item.run_id]) for item in events)
-        counts = await self._database.execute(itertools.chain(added, map(update, runs)))
-        return [run.run_id for run, changed in zip(runs, counts[len(events) :], strict=True) if not changed]
+        counts = await self._database.execute(itertools.chain(rows, added))
+        return [run.run_id for run, changed in zip(runs, counts, strict=False) if not changed]
 
     async def events(self, run_id: str, after: int) -> list[StoredEvents]:
         """Return the next events behind a sequence, in order; none at the end of what is kept.

@@ -10,8 +10,7 @@ from dragoman.protocol.backoff import Backoff
 from dragoman.router.storage.backlog import Backlog, Signals
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
-from dragoman.router.storage.plan import insertion, plan
-from dragoman.router.storage.removals import Removals
+from dragoman.router.storage.plan import plan
 from dragoman.router.storage.store import Store
 
 GATHER_S: Final = 0.1
@@ -37,7 +36,6 @@ class WriteLoop:
         self._store = store
         self._backlog = backlog
         self._signals = signals
-        self.removals = Removals(store, signals, lambda: bool(self.failing))
         self.failing = ""
         """Why the store fails; empty while it does not."""
         self.is_closing = False
@@ -61,7 +59,7 @@ class WriteLoop:
                     self._works()  # it was the fault of single runs
                     continue
                 pause_s = backoff.next_s()
-                self.fails(error)
+                self.fails(str(error))
                 self.is_replaced |= error.is_replaced
                 self._signals.written.check()
                 if self.is_closing:
@@ -75,7 +73,7 @@ class WriteLoop:
                 self._works()
 
     def _has_work(self) -> bool:
-        return self.is_replaced or bool(self._backlog.due()) or self.removals.is_due
+        return self.is_replaced or bool(self._backlog.due())
 
     async def _gather(self) -> None:
         if not self.is_closing and self._backlog.size < ROW_BYTES:
@@ -88,14 +86,12 @@ class WriteLoop:
     async def _write(self, runs: Sequence[LoggedRun]) -> None:
         if self.is_replaced:
             await self._reopen()
-        await self.removals.execute()
+        for run in runs:
+            if run.state is RowState.REMOVED:
+                changes = run.changes
+                await self._store.remove(run.stored.run_id, run.stored.owner)
+                run.written = changes
         await self._execute(runs)
-        # After the stored runs: one that cannot be inserted must not keep the others from being written.
-        late = [run for run in runs if run.state is RowState.LATE]
-        for run in late:
-            if run.state is RowState.LATE and run.stored.run_id not in self.removals and not await self.insert(run):
-                self._give_up(run)
-        await self._execute(late)
         self._signals.written.check()
 
     async def _execute(self, runs: Iterable[LoggedRun]) -> None:
@@ -103,34 +99,21 @@ class WriteLoop:
         if not writes:
             return
         events = [row for write in writes for row in write.events]
-        lost = await self._store.write(events, [write.row for write in writes])
+        new = {write.run.stored.run_id for write in writes if write.run.state is RowState.NEW}
+        refused = await self._store.write(events, [write.row for write in writes], new)
         for write in writes:
             run = write.run
-            if run.is_gone:
+            if run.is_gone or run.stored.run_id in refused:
                 continue
             self._backlog.size -= write.apply()
-            if run.stored.run_id in lost:
-                self._give_up(run)
-            elif run.is_over and not run.is_changed:
-                self._backlog.discard(run)
-
-    async def insert(self, run: LoggedRun) -> bool:
-        """Insert a run into the store; False if its id is taken.
-
-        Raises:
-            StoreError: the store fails, and perhaps has inserted it nevertheless.
-        """
-        run.stored, run.is_inserting = insertion(run), True
-        try:
-            is_new = await self._store.begin(run.stored)
-        finally:
-            run.is_inserting = False
-            self._signals.work.set()  # what came meanwhile had to wait
-        if not is_new:
-            run.state = RowState.CONFLICT
-        elif not run.is_gone:
             run.state = RowState.STORED
-        return is_new
+            if run.is_over and not run.is_changed:
+                self._backlog.discard(run)
+        for run in [write.run for write in writes if write.run.stored.run_id in refused]:
+            if run.state is RowState.NEW and await self._store.begin(run.stored):
+                run.state = RowState.STORED  # in the place of one that no adapter had; what is new follows
+            elif not run.is_gone:
+                self._give_up(run)
 
     def _give_up(self, run: LoggedRun) -> None:
         run.supersede()
@@ -145,9 +128,7 @@ class WriteLoop:
         Returns:
             Whether all others are written.
         """
-        for run in self._backlog:
-            if run.state is RowState.NEW:
-                continue
+        for run in self._backlog.due():
             try:
                 await self._write([run])
             except StoreError as error:
@@ -160,6 +141,7 @@ class WriteLoop:
 
     def _drop(self, run: LoggedRun) -> None:
         _log.error("run no longer persisted", run_id=run.stored.run_id)
+        run.state = RowState.DROPPED
         self._backlog.release(run)
         if not run.is_over:
             run.remark("log_gap", _UNSTORABLE)
@@ -175,14 +157,14 @@ class WriteLoop:
         _log.warning("run log was deleted or replaced; writing a new one")
         for run in self._backlog:
             if run.state is RowState.STORED:
-                run.state = RowState.LATE
+                run.state = RowState.NEW
             self._backlog.changed(run)
 
-    def fails(self, error: StoreError) -> None:
+    def fails(self, why: str) -> None:
         """Note that the store fails, and emit a notice in each live run."""
         if not self.failing:
-            _log.warning("run log unavailable", why=str(error))
-        self.failing = str(error)
+            _log.warning("run log unavailable", why=why)
+        self.failing = why
         for run in self._backlog:
             if not run.is_behind and not run.is_over:
                 run.is_behind = True

@@ -11,7 +11,6 @@ from typing import Final
 from dragoman.protocol.limits import MIB
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.backlog import Backlog, Signals
-from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.logged import LoggedRun, RowState
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.write_loop import WriteLoop
@@ -37,8 +36,6 @@ class Writer:
         self.backlog = Backlog(waiting_bytes, self._signals)
         """The runs, with their events that wait for the store."""
         self._loop = WriteLoop(store, self.backlog, self._signals)
-        self.removals = self._loop.removals
-        """The runs that are to be deleted."""
 
     @property
     def failing(self) -> str:
@@ -74,41 +71,17 @@ class Writer:
 
         While the store fails the run is inserted later, and whether the id is taken is not known.
         """
-        run_id = run.stored.run_id
-        await self.removals.wait(run_id)
-        if run.state is not RowState.NEW:
-            return not run.is_taken
-        if run_id not in self.removals:
-            try:
-                is_new = await self._loop.insert(run)
-            except StoreError as error:
-                if not error.is_lasting:  # else it is perhaps the fault of this run alone, which the loop finds out
-                    self._loop.fails(error)
-            else:
-                if not is_new:
-                    self.backlog.release(run)
-                return is_new
-        if not run.is_gone:
-            run.state = RowState.LATE
-            self.changed(run)
-        return True
+        self.changed(run)
+        self._signals.urge()
+        await self._signals.written.until(lambda: run.state is not RowState.NEW or bool(self._loop.failing))
+        if run.state is RowState.NEW:
+            self._loop.fails(self._loop.failing)
+        return not run.is_taken
 
-    def remove(self, run_id: str, owner: str) -> None:
-        """Have a run deleted that never was: it is not inserted any more, or deleted again.
-
-        The store is tried until it does that, and a new run with this id is not inserted before.
-
-        Args:
-            run_id: the run.
-            owner: its owner; the run of another owner with this id stays.
-        """
-        run = self.backlog.find(run_id)
-        if run is not None:
-            is_unknown = run.state is RowState.NEW and not run.is_inserting
-            self.backlog.release(run)
-            if is_unknown:
-                return
-        self.removals.add(run_id, owner, run)
+    def remove(self, run: LoggedRun) -> None:
+        """Delete a run that never was, as soon as the store does that: no new run with its id is inserted before."""
+        self.backlog.remove(run)
+        self._signals.urge()
 
     def append(self, run: LoggedRun, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
         """Add a run's next event; skipped sequences are known to be lost.
@@ -150,8 +123,6 @@ class Writer:
     def over(self, run: LoggedRun) -> None:
         """Note that only the run's result follows, or nothing; what waits is still written."""
         run.is_over = True
-        if run.state is RowState.NEW and not run.is_inserting:
-            run.state = RowState.LATE  # it ended before it was inserted, and is in the log nevertheless
         self._signals.hurry.set()
         self.changed(run)
 
@@ -189,7 +160,7 @@ async def _caught_up(runs: Sequence[LoggedRun], signals: Signals, timeout_s: flo
     awaited = [(run, run.changes) for run in runs if run.is_changed]
 
     def reached() -> bool:
-        return all(run.is_gone or run.written >= changes for run, changes in awaited)
+        return all(not run.is_due or run.written >= changes for run, changes in awaited)
 
     if reached():
         return True
