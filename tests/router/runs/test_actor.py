@@ -116,7 +116,7 @@ OPERATIONS: dict[str, Callable[[World], Awaitable[None]]] = {
     **{
         type(event).__name__: sent(event)
         for event in (
-            *(to.Recorded(), to.Accepted(), to.Declined(), to.Disconnected(), to.Reconnected(), to.Replayed()),
+            *(to.Accepted(), to.Declined(), to.Disconnected(), to.Reconnected(), to.Replayed()),
             *(to.StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED)), to.CancelRequested(), to.Refused(ERROR)),
             *(to.LeaseLost(), to.Exhausted(FAILED)),
         )

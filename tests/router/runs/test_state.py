@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 AT: Final = Dispatched("unix:/a", "i")
 TABLE: Final = """
-Queued       Recorded          Queued
 Queued       StatusReported    Queued
 Queued       Assigned          Starting
 Queued       Declined          Queued
@@ -75,7 +74,7 @@ Superseded   ResultStored      Superseded
 """
 """Each state with each input that is possible there, and the states that may follow."""
 LATE: Final = (
-    *("Accepted", "AttemptEndStored", "CancelRequested", "Declined", "Disconnected", "Exhausted", "Lost", "Recorded"),
+    *("Accepted", "AttemptEndStored", "CancelRequested", "Declined", "Disconnected", "Exhausted", "Lost"),
     *("Refused", "Replayed", "StatusReported"),
 )
 """Inputs that change nothing once the run is over."""

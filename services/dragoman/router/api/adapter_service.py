@@ -26,7 +26,7 @@ from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.runs.answers import find_input, finished, repeat_answer, unknown_request
 from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
-from dragoman.router.runs.state import Superseded, is_recorded, is_replayed
+from dragoman.router.runs.state import Superseded, is_replayed
 from dragoman.v1 import adapter_pb2 as pb
 
 _Named: TypeAlias = (
@@ -132,14 +132,9 @@ class AdapterServicer:
         allow(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
         with KeepAlive(run):
-            await run.until(is_recorded)
             await run.until(is_replayed)
-            if run.record.is_free:
+            if run.record.is_free or isinstance(run.state, Superseded):
                 return False
-            if isinstance(run.state, Superseded):
-                return False
-            if run.refusal is not None:
-                raise run.refusal
             try:
                 await self._streams.live(run, context, joined=not is_new, sends_id=True, batching=batching)
             except SupersededError:
@@ -166,10 +161,8 @@ class AdapterServicer:
         """Return where a run is, once it is known which of two routers has accepted it."""
         located = await self._locator.resolve(request.run_id, request.adapter)
         if isinstance(located, Local):
-            await located.run.until(is_recorded)
-            if isinstance(
-                located.run.state, Superseded
-            ):  # the other one has accepted it, and may have sent events already
+            await located.run.ledger.begin()
+            if isinstance(located.run.state, Superseded):  # the other one may have sent events already
                 return await self._locator.resolve(request.run_id, request.adapter)
         return located
 

@@ -164,6 +164,7 @@ class AdmissionController:
             self._limiter.release(slot)
 
     async def _wait(self, run: Run, granted: asyncio.Event, wait_s: float) -> None:
+        await run.ledger.begin()  # from now on the caller has its ID
         reason = f"waiting for a slot of adapter {run.record.adapter!r}"
         run.send(StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED, reason=reason)))
         run.log.info("run queued", longest_wait_s=wait_s)

@@ -30,7 +30,6 @@ BEGINNINGS: Final[tuple[Live, ...]] = (Queued(), Recovering(INHERITED, _AT))
 """The states of a newly accepted run, and of one that failover recovers."""
 
 INPUTS: Final[tuple[to.Input, ...]] = (
-    to.Recorded(),
     to.StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED)),
     to.StatusReported(pb.State(phase=pb.RUN_PHASE_RETRYING)),
     to.Assigned(_AT),

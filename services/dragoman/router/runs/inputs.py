@@ -20,10 +20,6 @@ class Durable(Struct, frozen=True):
     """Whether it is an event of the router, not of the adapter."""
 
 
-class Recorded(Struct, frozen=True):
-    """The run log has the run."""
-
-
 class StatusReported(Struct, frozen=True):
     """The run waits for a slot or a retry."""
 
@@ -112,8 +108,7 @@ class LeaseLost(Struct, frozen=True):
 
 
 Input: TypeAlias = (
-    Recorded
-    | StatusReported
+    StatusReported
     | Assigned
     | Accepted
     | Declined

@@ -36,12 +36,11 @@ class RunLedger:
         """Whether another router has the run."""
         return self._entry is not None and self._entry[1].is_taken
 
-    async def begin(self) -> bool:
-        """Wait until the log has the run; False if another router has one with its ID."""
-        if self._entry is None or self._entry[1].is_begun:
-            return True
-        writer, logged = self._entry
-        return await writer.begin(logged)
+    async def begin(self) -> None:
+        """Wait until the log has the run, or is known to fail; a run whose ID is taken is superseded."""
+        if self._entry is not None and not self._entry[1].is_begun:
+            writer, logged = self._entry
+            await writer.begin(logged)
 
     def changed(self) -> None:
         """Have the run's row stored."""
@@ -91,6 +90,7 @@ class RunLedger:
     async def assigned(self) -> None:
         """Wait until the run's assignment is stored, or the log is known to fail."""
         self.changed()
+        await self.begin()
         if self._entry is not None and not self._entry[0].failing:
             await self.flushed(_ASSIGNED_S)
 

@@ -23,7 +23,7 @@ from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.attempts import AttemptScheduler
 from dragoman.router.runs.cancellation import end_orphan
 from dragoman.router.runs.exclusion import TaskExclusion
-from dragoman.router.runs.inputs import LeaseLost, Lost, Recorded, Refused
+from dragoman.router.runs.inputs import LeaseLost, Lost, Refused
 from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.sessions import Found, Sessions
 from dragoman.router.runs.state import (
@@ -136,15 +136,14 @@ class RunRegistry:
     async def _go(
         self, run: Run, scheduler: AttemptScheduler, request: adapter_pb2.ExecuteRequest, session: Found
     ) -> None:
-        """Store the run before its ID is published; then bring it to its end."""
+        """Bring the run to its end; it is stored at the latest when it is assigned to a process."""
         try:
-            if not await run.ledger.begin():
-                run.send(LeaseLost())
-                return
             try:
-                await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
+                run.ledger.changed()
+                if run.record.task_key:
+                    await run.ledger.begin()
+                    await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
                 run.log.info("run accepted")
-                run.send(Recorded())
                 upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
                 await scheduler.go(
                     upstream,

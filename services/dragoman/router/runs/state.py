@@ -40,7 +40,6 @@ from dragoman.router.runs.inputs import (
     LeaseLost,
     Lost,
     Reconnected,
-    Recorded,
     Refused,
     Replayed,
     ResultReceived,
@@ -55,8 +54,6 @@ from msgspec.structs import replace
 class Progress(Struct, frozen=True):
     """What is known of a live run in each of its states."""
 
-    is_recorded: bool = False
-    """The run log has the run, or is known not to get it."""
     is_known: bool = False
     """The caller may rely on the run: an adapter has it, or it was reported as queued."""
     was_queued: bool = False
@@ -71,7 +68,7 @@ class Progress(Struct, frozen=True):
     """How the last attempt ended that another one was to follow."""
 
 
-INHERITED: Final = Progress(is_recorded=True, is_known=True, is_inherited=True, is_replayed=False)
+INHERITED: Final = Progress(is_known=True, is_inherited=True, is_replayed=False)
 """What is known of a run that another router began."""
 
 
@@ -175,7 +172,7 @@ class ImpossibleInputError(Exception):
 _BEFORE_START: Final = "The run was cancelled before an adapter accepted it."
 _BETWEEN: Final = "The run was cancelled between two attempts."
 _LATE: Final = (
-    *(Recorded, StatusReported, Accepted, Declined, Disconnected, Replayed, AttemptEndStored, Exhausted, Lost),
+    *(StatusReported, Accepted, Declined, Disconnected, Replayed, AttemptEndStored, Exhausted, Lost),
     *(CancelRequested, Refused, LeaseLost, ResultStored),
 )
 """What may still come once the run is over: it was on its way when that was decided."""
@@ -207,8 +204,6 @@ def decide(state: State, event: Input) -> Decision:
 
 def _queued(state: Queued, event: Input) -> Decision | None:
     match event:
-        case Recorded():
-            return _update(state, is_recorded=True), ()
         case StatusReported(status):
             was_queued = state.progress.was_queued or status.phase == pb.RUN_PHASE_QUEUED
             is_known = state.progress.is_known or was_queued
@@ -343,11 +338,6 @@ def is_ending(state: State) -> bool:
 def progress_of(state: State) -> Progress:
     """Return what is known of a run; of one that has ended, what was known then."""
     return state.progress if isinstance(state, Live) else state.last.progress
-
-
-def is_recorded(state: State) -> bool:
-    """Return whether the run log has the run, or never will."""
-    return is_over(state) or progress_of(state).is_recorded
 
 
 def is_known(state: State) -> bool:

@@ -46,6 +46,8 @@ class LoggedRun(Struct, eq=False):
     lost: Callable[[], None]
     """Called when another router has taken the run."""
     state: RowState = RowState.NEW
+    is_tried: bool = False
+    """Whether the store was asked to insert it."""
     is_over: bool = False
     is_tracked: bool = False
     """Whether the writer has it, and takes more of it."""
