@@ -3,8 +3,6 @@
 The first sentence of each is its label in the diagram of the states.
 """
 
-from typing import TypeAlias
-
 from dragoman.protocol.errors import DragomanError
 from dragoman.router.model.assignment import Dispatched
 from dragoman.v1 import event_pb2 as pb
@@ -20,109 +18,92 @@ class Durable(Struct, frozen=True):
     """Whether it is an event of the router, not of the adapter."""
 
 
-class StatusReported(Struct, frozen=True):
+class Input(Struct, frozen=True):
+    """Something that has happened to a run."""
+
+
+class StatusReported(Input, frozen=True):
     """The run waits for a slot or a retry."""
 
     status: pb.State
 
 
-class Assigned(Struct, frozen=True):
+class Assigned(Input, frozen=True):
     """An adapter process gets the run."""
 
     at: Dispatched
 
 
-class Accepted(Struct, frozen=True):
+class Accepted(Input, frozen=True):
     """The adapter confirms the run."""
 
 
-class Declined(Struct, frozen=True):
+class Declined(Input, frozen=True):
     """The adapter does not take the run."""
 
 
-class Disconnected(Struct, frozen=True):
+class Disconnected(Input, frozen=True):
     """The stream breaks."""
 
 
-class Reconnected(Struct, frozen=True):
+class Reconnected(Input, frozen=True):
     """The stream continues."""
 
 
-class Replayed(Struct, frozen=True):
+class Replayed(Input, frozen=True):
     """The adapter has sent what it had."""
 
 
-class AttemptFailed(Struct, frozen=True):
+class AttemptFailed(Input, frozen=True):
     """An attempt fails that a retry or fallback may follow."""
 
     result: pb.AgentEvent
     data: bytes
 
 
-class AttemptEnded(Struct, frozen=True):
+class AttemptEnded(Input, frozen=True):
     """Another attempt follows."""
 
     event: Durable
 
 
-class AttemptEndStored(Struct, frozen=True):
+class AttemptEndStored(Input, frozen=True):
     """The end of the attempt is stored."""
 
 
-class ResultReceived(Struct, frozen=True):
+class ResultReceived(Input, frozen=True):
     """The result arrives."""
 
     event: Durable
 
 
-class ResultStored(Struct, frozen=True):
+class ResultStored(Input, frozen=True):
     """The result is stored."""
 
     event: Durable
 
 
-class Exhausted(Struct, frozen=True):
+class Exhausted(Input, frozen=True):
     """No adapter is left to try."""
 
     result: pb.Result
 
 
-class Lost(Struct, frozen=True):
+class Lost(Input, frozen=True):
     """The outcome cannot be known."""
 
     result: pb.Result
 
 
-class CancelRequested(Struct, frozen=True):
+class CancelRequested(Input, frozen=True):
     """The run is cancelled."""
 
 
-class Refused(Struct, frozen=True):
+class Refused(Input, frozen=True):
     """The run is rejected."""
 
     error: DragomanError
 
 
-class LeaseLost(Struct, frozen=True):
+class LeaseLost(Input, frozen=True):
     """Another router takes the lease."""
-
-
-Input: TypeAlias = (
-    StatusReported
-    | Assigned
-    | Accepted
-    | Declined
-    | Disconnected
-    | Reconnected
-    | Replayed
-    | AttemptFailed
-    | AttemptEnded
-    | AttemptEndStored
-    | ResultReceived
-    | ResultStored
-    | Exhausted
-    | Lost
-    | CancelRequested
-    | Refused
-    | LeaseLost
-)

@@ -13,39 +13,8 @@ from typing import Final, TypeAlias, TypeVar
 from dragoman.protocol.errors import DragomanError
 from dragoman.router.model.assignment import Assignment, BetweenAttempts, Dispatched, Unassigned
 from dragoman.router.model.run_record import cancelled_before_start, cancelled_between_attempts
-from dragoman.router.runs.actions import (
-    Action,
-    EndWith,
-    Persist,
-    Publish,
-    PublishResult,
-    Reject,
-    Release,
-    ReportStatus,
-    StoreAttemptEnd,
-    StoreResult,
-)
-from dragoman.router.runs.inputs import (
-    Accepted,
-    Assigned,
-    AttemptEnded,
-    AttemptEndStored,
-    AttemptFailed,
-    CancelRequested,
-    Declined,
-    Disconnected,
-    Durable,
-    Exhausted,
-    Input,
-    LeaseLost,
-    Lost,
-    Reconnected,
-    Refused,
-    Replayed,
-    ResultReceived,
-    ResultStored,
-    StatusReported,
-)
+from dragoman.router.runs import actions as do
+from dragoman.router.runs import inputs as to
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -121,7 +90,7 @@ class Deciding(Struct, frozen=True):
     """The event with the attempt's result, which is withheld."""
     data: bytes
     """The same as it came."""
-    ended: Durable | None = None
+    ended: to.Durable | None = None
     """The event that replaces the result, as another attempt follows; it is being stored."""
 
 
@@ -159,26 +128,35 @@ _AT_ADAPTER: Final = (Starting, Streaming, Reconnecting)
 _LIVE: Final = (Queued, Recovering, *_AT_ADAPTER, Deciding)
 _L = TypeVar("_L", bound=Live)
 
-Decision: TypeAlias = tuple[State, tuple[Action, ...]]
+Decision: TypeAlias = tuple[State, tuple[do.Action, ...]]
 
 
 class ImpossibleInputError(Exception):
     """An input came that cannot happen in the state of the run: a fault of the router."""
 
-    def __init__(self, state: State, event: Input) -> None:
+    def __init__(self, state: State, event: to.Input) -> None:
         super().__init__(f"{type(event).__name__} in {type(state).__name__}")
 
 
 _BEFORE_START: Final = "The run was cancelled before an adapter accepted it."
 _BETWEEN: Final = "The run was cancelled between two attempts."
 _LATE: Final = (
-    *(StatusReported, Accepted, Declined, Disconnected, Replayed, AttemptEndStored, Exhausted, Lost),
-    *(CancelRequested, Refused, LeaseLost, ResultStored),
+    *(
+        to.StatusReported,
+        to.Accepted,
+        to.Declined,
+        to.Disconnected,
+        to.Replayed,
+        to.AttemptEndStored,
+        to.Exhausted,
+        to.Lost,
+    ),
+    *(to.CancelRequested, to.Refused, to.LeaseLost, to.ResultStored),
 )
 """What may still come once the run is over: it was on its way when that was decided."""
 
 
-def decide(state: State, event: Input) -> Decision:
+def decide(state: State, event: to.Input) -> Decision:
     """Return the state that follows, and what is to be done.
 
     Raises:
@@ -187,9 +165,9 @@ def decide(state: State, event: Input) -> Decision:
     match state, event:
         case ((Finished() | Rejected() | Superseded()), _):
             decision = _after_the_end(state, event)
-        case _, LeaseLost():
-            decision = Superseded(state), (Release(),)
-        case _, Lost(result):
+        case _, to.LeaseLost():
+            decision = Superseded(state), (do.Release(),)
+        case _, to.Lost(result):
             decision = _end(state, result)
         case Deciding(), _:
             decision = _deciding(state, event)
@@ -202,103 +180,103 @@ def decide(state: State, event: Input) -> Decision:
     return decision
 
 
-def _queued(state: Queued, event: Input) -> Decision | None:
+def _queued(state: Queued, event: to.Input) -> Decision | None:
     match event:
-        case StatusReported(status):
+        case to.StatusReported(status):
             was_queued = state.progress.was_queued or status.phase == pb.RUN_PHASE_QUEUED
             is_known = state.progress.is_known or was_queued
-            return _update(state, was_queued=was_queued, is_known=is_known), (ReportStatus(status),)
-        case Assigned(at):
+            return _update(state, was_queued=was_queued, is_known=is_known), (do.ReportStatus(status),)
+        case to.Assigned(at):
             return Starting(state.progress, at), ()
-        case Declined():
+        case to.Declined():
             return state, ()
-        case CancelRequested():
+        case to.CancelRequested():
             return _cancel(state)
-        case Exhausted(result):
+        case to.Exhausted(result):
             return _end(state, result)
-        case Refused(error):
-            return Rejected(state, error), (Reject(error),)
+        case to.Refused(error):
+            return Rejected(state, error), (do.Reject(error),)
         case _:
             return None
 
 
-def _recovering(state: Recovering, event: Input) -> Decision | None:
+def _recovering(state: Recovering, event: to.Input) -> Decision | None:
     match event:
-        case Assigned(at):
+        case to.Assigned(at):
             return Streaming(state.progress, at), ()
-        case CancelRequested():
+        case to.CancelRequested():
             return _update(state, is_cancelling=True), ()
         case _:
             return None
 
 
-def _at_adapter(state: _AtAdapter, event: Input) -> Decision | None:
+def _at_adapter(state: _AtAdapter, event: to.Input) -> Decision | None:
     match event:
-        case Replayed():
-            return _update(state, is_replayed=True), () if state.progress.is_replayed else (Persist(),)
-        case CancelRequested():
+        case to.Replayed():
+            return _update(state, is_replayed=True), () if state.progress.is_replayed else (do.Persist(),)
+        case to.CancelRequested():
             return _update(state, is_cancelling=True), ()
-        case Declined():
+        case to.Declined():
             waiting = Queued(state.progress)
             return _cancel(waiting) if state.progress.is_cancelling else (waiting, ())
-        case Refused(error):
-            return Rejected(state, error), (Reject(error),)
-        case Disconnected() if isinstance(state, Starting):
+        case to.Refused(error):
+            return Rejected(state, error), (do.Reject(error),)
+        case to.Disconnected() if isinstance(state, Starting):
             return Reconnecting(state.progress, state.at, is_accepted=False), ()
-        case Disconnected() if isinstance(state, Streaming):
+        case to.Disconnected() if isinstance(state, Streaming):
             return Reconnecting(state.progress, state.at, is_accepted=True), ()
-        case Disconnected():
+        case to.Disconnected():
             return state, ()
         case _ if isinstance(state, Reconnecting):
             return _reconnecting(state, event)
-        case Accepted():
+        case to.Accepted():
             return Streaming(replace(state.progress, is_known=True), state.at), ()
-        case AttemptFailed(result, data):
+        case to.AttemptFailed(result, data):
             return Deciding(state.progress, state.at, result, data), ()
-        case ResultReceived(durable):
-            return Finished(state), (StoreResult(durable),)
+        case to.ResultReceived(durable):
+            return Finished(state), (do.StoreResult(durable),)
         case _:
             return None
 
 
-def _reconnecting(state: Reconnecting, event: Input) -> Decision | None:
+def _reconnecting(state: Reconnecting, event: to.Input) -> Decision | None:
     match event:
-        case Accepted():
+        case to.Accepted():
             known = replace(state.progress, is_known=True)
             return Reconnecting(known, state.at, is_accepted=True), ()
-        case Reconnected() if state.is_accepted:
+        case to.Reconnected() if state.is_accepted:
             return Streaming(state.progress, state.at), ()
-        case Reconnected():
+        case to.Reconnected():
             return Starting(state.progress, state.at), ()
         case _:
             return None
 
 
-def _deciding(state: Deciding, event: Input) -> Decision | None:
+def _deciding(state: Deciding, event: to.Input) -> Decision | None:
     match event:
-        case Accepted():
+        case to.Accepted():
             return state, ()
-        case CancelRequested() if state.ended is None:
+        case to.CancelRequested() if state.ended is None:
             return _update(state, is_cancelling=True), ()
-        case CancelRequested():
+        case to.CancelRequested():
             return _cancel(state)
-        case ResultReceived(durable) if state.ended is None:
-            return Finished(state), (StoreResult(durable),)
-        case AttemptEnded(ended) if state.ended is None and not state.progress.is_cancelling:
-            return replace(state, ended=ended), (StoreAttemptEnd(ended),)
-        case AttemptEndStored() if state.ended is not None:
-            return Queued(replace(state.progress, failed=state.result.result)), (Publish(state.ended),)
+        case to.ResultReceived(durable) if state.ended is None:
+            return Finished(state), (do.StoreResult(durable),)
+        case to.AttemptEnded(ended) if state.ended is None and not state.progress.is_cancelling:
+            return replace(state, ended=ended), (do.StoreAttemptEnd(ended),)
+        case to.AttemptEndStored() if state.ended is not None:
+            return Queued(replace(state.progress, failed=state.result.result)), (do.Publish(state.ended),)
         case _:
             return None
 
 
-def _after_the_end(state: Over, event: Input) -> Decision | None:
+def _after_the_end(state: Over, event: to.Input) -> Decision | None:
     match state, event:
-        case Finished(last, is_published=False), ResultStored(durable):
-            return Finished(last, is_published=True), (PublishResult(durable),)
-        case Finished(last, is_published=False), LeaseLost():
-            return Superseded(last), (Release(),)
-        case Finished(is_published=True), ResultStored():
+        case Finished(last, is_published=False), to.ResultStored(durable):
+            return Finished(last, is_published=True), (do.PublishResult(durable),)
+        case Finished(last, is_published=False), to.LeaseLost():
+            return Superseded(last), (do.Release(),)
+        case Finished(is_published=True), to.ResultStored():
             return None
         case _:
             return (state, ()) if isinstance(event, _LATE) else None
@@ -307,7 +285,7 @@ def _after_the_end(state: Over, event: Input) -> Decision | None:
 def _end(state: Live, result: pb.Result) -> Decision:
     """End the run with a result of the router's own, behind what is already stored of it."""
     ended = state.ended if isinstance(state, Deciding) else None
-    return Finished(state), (EndWith(result),) if ended is None else (Publish(ended), EndWith(result))
+    return Finished(state), (do.EndWith(result),) if ended is None else (do.Publish(ended), do.EndWith(result))
 
 
 def _cancel(state: Queued | Deciding) -> Decision:
