@@ -9,8 +9,9 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext, Timing
+from dragoman.router.adapters.descriptions import DescriptionFolder
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.ports import DescriptionStore, Launcher
+from dragoman.router.adapters.ports import Launcher
 from dragoman.router.adapters.registry import AdapterRecord, AdapterRegistry, AdapterSpec
 from dragoman.router.model.ports import Processes
 from dragoman.router.system import SystemClock
@@ -29,7 +30,7 @@ class Resting(AdapterBackend):
         context = AdapterContext(
             AdapterRegistry(),
             cast("Launcher", None),
-            cast("DescriptionStore", None),
+            cast("DescriptionFolder", None),
             SystemClock(),
             cast("Processes", None),
             Timing(patience_s=PATIENCE_S),

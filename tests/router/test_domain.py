@@ -438,9 +438,9 @@ def test_whatever_is_in_the_cache_is_read_or_ignored(tmp_path_factory: pytest.Te
     import json
 
     path = tmp_path_factory.mktemp("cache") / "detections.json"
-    path.write_text(json.dumps({"format": 1, "entries": value}))
+    path.write_text(json.dumps({"format": 3, "entries": value}))
     assert DetectionFile(path).load() == {}
-    path.write_text(json.dumps({"format": 1, "entries": {"fake": value}}))
+    path.write_text(json.dumps({"format": 3, "entries": {"fake": value}}))
     assert DetectionFile(path).load() == {}
     path.write_text(json.dumps(value))
     assert DetectionFile(path).load() == {}

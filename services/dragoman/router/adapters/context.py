@@ -1,7 +1,8 @@
 """What all adapters of a running router share."""
 
 from dragoman.protocol.limits import DEFAULT_GRACE_S, REATTACH_S
-from dragoman.router.adapters.ports import DescriptionStore, Launcher
+from dragoman.router.adapters.descriptions import DescriptionFolder
+from dragoman.router.adapters.ports import Launcher
 from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.model.ports import Clock, Processes
 from dragoman.router.model.tasks import Changes, Tasks
@@ -34,7 +35,7 @@ class AdapterContext(Struct, frozen=True):
 
     registry: AdapterRegistry
     launcher: Launcher
-    descriptions: DescriptionStore
+    descriptions: DescriptionFolder
     clock: Clock
     processes: Processes
     timing: Timing

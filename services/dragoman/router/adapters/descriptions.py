@@ -28,7 +28,7 @@ _log = structlog.get_logger("dragoman.router")
 
 
 class DescriptionFolder:
-    """A ``DescriptionStore``: one file for each identity, readable by this user only.
+    """Caches descriptions: one file for each identity, readable by this user only.
 
     Args:
         path: the folder; created on first use.

@@ -5,13 +5,7 @@ too old. A missing or expired login is what people fix before they detect again,
 valid for one minute only, and only while its environment is the same.
 """
 
-import base64
-import binascii
-from collections.abc import Mapping
-from typing import Any
-
 from dragoman.v1 import adapter_pb2 as pb
-from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 _USABLE_AUTH = frozenset({pb.AUTH_STATE_OK, pb.AUTH_STATE_NOT_NEEDED, pb.AUTH_STATE_UNKNOWN})
@@ -59,37 +53,6 @@ class CachedDetection(Struct, frozen=True):
         is_young = 0 <= now - self.stored_at < ttl_s
         is_same = self.environment in {"", environment}
         return is_young and is_same and router_version == self.router_version and mark == self.file_mark
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {
-            "stored_at": self.stored_at,
-            "router_version": self.router_version,
-            "mark": None if self.file_mark is None else [self.file_mark.mtime_ns, self.file_mark.size],
-            "detection": base64.b64encode(self.detection).decode(),
-            "environment": self.environment,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "CachedDetection":
-        """Create it from the JSON object that ``to_json`` returned.
-
-        Raises:
-            ValueError: the value is invalid.
-        """
-        try:
-            mark = value["mark"]
-            data = base64.b64decode(value["detection"], validate=True)
-            pb.Detection.FromString(data)
-            return cls(
-                stored_at=float(value["stored_at"]),
-                router_version=str(value["router_version"]),
-                file_mark=None if mark is None else FileMark(int(mark[0]), int(mark[1])),
-                detection=data,
-                environment=str(value.get("environment", "")),
-            )
-        except (KeyError, TypeError, IndexError, binascii.Error, DecodeError) as error:
-            raise ValueError("not a cached detection") from error
 
 
 def may_use_cache(request: pb.DetectRequest) -> bool:

@@ -6,15 +6,24 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import structlog
 from dragoman.router.adapters.detection import CachedDetection, FileMark
+from dragoman.v1 import adapter_pb2 as pb
+from google.protobuf.message import DecodeError
+from msgspec import Struct
 
-_FORMAT = 2
+_FORMAT = 3
 _log = structlog.get_logger("dragoman.router")
 
 
+class _Content(Struct):
+    format: int
+    entries: dict[str, CachedDetection]
+
+
 class DetectionFile:
-    """A ``DetectionStore``. The file is replaced atomically, and readable by this user only.
+    """Caches detections across restarts. The file is replaced atomically, and readable by this user only.
 
     Args:
         path: the file; its folder exists.
@@ -24,28 +33,26 @@ class DetectionFile:
         self._path = path
 
     def load(self) -> dict[str, CachedDetection]:
-        """Return the cached detections; none if the file is missing, truncated, or of another format."""
+        """Return the cached detections; none if the file is missing, damaged, or of another format."""
         try:
-            content = json.loads(self._path.read_bytes())
-            if content["format"] != _FORMAT:
-                return {}
-            entries = dict(content["entries"])
+            content = msgspec.json.decode(self._path.read_bytes(), type=_Content)
+            for entry in content.entries.values():
+                pb.Detection.FromString(entry.detection)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, DecodeError):  # msgspec's errors are ValueErrors
             _log.warning("detection cache not readable, ignoring it", file=self._path.name)
             return {}
-        return {str(name): entry for name, value in entries.items() if (entry := _entry(value)) is not None}
+        return content.entries if content.format == _FORMAT else {}
 
     def save(self, entries: Mapping[str, CachedDetection]) -> None:
-        """Replace the cache."""
-        content = {"format": _FORMAT, "entries": {name: entry.to_json() for name, entry in entries.items()}}
+        """Replace the cache. A failure is logged, not raised, as this is only a cache."""
         fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
             # A new file every time, as an existing one would keep its mode.
             fresh.unlink(missing_ok=True)
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(json.dumps(content, indent=1).encode())
+                file.write(msgspec.json.encode(_Content(_FORMAT, dict(entries))))
             fresh.replace(self._path)
         except OSError as error:
             _log.warning("detection cache not writable", errno=error.errno)
@@ -69,12 +76,3 @@ class DetectionFile:
         times = [mark.mtime_ns if (mark := self.mark(folder)) else None for folder in folders if folder]
         text = json.dumps([path, times, sorted(os.environ)])
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _entry(value: object) -> CachedDetection | None:
-    if not isinstance(value, dict):
-        return None
-    try:
-        return CachedDetection.from_json(value)
-    except ValueError:
-        return None

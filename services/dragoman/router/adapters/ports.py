@@ -1,9 +1,7 @@
-"""The interfaces through which adapters are launched, and what is known of them is cached."""
+"""The interfaces through which adapters are launched."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
-from dragoman.router.adapters.detection import CachedDetection, FileMark
 from dragoman.router.adapters.registry import LaunchSpec
 
 
@@ -56,37 +54,3 @@ class Launcher(Protocol):
 
     async def adopt(self, address: str) -> Launched | None:
         """Adopt an adapter of a router that is gone; ``None`` if the adapter is gone, too."""
-
-
-class DescriptionStore(Protocol):
-    """Caches the descriptions of adapters for the time when none of their processes runs."""
-
-    def load(self, identity: str) -> bytes | None:
-        """Return the last description, a serialized ``DescribeResponse``, that was saved under this identity.
-
-        Args:
-            identity: ``AdapterSpec.identity``; empty for an adapter whose description is not cached.
-        """
-
-    def save(self, identity: str, description: bytes) -> None:
-        """Save a description. A failure is logged, not raised, as this is only a cache."""
-
-
-class DetectionStore(Protocol):
-    """Caches detections across restarts."""
-
-    def load(self) -> Mapping[str, CachedDetection]:
-        """Return the cached detections by adapter type, without unreadable ones."""
-
-    def save(self, entries: Mapping[str, CachedDetection]) -> None:
-        """Replace the cache. A failure is logged, not raised, as this is only a cache."""
-
-    def mark(self, path: str) -> FileMark | None:
-        """Return the mark of a file; ``None`` if it does not exist."""
-
-    def environment(self, config_dir: str) -> str:
-        """Return a digest that changes when an agent is installed or logged in, or a variable is set.
-
-        Args:
-            config_dir: the agent's config directory; empty if it has none.
-        """

@@ -16,10 +16,10 @@ from dragoman.router.adapters.detection import (
     may_cache_response,
     may_use_cache,
 )
+from dragoman.router.adapters.detection_file import DetectionFile
 from dragoman.router.adapters.detection_process import DetectionProcess
 from dragoman.router.adapters.discovery import detection_launch
 from dragoman.router.adapters.pool import AdapterPool
-from dragoman.router.adapters.ports import DetectionStore
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
@@ -48,7 +48,7 @@ class AgentDetector:
         adapters: AdapterPool,
         admission: AdmissionController,
         context: AdapterContext,
-        store: DetectionStore,
+        store: DetectionFile,
         version: str,
     ) -> None:
         self._adapters = adapters
