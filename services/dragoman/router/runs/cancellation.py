@@ -5,6 +5,7 @@ acknowledges the request; if it is an error, the caller gets it.
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 from dragoman.protocol.backoff import Backoff
@@ -109,17 +110,34 @@ async def send_cancel(run: Run, request: bytes) -> None:
     await run.until(lambda state: is_accepted(state) and is_replayed(state), _ACCEPTANCE_S)
     while run.instance is None and not is_over(run.state):  # it is being recovered, and will be found or lost
         await run.until(is_accepted, _ACCEPTANCE_S)
-    if run.instance is not None:
-        run.tasks.start(run.backend.end_if_deaf(run.instance), f"check {run.run_id}")
-    over = asyncio.ensure_future(run.until(is_over))
+    if (instance := run.instance) is None:
+        return
+    run.tasks.start(run.backend.end_if_deaf(instance), f"check {run.run_id}")
+    await _deliver(instance, request, asyncio.ensure_future(run.until(is_over)))
+
+
+async def request_cancel(run: Run, instance: AdapterInstance) -> None:
+    """Cancel a run at its adapter that is over here, once the adapter can be reached."""
+    why = "the router stopped following the run"
+    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=why).SerializeToString()
+    with contextlib.suppress(DragomanError):
+        await _deliver(instance, request, asyncio.ensure_future(instance.gone.wait()))
+
+
+async def _deliver(instance: AdapterInstance, request: bytes, until: "asyncio.Future[Any]") -> None:
+    """Send a Cancel, through broken connections, until it is answered or ``until`` is done, which is ended then.
+
+    Raises:
+        DragomanError: the adapter's status.
+    """
+    backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
     try:
-        while not over.done() and (instance := run.instance) is not None:
+        while not until.done():
             call = asyncio.ensure_future(instance.channel.answer("Cancel", request))
             try:
-                await asyncio.wait({call, over}, return_when=asyncio.FIRST_COMPLETED)
-                if over.done():
-                    return
-                call.result()
+                await asyncio.wait({call, until}, return_when=asyncio.FIRST_COMPLETED)
+                if not until.done():
+                    call.result()
             except DragomanError as error:
                 if not is_cut(error):
                     raise
@@ -128,29 +146,10 @@ async def send_cancel(run: Run, request: bytes) -> None:
             finally:
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
-            await asyncio.sleep(_PAUSE_S)
-            await first_of(asyncio.ensure_future(instance.channel.connected()), asyncio.shield(over))
+            await asyncio.sleep(backoff.next_s())
+            await first_of(asyncio.ensure_future(instance.channel.connected()), asyncio.shield(until))
     finally:
-        over.cancel()
-
-
-async def request_cancel(run: Run, instance: AdapterInstance) -> None:
-    """Cancel a run at its adapter that is over here, once the adapter can be reached."""
-    request = adapter_pb2.CancelRequest(
-        run_id=run.run_id, reason="the router stopped following the run"
-    ).SerializeToString()
-    backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
-    while not instance.gone.is_set():
-        try:
-            await instance.channel.answer("Cancel", request)
-        except DragomanError as error:
-            if not is_cut(error):
-                return
-        else:
-            return
-        await asyncio.sleep(backoff.next_s())
-        connected = asyncio.ensure_future(instance.channel.connected())
-        await first_of(connected, asyncio.ensure_future(instance.gone.wait()))
+        until.cancel()
 
 
 def how_it_ended(result: event_pb2.Result, sequence: int) -> adapter_pb2.CancelResponse:
