@@ -290,7 +290,7 @@ def test_a_delta_goes_on_where_the_last_one_ended(kind: str) -> None:
 
 def test_a_delta_is_taken_as_it_comes_where_what_came_before_was_not_seen() -> None:
     late = record()
-    late.resume_at(7, attempt=1)
+    late.validator.resume_at(7, attempt=1)
     late.accept(*says_text(8, 500, "x"), 101.0)
     with pytest.raises(ProtocolViolationError, match="where 501 is due"):
         late.accept(*says_text(9, 500, "x"), 101.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dragoman.protocol.failures import is_retryable
 from dragoman.protocol.order import Phase
-from dragoman.router.model.stored import AHEAD
+from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.model.stream_validator import ProtocolViolationError, StreamValidator
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -56,10 +56,27 @@ class RunRecord:
         """Create the validator."""
         self.validator = StreamValidator(self.run_id)
 
-    def resume_at(self, last_sequence: int, *, attempt: int) -> None:
-        """Continue after the last event that another router stored."""
-        self.validator.resume_at(last_sequence, attempt)
-        self.published_before = last_sequence + AHEAD
+    @classmethod
+    def of_stored(cls, stored: StoredRun) -> "RunRecord":
+        """Return the record of a run that continues after the last event that another router stored."""
+        summary = stored.state.run
+        # The row's adapter: what is at a configured address may not have said yet what it is.
+        record = cls(
+            run_id=stored.run_id,
+            adapter=stored.adapter,
+            accepted_at=stored.accepted_at,
+            digest=stored.digest,
+            started_by=summary.started_by,
+            agent_id=summary.agent_id,
+            company_id=summary.company_id,
+            task_key=summary.task_key,
+            labels=dict(summary.labels),
+            instance_id=summary.instance_id,
+            phase=summary.phase,
+            published_before=stored.logged + AHEAD,
+        )
+        record.validator.resume_at(stored.logged, summary.attempt)
+        return record
 
     @property
     def last_sequence(self) -> int:

@@ -162,14 +162,7 @@ class RunRegistry:
         if (own := self._runs.get(stored.run_id)) is not None:
             self._drop(stored.run_id)
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
-        summary = stored.state.run
-        # What is at a configured address may not have said yet what it is.
-        record = RunRecord(stored.run_id, stored.adapter, stored.accepted_at, stored.digest)
-        record.started_by = summary.started_by
-        record.agent_id, record.company_id = summary.agent_id, summary.company_id
-        record.task_key, record.labels = summary.task_key, dict(summary.labels)
-        record.phase, record.instance_id = summary.phase, summary.instance_id
-        record.resume_at(stored.logged, attempt=summary.attempt)
+        record, summary = RunRecord.of_stored(stored), stored.state.run
         run = Run(record, backend, self._host, Recovering(INHERITED, at))
         run.equip(keepalive=KeepaliveStreams(stored.orphan_after, lambda: end_orphan(run)))
         if summary.HasField("session_key"):

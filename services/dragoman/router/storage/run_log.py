@@ -186,17 +186,7 @@ class RunLog:
 
     def end(self, stored: StoredRun, result: event_pb2.Result) -> None:
         """End a run that this router has claimed and does not follow."""
-        record = RunRecord(
-            run_id=stored.run_id,
-            adapter=stored.adapter,
-            accepted_at=stored.accepted_at,
-            digest=stored.digest,
-        )
-        summary = stored.state.run
-        record.agent_id, record.company_id, record.task_key = summary.agent_id, summary.company_id, summary.task_key
-        record.started_by = summary.started_by
-        record.labels, record.instance_id = dict(summary.labels), summary.instance_id
-        record.resume_at(stored.logged, attempt=summary.attempt)
+        record = RunRecord.of_stored(stored)
         sequence, data = record.end(result, self._clock.time())
         logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, _nothing, _nothing, stored)
         self.writer.over(logged)
