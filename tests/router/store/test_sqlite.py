@@ -121,7 +121,7 @@ async def test_a_file_that_goes_while_it_is_used_is_noticed_and_another_one_writ
         source.backup(copied)
     source.close()
     copied.close()
-    harness.writer.append(run, 1, b"one")
+    harness.writer.backlog.append(run, 1, b"one")
     assert await harness.writer.flushed(run, DEADLINE_S)
     if by == "nothing":
         path.unlink()
@@ -129,7 +129,7 @@ async def test_a_file_that_goes_while_it_is_used_is_noticed_and_another_one_writ
         os.replace(copy, path)  # noqa: PTH105 - what a person would do
     with pytest.raises(StoreError, match="was deleted or replaced while it was in use"):
         await harness.store.run("r")
-    harness.writer.append(run, 2, b"two")
+    harness.writer.backlog.append(run, 2, b"two")
     assert await harness.writer.flushed(run, DEADLINE_S) or await harness.writer.flushed(run, DEADLINE_S)
     await harness.until(lambda: "log_recovered" in harness.notices)
     assert harness.notices == ["log_unavailable", "log_recovered"]

@@ -21,7 +21,7 @@ async def test_events_are_written_together(harness: WriterHarness) -> None:
     run = harness.run()
     assert await harness.writer.begin(run)
     for sequence in range(1, 51):
-        harness.writer.append(run, sequence, b"%d" % sequence)
+        harness.writer.backlog.append(run, sequence, b"%d" % sequence)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"%d" % sequence for sequence in range(1, 51)]
     assert harness.store.writes <= 2
@@ -35,9 +35,9 @@ async def test_waiting_for_the_log_does_not_wait_for_more_events(
     monkeypatch.setattr("dragoman.router.storage.write_loop.GATHER_S", 10 * DEADLINE_S)
     run = harness.run()
     assert await harness.writer.begin(run)
-    harness.writer.append(run, 1, b"one")
+    harness.writer.backlog.append(run, 1, b"one")
     assert await harness.writer.flushed(run, DEADLINE_S)
-    harness.writer.append(run, 2, b"two")
+    harness.writer.backlog.append(run, 2, b"two")
     harness.writer.over(run)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"one", b"two"]
@@ -53,7 +53,7 @@ async def test_nothing_is_published_too_far_ahead_of_what_is_written(harness: Wr
     await harness.writer.begin(run)
     await asyncio.wait_for(harness.writer.room(run, AHEAD), DEADLINE_S)
     harness.store.open_gate.clear()
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     assert not waiting.done()
@@ -66,12 +66,12 @@ async def test_a_store_that_fails_is_reported_and_tried_again(harness: WriterHar
     run = harness.run()
     await harness.writer.begin(run)
     harness.store.fails = True
-    harness.writer.append(run, 1, b"first")
+    harness.writer.backlog.append(run, 1, b"first")
     await harness.until(lambda: bool(harness.notices))
     assert not await harness.writer.flushed(run, 0.3)
     assert harness.notices == ["log_unavailable"]
     assert "disk is full" in harness.writer.failing
-    harness.writer.append(run, 2, b"second")
+    harness.writer.backlog.append(run, 2, b"second")
     harness.store.fails = False
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"first", b"second"]
@@ -82,7 +82,7 @@ async def test_a_run_that_began_while_the_store_failed_is_written_later(harness:
     harness.store.fails = True
     run = harness.run()
     assert await harness.writer.begin(run)
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     harness.store.fails = False
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"e"]
@@ -102,7 +102,7 @@ async def test_a_run_that_cannot_be_begun_keeps_no_other_from_being_written(
 
     monkeypatch.setattr(Failing, "write", fail)
     assert await harness.writer.begin(harness.run("late"))
-    harness.writer.append(begun, 1, b"e")
+    harness.writer.backlog.append(begun, 1, b"e")
     assert await harness.writer.flushed(begun, DEADLINE_S)
     assert await harness.kept("begun") == [b"e"]
 
@@ -112,7 +112,7 @@ async def test_a_run_that_was_perhaps_begun_is_published_no_further_than_another
     harness.store.fails, harness.store.cut = True, True
     assert await harness.writer.begin(run)
     assert await harness.store.run("r") is not None, "it was, and the answer was lost"
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     await asyncio.wait_for(harness.writer.room(run, AHEAD), DEADLINE_S)
     waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
     assert not await harness.writer.flushed(run, 0.3)
@@ -124,11 +124,11 @@ async def test_a_run_that_was_perhaps_begun_is_published_no_further_than_another
 async def test_what_comes_behind_a_long_gap_may_be_published_once_the_gap_is_written(harness: WriterHarness) -> None:
     run = harness.run()
     await harness.writer.begin(run)
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     behind = 5 * AHEAD
-    harness.writer.skip(run, behind - 1)
+    harness.writer.backlog.skip(run, behind - 1)
     await asyncio.wait_for(harness.writer.room(run, behind), DEADLINE_S)
-    harness.writer.append(run, behind, b"f")
+    harness.writer.backlog.append(run, behind, b"f")
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert [(row.first, row.last, row.data is None) for row in await harness.store.events("r", 0)] == [
         (1, 1, False),
@@ -142,7 +142,7 @@ async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(harness: Write
     await harness.writer.begin(run)
     harness.store.fails = True
     for sequence in range(1, 31):
-        harness.writer.append(run, sequence, b"x" * 100)
+        harness.writer.backlog.append(run, sequence, b"x" * 100)
     assert run.waiting_bytes <= 1000
     harness.store.fails = False
     assert await harness.writer.flushed(run, DEADLINE_S)
@@ -159,12 +159,12 @@ async def test_who_brings_events_waits_while_many_wait_for_the_store(harness: Wr
         await harness.writer.begin(one)
     harness.store.open_gate.clear()
     await asyncio.wait_for(harness.writer.room(run, 1), DEADLINE_S)
-    harness.writer.append(run, 1, b"x" * 200)
+    harness.writer.backlog.append(run, 1, b"x" * 200)
     await asyncio.wait_for(harness.writer.room(other, 1), DEADLINE_S)
     waiting = asyncio.ensure_future(harness.writer.room(run, 1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     assert not waiting.done()
-    harness.writer.append(run, 2, b"x" * 400)
+    harness.writer.backlog.append(run, 2, b"x" * 400)
     others = asyncio.ensure_future(harness.writer.room(other, 1))
     await asyncio.sleep(0)
     assert not others.done(), "half of what may wait at all waits"
@@ -182,7 +182,7 @@ async def test_no_reader_waits_for_a_store_that_does_not_write(
     run = harness.run()
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
-    harness.writer.append(run, 1, b"x" * 900)
+    harness.writer.backlog.append(run, 1, b"x" * 900)
     waiting = asyncio.ensure_future(harness.writer.room(run, 1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     if ends == "fails":
@@ -198,11 +198,11 @@ async def test_how_a_run_ended_is_never_let_go(harness: WriterHarness) -> None:
     for one in (run, other):
         assert await harness.writer.begin(one)
     harness.store.fails = True
-    harness.writer.append(run, 1, b"x" * 400)
+    harness.writer.backlog.append(run, 1, b"x" * 400)
     harness.writer.over(run)
-    harness.writer.append(run, 2, b"x" * 700)
-    harness.writer.append(other, 1, b"y" * 600)
-    harness.writer.append(other, 2, b"z" * 100)
+    harness.writer.backlog.append(run, 2, b"x" * 700)
+    harness.writer.backlog.append(other, 1, b"y" * 600)
+    harness.writer.backlog.append(other, 2, b"z" * 100)
     harness.store.fails = False
     for one in (run, other):
         assert await harness.writer.flushed(one, DEADLINE_S)
@@ -214,12 +214,12 @@ async def test_a_run_that_no_database_can_keep_keeps_no_other_from_being_written
     odd, run = harness.run("odd"), harness.run()
     for one in (odd, run):
         await harness.writer.begin(one)
-    harness.writer.append(odd, 2**63, b"e")
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(odd, 2**63, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"e"]
     assert harness.notices == ["log_gap"]
-    harness.writer.append(odd, 2**63 + 1, b"x" * 5000)
+    harness.writer.backlog.append(odd, 2**63 + 1, b"x" * 5000)
     assert odd.waiting_bytes == 0
 
 
@@ -230,8 +230,8 @@ async def test_a_run_that_no_database_can_begin_is_no_outage_for_the_others(
     await harness.writer.begin(run)
     assert await harness.writer.begin(odd)
     assert not harness.writer.failing
-    harness.writer.append(odd, 1, b"e")
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(odd, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     assert await harness.writer.flushed(odd, DEADLINE_S)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"e"]
@@ -243,9 +243,9 @@ async def test_events_that_come_while_others_are_written_are_not_forgotten(harne
     run = harness.run()
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
-    harness.writer.append(run, 1, b"one")
+    harness.writer.backlog.append(run, 1, b"one")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    harness.writer.append(run, 2, b"two")
+    harness.writer.backlog.append(run, 2, b"two")
     harness.store.open_gate.set()
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"one", b"two"]
@@ -259,7 +259,7 @@ async def test_a_run_that_another_router_claimed_is_released(harness: WriterHarn
         await harness.store.leases.claim("two", now=99.0, lease_until=200.0), key=lambda item: item.run_id == "other"
     )
     assert taken.run_id == "r"
-    harness.writer.append(run, 1, b"late")
+    harness.writer.backlog.append(run, 1, b"late")
     await asyncio.wait_for(_until(lambda: bool(harness.lost)), DEADLINE_S)
     assert harness.lost == ["r"]
     assert await harness.kept() == []
@@ -269,7 +269,7 @@ async def test_no_reader_waits_for_a_run_that_another_router_claimed(harness: Wr
     run = harness.run()
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
-    harness.writer.append(run, 1, b"late")
+    harness.writer.backlog.append(run, 1, b"late")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
     written = asyncio.ensure_future(harness.writer.flushed(run, DEADLINE_S))
@@ -286,7 +286,7 @@ async def test_no_reader_waits_for_a_run_that_cannot_be_written(harness: WriterH
     run = harness.run()
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
-    harness.writer.append(run, 2**63, b"e")
+    harness.writer.backlog.append(run, 2**63, b"e")
     waiting = asyncio.ensure_future(harness.writer.room(run, 2**63))
     written = asyncio.ensure_future(harness.writer.flushed(run, DEADLINE_S))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
@@ -301,9 +301,9 @@ async def test_what_comes_meanwhile_is_not_waited_for(harness: WriterHarness) ->
     for one in (run, other):
         await harness.writer.begin(one)
     # There is more to write whenever something was written.
-    harness.store.written = lambda: harness.writer.append(other, other.last + 1, b"e")
-    harness.writer.append(other, 1, b"e")
-    harness.writer.append(run, 1, b"mine")
+    harness.store.written = lambda: harness.writer.backlog.append(other, other.last + 1, b"e")
+    harness.writer.backlog.append(other, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"mine")
     assert await harness.writer.flushed_all(DEADLINE_S / 4)
     assert await harness.kept() == [b"mine"]
     rounds = harness.store.writes
@@ -314,7 +314,7 @@ async def test_what_comes_meanwhile_is_not_waited_for(harness: WriterHarness) ->
 async def test_a_run_that_is_over_is_written_to_its_end(harness: WriterHarness) -> None:
     run = harness.run()
     await harness.writer.begin(run)
-    harness.writer.append(run, 1, b"result")
+    harness.writer.backlog.append(run, 1, b"result")
     harness.writer.over(run)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"result"]
@@ -331,13 +331,13 @@ async def test_a_backlog_is_written_in_steps_and_no_run_waits_for_the_longest(da
         await writer.begin(one)
     store.open_gate.clear()
     for sequence in range(1, 65):
-        writer.append(run, sequence, bytes(ROW_BYTES // 2))
+        writer.backlog.append(run, sequence, bytes(ROW_BYTES // 2))
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r", adapter="over"))
     over = replace(await harness.stored(), state=state, finished_at=7.0)
     run.snapshot = lambda: over
     writer.over(run)
     await asyncio.wait_for(store.is_waiting.wait(), DEADLINE_S)  # the first step is begun
-    writer.append(other, 1, b"e")
+    writer.backlog.append(other, 1, b"e")
 
     def note() -> None:
         tried.append((run.logged, run.stored.finished_at, other.logged))
@@ -369,7 +369,7 @@ async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_bef
     store.fails = True
     assert await writer.begin(run)
     for sequence in range(1, 33):
-        writer.append(run, sequence, bytes(ROW_BYTES // 2))
+        writer.backlog.append(run, sequence, bytes(ROW_BYTES // 2))
     over = replace(run.stored, finished_at=7.0)
     run.snapshot = lambda: over
     writer.over(run)
@@ -386,7 +386,7 @@ async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_bef
 
 async def test_a_run_that_is_over_before_it_began_is_written_too(harness: WriterHarness) -> None:
     run = harness.run()
-    harness.writer.append(run, 1, b"result")
+    harness.writer.backlog.append(run, 1, b"result")
     harness.writer.over(run)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"result"]
@@ -397,7 +397,7 @@ async def test_nothing_of_a_run_is_written_while_it_is_begun(harness: WriterHarn
     harness.store.open_gate.clear()
     beginning = asyncio.ensure_future(harness.writer.begin(run))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    harness.writer.append(run, 1, b"result")
+    harness.writer.backlog.append(run, 1, b"result")
     harness.writer.over(run)
     assert not await harness.writer.flushed(run, 0.1), "it is not there yet"
     harness.store.open_gate.set()
@@ -449,7 +449,7 @@ async def test_a_run_that_is_refused_while_it_is_written_is_forgotten(harness: W
     run = harness.run()
     await harness.writer.begin(run)
     harness.store.open_gate.clear()
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     harness.writer.over(run)
     harness.writer.remove(run)
@@ -514,7 +514,7 @@ async def test_the_id_of_a_run_that_was_refused_may_be_used_again(harness: Write
     harness.store.open_gate.set()
     assert await asyncio.wait_for(beginning, DEADLINE_S)
     harness.store.fails = False
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert await harness.kept() == [b"e"]
 
@@ -526,7 +526,7 @@ async def test_closing_writes_what_waits(tmp_path: Path) -> None:
     work = asyncio.ensure_future(harness.writer.run())
     run = harness.run()
     await harness.writer.begin(run)
-    harness.writer.append(run, 1, b"e")
+    harness.writer.backlog.append(run, 1, b"e")
     await harness.writer.close()
     await asyncio.wait_for(work, DEADLINE_S)
     assert await harness.kept() == [b"e"]
@@ -550,24 +550,24 @@ async def test_the_row_of_a_run_is_written_when_it_changed_and_not_with_every_ev
 
     run.snapshot = counted
     for sequence in range(1, 4):
-        harness.writer.append(run, sequence, b"text", changes_row=False)
+        harness.writer.backlog.append(run, sequence, b"text", changes_row=False)
         assert await harness.writer.flushed(run, DEADLINE_S)
     stored = await harness.stored()
     assert (stored.logged, stored.size, stored.state.run.last_sequence) == (3, 12, 3)
     assert asked == []
-    harness.writer.append(run, 4, b"state")
-    harness.writer.append(run, 5, b"text", changes_row=False)
+    harness.writer.backlog.append(run, 4, b"state")
+    harness.writer.backlog.append(run, 5, b"text", changes_row=False)
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert asked == [5]
 
 
 async def test_what_came_after_an_insertion_whose_answer_was_lost_is_in_the_row_too(harness: WriterHarness) -> None:
     run = harness.run()
-    harness.writer.append(run, 1, b"one")
+    harness.writer.backlog.append(run, 1, b"one")
     harness.store.fails = harness.store.cut = True
     assert await harness.writer.begin(run)
     assert (await harness.stored()).logged == 1, "it was inserted, and the answer was lost"
-    harness.writer.append(run, 2, b"two")
+    harness.writer.backlog.append(run, 2, b"two")
     harness.store.fails = harness.store.cut = False
     assert await harness.writer.flushed(run, DEADLINE_S)
     assert ((await harness.stored()).logged, await harness.kept()) == (2, [b"one", b"two"])

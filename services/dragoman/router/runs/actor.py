@@ -263,7 +263,6 @@ class Run(RunMachine):
                 self.log.warning("ownership lost to another router")
                 self.end_streams(stop=True)  # readers attach again, and are sent to the new owner
                 self._close(self._host.superseded)
-                self.ledger.release()
 
     async def _await_stored(self, event: Durable, then: Input) -> None:
         """Wait until an event is stored: should this router die, no other one may find another event in its place.

@@ -1,5 +1,6 @@
 """Repeated answers to input requests: the same answer is accepted, because its first response may have been lost."""
 
+import re
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
@@ -114,16 +115,9 @@ def _is_same(recorded: pb.InputAnswer, answer: pb.InputAnswer, *, is_masked: boo
 
 
 def _fits(recorded: object, answer: object) -> bool:
-    if not isinstance(recorded, str) or not isinstance(answer, str):
+    if not isinstance(recorded, str) or not isinstance(answer, str) or _MASK not in recorded:
         return recorded == answer
-    first, *others = recorded.split(_MASK)
-    if not answer.startswith(first):
-        return False
-    position = len(first)
-    for number, piece in enumerate(others, 1):
-        # The last piece is at the end, each other one anywhere after the one before.
-        found = len(answer) - len(piece) if number == len(others) else answer.find(piece, position)
-        if found < position or not answer.startswith(piece, found):
-            return False
-        position = found + len(piece)
-    return position == len(answer)
+    first, *middle, last = map(re.escape, recorded.split(_MASK))
+    # In groups that are not tried again: otherwise the time would grow with each mask by the length of the answer.
+    pattern = "".join((first, *(f"(?>.*?{piece})" for piece in middle), ".*", last))
+    return re.fullmatch(pattern, answer, re.DOTALL) is not None

@@ -46,7 +46,7 @@ class RunLedger:
         """Have the run's row stored."""
         if self._entry is not None:
             writer, logged = self._entry
-            writer.changed(logged)
+            writer.backlog.changed(logged)
 
     def append(self, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
         """Store an event, shortly; and the run's row if it changes that."""
@@ -58,14 +58,14 @@ class RunLedger:
         """Store that the events up to this one are missing."""
         if self._entry is not None:
             writer, logged = self._entry
-            writer.skip(logged, sequence)
+            writer.backlog.skip(logged, sequence)
 
     def finish(self, result: Durable) -> None:
         """Store the last event, soon."""
         if self._entry is not None:
             writer, logged = self._entry
             writer.over(logged)
-            writer.append(logged, result.sequence, result.data)
+            writer.backlog.append(logged, result.sequence, result.data)
 
     def is_ready(self, sequence: int) -> bool:
         """Return whether ``may_publish`` has nothing to wait for."""
@@ -99,7 +99,3 @@ class RunLedger:
         if self._entry is not None:
             writer, logged = self._entry
             writer.remove(logged)
-
-    def release(self) -> None:
-        """Store nothing more: another router has the run."""
-        self._entry = None

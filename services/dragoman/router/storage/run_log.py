@@ -190,7 +190,7 @@ class RunLog:
         sequence, data = record.end(result, self._clock.time())
         logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, _nothing, _nothing, stored)
         self.writer.over(logged)
-        self.writer.append(logged, sequence, data)
+        self.writer.backlog.append(logged, sequence, data)
 
     def _stored(self, record: RunRecord, assignment: Assignment, orphan_after_s: float) -> StoredRun:
         pending = [event.input_request for event in record.pending.values()]

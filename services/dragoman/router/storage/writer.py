@@ -71,7 +71,7 @@ class Writer:
 
         While the store fails the run is inserted later, and whether the id is taken is not known.
         """
-        self.changed(run)
+        self.backlog.changed(run)
         self._signals.urge()
         await self._signals.written.until(lambda: run.state is not RowState.NEW or bool(self._loop.failing))
         if run.state is RowState.NEW:
@@ -82,21 +82,6 @@ class Writer:
         """Delete a run that never was, as soon as the store does that: no new run with its id is inserted before."""
         self.backlog.remove(run)
         self._signals.urge()
-
-    def append(self, run: LoggedRun, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
-        """Add a run's next event; skipped sequences are known to be lost.
-
-        Args:
-            run: the run.
-            sequence: the event's sequence.
-            data: the event.
-            changes_row: whether the run's row is to be written with it, as the event changes more than its end.
-        """
-        self.backlog.append(run, sequence, data, changes_row=changes_row)
-
-    def skip(self, run: LoggedRun, sequence: int) -> None:
-        """Note that a run's events up to this one are missing."""
-        self.backlog.skip(run, sequence)
 
     async def room(self, run: LoggedRun, sequence: int) -> None:
         """Wait while many events of this run, or of all, wait for the store, so that their adapters wait too.
@@ -116,15 +101,11 @@ class Writer:
         self._signals.hurry.set()
         await self._signals.written.until(has_room, STALLED_S)
 
-    def changed(self, run: LoggedRun) -> None:
-        """Note that something of a run is to be written."""
-        self.backlog.changed(run)
-
     def over(self, run: LoggedRun) -> None:
         """Note that only the run's result follows, or nothing; what waits is still written."""
         run.is_over = True
         self._signals.hurry.set()
-        self.changed(run)
+        self.backlog.changed(run)
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
         """Wait until everything of a run up to now is written; False if it is not after ``timeout_s`` seconds.
