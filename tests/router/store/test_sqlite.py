@@ -70,43 +70,6 @@ async def test_what_is_forgotten_is_nowhere_in_the_file_and_gives_its_space_back
     assert len(bytes_of(path)) < before / 3
 
 
-async def test_a_file_of_an_earlier_version_is_written_anew(path: Path) -> None:
-    store = Store(SqliteDatabase(path))
-    await store.open()
-    await fill(store, 3)
-    await store.close()
-    with sqlite3.connect(path, isolation_level=None) as old:
-        old.execute("PRAGMA auto_vacuum = NONE")
-        old.execute("VACUUM")
-        old.execute("PRAGMA secure_delete = OFF")
-        old.execute("DELETE FROM events WHERE run_id = 'r0'")
-        old.execute("UPDATE runs SET task_key = '', state = x''")
-        old.execute("DELETE FROM events")
-    old.close()
-    assert MARK in bytes_of(path)
-    store = Store(SqliteDatabase(path))
-    await store.open()
-    assert len(await store._database.fetch("SELECT run_id FROM runs", {})) == 3
-    assert await store._database.fetch("PRAGMA auto_vacuum", {}) == [(2,)]
-    await store.close()
-    assert MARK not in bytes_of(path)
-
-
-async def test_one_that_others_use_is_written_anew_later(path: Path) -> None:
-    store = Store(SqliteDatabase(path))
-    await store.open()
-    await store.close()
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("PRAGMA auto_vacuum = NONE")
-    other.execute("VACUUM")
-    other.execute("BEGIN IMMEDIATE")
-    try:
-        await store.open()
-        await store.close()
-    finally:
-        other.close()
-
-
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("by", ["nothing", "copy"])
 async def test_a_file_that_goes_while_it_is_used_is_noticed_and_another_one_written(

@@ -14,7 +14,8 @@ Statement: TypeAlias = tuple[str, Mapping[str, Value]]
 """SQL with ``:names``, and what they stand for."""
 
 MIGRATIONS: Final = "migrations"
-_APPLIED: Final = "SELECT migration_id FROM _yoyo_migration"
+APPLIED: Final = "SELECT migration_id FROM _yoyo_migration"
+"""The query for what is applied; its table is absent in a new database."""
 BUSY_S: Final = 5.0
 """How long a statement waits for what another connection has locked, before it fails and is tried again."""
 _NAMES: Final = re.compile(r":([a-z_]+)")
@@ -103,7 +104,7 @@ def is_current(applied: Sequence[Row]) -> bool:
     """Return whether every migration is applied.
 
     Args:
-        applied: rows of ``applied_sql``.
+        applied: rows of ``APPLIED``.
 
     Raises:
         StoreError: it was written by a later version.
@@ -115,11 +116,6 @@ def is_current(applied: Sequence[Row]) -> bool:
             is_lasting=True,
         )
     return known == there
-
-
-def applied_sql() -> str:
-    """Return the query for what is applied; its table is absent in a new database."""
-    return _APPLIED
 
 
 def migrate(url: str) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from dragoman.router.storage.database import (
+    APPLIED,
     BUSY_S,
     Row,
     Statement,
     StoreError,
     Value,
-    applied_sql,
     is_current,
     migrate,
     with_percent,
@@ -221,7 +221,7 @@ class PostgresDatabase:
 
     async def _is_current(self) -> bool:
         rows = await self.fetch("SELECT to_regclass('_yoyo_migration') IS NOT NULL", {})
-        return bool(rows[0][0]) and is_current(await self.fetch(applied_sql(), {}))
+        return bool(rows[0][0]) and is_current(await self.fetch(APPLIED, {}))
 
     def _explained(self, error: Exception) -> StoreError:
         # The driver's own words name hosts and tables, never a password.

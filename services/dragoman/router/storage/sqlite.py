@@ -12,12 +12,12 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from dragoman.router.storage.database import (
+    APPLIED,
     BUSY_S,
     Row,
     Statement,
     StoreError,
     Value,
-    applied_sql,
     is_current,
     migrate,
 )
@@ -141,7 +141,7 @@ class SqliteDatabase:
             connection.execute("PRAGMA foreign_keys = ON")
             # What is forgotten is overwritten. Of every connection; the file does not remember it.
             connection.execute("PRAGMA secure_delete = ON")
-            if not self._is_current(connection) or not _number(connection, "auto_vacuum"):
+            if not self._is_current(connection):
                 self._prepare(connection)
             connection.execute("SELECT count(*) FROM settings").fetchall()  # from now on it has its companions
         except BaseException:
@@ -160,12 +160,6 @@ class SqliteDatabase:
                 connection.execute("PRAGMA journal_mode = WAL")
                 # The tool hands the path on as it is, to SQLite as a part of a URI.
                 migrate(f"sqlite:///{quote(os.fsencode(self._path))}")
-            elif not _number(connection, "auto_vacuum"):
-                # A file of an earlier version: written anew once, so that it can be shortened, and without what was
-                # forgotten. Another process that uses it now, or a full disk, only puts that off.
-                with contextlib.suppress(sqlite3.OperationalError):
-                    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-                    connection.execute("VACUUM")
         finally:
             os.close(lock)
 
@@ -190,7 +184,7 @@ class SqliteDatabase:
 
     def _is_current(self, connection: sqlite3.Connection) -> bool:
         try:
-            applied = connection.execute(applied_sql()).fetchall()
+            applied = connection.execute(APPLIED).fetchall()
         except sqlite3.OperationalError:
             return False  # there is no such table yet
         return is_current(applied)
