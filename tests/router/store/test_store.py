@@ -207,21 +207,6 @@ async def test_old_and_too_many_runs_are_forgotten_with_their_events(store: Stor
     assert await store.events("new", 0) != []
 
 
-async def test_a_very_large_run_loses_its_events_before_others_are_forgotten_for_it(store: Store) -> None:
-    events = [StoredEvents("huge", number, number, bytes(MIB // 4)) for number in range(1, 200)]
-    for run in (ended("old", 1.0, 10), ended("huge", 8.0, 199 * MIB // 4), ended("live", 0.0)):
-        await store.begin(replace(run, logged=199, finished_at=None if run.run_id == "live" else run.finished_at))
-    await store.write(events, [ended("huge", 8.0, 199 * MIB // 4)])
-    await store.write(events[:0], [replace(await kept(store, "huge"), logged=199)])
-    steps = 0
-    while await store.retention.delete_old(before=0.0, most_bytes=2 * MIB):
-        steps += 1
-    assert {run.run_id for run in await store.runs(RunQuery(), before=None, size=9)} == {"old", "huge", "live"}
-    assert steps == 2, "some at once"
-    assert await store.events("huge", 0) == events[-1:]
-    assert (await kept(store, "huge")).size == MIB // 4
-
-
 async def test_many_bytes_are_not_forgotten_at_once(store: Store) -> None:
     for number in range(3):
         await store.begin(ended(f"r{number}", float(number), 30 * MIB))

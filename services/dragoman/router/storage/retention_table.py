@@ -3,8 +3,7 @@
 from typing import Final, cast
 
 from dragoman.protocol.limits import MIB
-from dragoman.router.storage.database import Database, Value
-from dragoman.router.storage.logged import ROW_BYTES
+from dragoman.router.storage.database import Database
 
 _FORGOTTEN_AT_ONCE: Final = 200
 _FREED_AT_ONCE: Final = 32 * MIB
@@ -15,15 +14,6 @@ _OLDEST: Final = (
     " ORDER BY finished_at, run_id LIMIT :size"
 )
 _UP_TO: Final = f"{_FINISHED} AND (finished_at, run_id) <= (:finished_at, :run_id)"
-_LARGE: Final = 4
-"""A run that alone takes a quarter of what may be kept is cut to its end before others are forgotten for it."""
-_LARGEST: Final = f"SELECT run_id, logged {_FINISHED} AND bytes > :size ORDER BY bytes DESC LIMIT 1"
-_BEFORE_END: Final = "SELECT first FROM events WHERE run_id = :run_id AND last < :logged ORDER BY first LIMIT :size"
-_CUT: Final = "DELETE FROM events WHERE run_id = :run_id AND first <= :first AND last < :logged"
-_COUNT_AGAIN: Final = (
-    "UPDATE runs SET bytes = (SELECT CAST(COALESCE(sum(length(data)), 0) AS bigint) FROM events"
-    " WHERE events.run_id = runs.run_id) WHERE run_id = :run_id"
-)
 _FORGET_EVENTS: Final = f"DELETE FROM events WHERE run_id IN (SELECT run_id {_UP_TO})"  # noqa: S608 - constants
 _FORGET_RUNS: Final = f"DELETE {_UP_TO}"
 
@@ -37,20 +27,16 @@ class RetentionTable:
     async def delete_old(self, *, before: float, most_bytes: int) -> int:
         """Delete finished runs that are too old, and the oldest of those that are too many; at most some at once.
 
-        Before others are deleted for the sake of a very large one, that one loses its events, but for the end.
-
         Args:
             before: what ended before this, in seconds since the epoch, goes.
             most_bytes: what may be kept.
 
         Returns:
-            How many went, or lost events; 0 if no more has to.
+            How many went; 0 if no more has to.
         """
         # The sum and the rows are of one moment: of several routers that do this at once, none takes too much.
         rows = await self._database.fetch(_OLDEST, {"size": _FORGOTTEN_AT_ONCE})
         kept = cast("int", rows[0][3]) if rows else 0
-        if kept > most_bytes and await self._cut_largest(most_bytes // _LARGE):
-            return 1
         number = freed = 0
         for finished_at, _, size, _ in cast("list[tuple[float, str, int, int]]", rows):
             if (finished_at >= before and kept - freed <= most_bytes) or freed > _FREED_AT_ONCE:
@@ -60,16 +46,3 @@ class RetentionTable:
             values = {"finished_at": rows[number - 1][0], "run_id": rows[number - 1][1]}
             await self._database.execute([(_FORGET_EVENTS, values), (_FORGET_RUNS, values)])
         return number
-
-    async def _cut_largest(self, size: int) -> bool:
-        """Delete some events of the largest run above a size, but not its end; False if there are none."""
-        found = await self._database.fetch(_LARGEST, {"size": size})
-        if not found:
-            return False
-        values: dict[str, Value] = {"run_id": found[0][0], "logged": found[0][1]}
-        rows = await self._database.fetch(_BEFORE_END, {**values, "size": _FREED_AT_ONCE // ROW_BYTES})
-        if not rows:
-            return False
-        run_id = {"run_id": values["run_id"]}
-        await self._database.execute([(_CUT, {**values, "first": rows[-1][0]}), (_COUNT_AGAIN, run_id)])
-        return True
