@@ -252,7 +252,7 @@ def test_a_policy_for_another_adapter_is_looked_at_too(policy: Any, path: str | 
     request.fallback.configs["a"].update({"timeoutSec": 1})
     request.fallback.configs["b"].update({"sessionCompaction": policy})
     objection = execute_objection(request)
-    assert (objection.path if objection is not None else None) == path
+    assert (objection[0] if objection is not None else None) == path
 
 
 NOT_THE_ADAPTERS = {

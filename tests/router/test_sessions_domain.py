@@ -158,7 +158,7 @@ def test_a_policy_that_is_none(settings: Any, path: str) -> None:
     asked.config.update({"sessionCompaction": settings})
     objection = execute_objection(asked)
     assert objection is not None
-    assert objection.path == path
+    assert objection[0] == path
 
 
 def test_what_is_handed_over_is_quoted() -> None:

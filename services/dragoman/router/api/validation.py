@@ -1,7 +1,7 @@
 """Validation of requests by the router, beyond the contract's bounds."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TypeAlias
 
 from dragoman.protocol.identity import is_run_id
 from dragoman.router.policy.concurrency import admission_problem
@@ -9,24 +9,20 @@ from dragoman.router.policy.fallback import fallback_problem
 from dragoman.router.policy.sessions import compaction_problem
 from dragoman.v1 import adapter_pb2
 
-
-class Objection(NamedTuple):
-    """Why the router rejects a field."""
-
-    path: str
-    description: str
+Objection: TypeAlias = tuple[str, str]
+"""The path of a field that the router rejects, and why."""
 
 
 def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
     """Return the first objection to a request to run; ``None`` if there is none."""
     if request.run_id and not is_run_id(request.run_id):
-        return Objection("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+        return "run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}"
     if request.HasField("relay"):
-        return Objection("relay", "is set by routers only; leave it out")
+        return "relay", "is set by routers only; leave it out"
     if (path := _zero_byte(request)) is not None:
-        return Objection(path, "must not contain a zero byte")
+        return path, "must not contain a zero byte"
     if (problem := fallback_problem(request.fallback) or admission_problem(request)) is not None:
-        return Objection(*problem)
+        return problem
     return _session(request)
 
 
@@ -35,14 +31,10 @@ def _session(request: adapter_pb2.ExecuteRequest) -> Objection | None:
     selector = session.WhichOneof("selector")
     names = (*_names(session.key), agent.company_id, agent.id, request.task_key)
     if selector == "key" and not any(names):
-        return Objection(
-            "session.key",
-            "is empty; set task_key, agent_id or company_id, here or in the request",
-        )
+        return "session.key", "is empty; set task_key, agent_id or company_id, here or in the request"
     if selector == "resume_run_id" and not is_run_id(session.resume_run_id):
-        return Objection("session.resume_run_id", "is not a valid run ID: [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-    problem = compaction_problem(request)
-    return Objection(*problem) if problem is not None else None
+        return "session.resume_run_id", "is not a valid run ID: [A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+    return compaction_problem(request)
 
 
 def _names(key: adapter_pb2.SessionKey) -> tuple[str, str, str]:
@@ -74,4 +66,4 @@ def _found_by(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
 def list_objection(asked: Mapping[str, str]) -> Objection | None:
     """Return the first objection to the filters of a list, given by field; ``None`` if there is none."""
     path = next((path for path, text in asked.items() if "\0" in text), None)
-    return Objection(path, "must not contain a zero byte") if path is not None else None
+    return None if path is None else (path, "must not contain a zero byte")
