@@ -117,9 +117,9 @@ async def test_bad_manifests_are_reported_and_harm_no_other(folder: Path) -> Non
         listed = await caller.router.ListAdapters(router_pb2.ListAdaptersRequest())
         refused = {entry.adapter: entry.reason for entry in listed.adapters if entry.state == REFUSED}
         assert refused["broken"] == f"manifest {folder}/broken.toml: is not valid TOML at line 1, column 8"
-        assert "unknown key 'colour'" in refused["odd"]
+        assert "unknown field `colour`; its keys are type, command" in refused["odd"]
         assert "type must be" in refused["nameless"]
-        assert "command must be" in refused["nothing"]
+        assert "length >= 1 - at `$.command`" in refused["nothing"]
         assert "is no regular file of at most 1048576 bytes" in refused["pipe"]
         assert "is no regular file of at most 1048576 bytes" in refused["large"]
         assert refused["fake"] == f"the name 'fake' is already used by adapter 'fake' (manifest {folder}/fake.json)"

@@ -27,14 +27,15 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated, Final, Protocol, TypeAlias
 
+import msgspec
 from dragoman.protocol.addresses import AddressError, check_local
 from dragoman.protocol.identity import is_adapter_type
 from dragoman.router.adapters.descriptions import Packages, installed_identity, manifest_identity
 from dragoman.router.adapters.registry import AdapterSpec, LaunchSpec
 from dragoman.v1 import router_pb2
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
 GROUP = "dragoman.adapters"
 """The group of entry points that name adapters."""
@@ -55,7 +56,6 @@ _OURS = "dragoman.adapters."
 # own name would kill its adapter.
 _SERVE = (sys.executable, "-P", "-m", "dragoman.sdk")
 
-_KEYS = {"type", "command", "env", "aliases"}
 _SUFFIXES = {".toml", ".json"}
 _LOCK: Final = ".lock"
 """How the names of the files end that servers lock beside their sockets."""
@@ -92,6 +92,16 @@ def specs_of(source: FileSource) -> list[AdapterSpec]:
 
 class _ManifestError(ValueError):
     """The manifest is invalid; the message says why."""
+
+
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class _Manifest(Struct, forbid_unknown_fields=True):
+    type: str
+    command: Annotated[tuple[_Text, ...], Meta(min_length=1)]
+    aliases: tuple[_Text, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
 
 
 def entry_point_specs(
@@ -172,11 +182,11 @@ class Manifests:
         file = str(path)
         try:
             content = _read(path)
-            name = _checked_type(content)
-            launch = LaunchSpec(_command(content, path.parent), _env(content))
-            identity = manifest_identity(json.dumps(content), launch.command, launch.env)
-            aliases = _strings(content, "aliases")
-            return AdapterSpec(name, self.kind, aliases, launch, origin=file, file=file, identity=identity)
+            launch = LaunchSpec(_command(content.command, path.parent), content.env)
+            identity = manifest_identity(msgspec.json.encode(content).decode(), launch.command, launch.env)
+            return AdapterSpec(
+                content.type, self.kind, content.aliases, launch, origin=file, file=file, identity=identity
+            )
         except _ManifestError as error:
             return AdapterSpec(path.stem, self.kind, origin=file, file=file, problem=f"manifest {path}: {error}")
 
@@ -239,7 +249,7 @@ def _mark(path: Path) -> FileState | None:
     return FileState(stat.S_IFMT(found.st_mode), found.st_ino, found.st_mtime_ns, found.st_size, found.st_uid)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> _Manifest:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_MANIFEST:
@@ -257,44 +267,21 @@ def _read(path: Path) -> dict[str, Any]:
         raise _ManifestError(f"is not valid TOML{f' at {place[1]}' if place else ''}") from error
     except RecursionError as error:
         raise _ManifestError("is nested too deeply") from error
-    if not isinstance(content, dict):
-        raise _ManifestError("must be an object")
-    unknown = sorted(set(content) - _KEYS)
-    if unknown:
-        raise _ManifestError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
-    return content
-
-
-def _checked_type(content: dict[str, Any]) -> str:
-    name = content.get("type")
-    if not isinstance(name, str) or not is_adapter_type(name):
+    try:
+        manifest = msgspec.convert(content, _Manifest)
+    except msgspec.ValidationError as error:
+        raise _ManifestError(f"{error}; its keys are {', '.join(_Manifest.__struct_fields__)}") from error
+    if not is_adapter_type(manifest.type):
         raise _ManifestError("type must be a string such as my_agent: [a-z][a-z0-9_]*, at most 64 characters")
-    return name
+    return manifest
 
 
-def _strings(content: dict[str, Any], key: str) -> tuple[str, ...]:
-    value = content.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise _ManifestError(f"{key} must be a list of strings")
-    return tuple(value)
-
-
-def _command(content: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    command = _strings(content, "command")
-    if not command:
-        raise _ManifestError('command must be a list of strings, e.g. ["my-agent", "serve"]')
+def _command(command: Sequence[str], folder: Path) -> tuple[str, ...]:
     # PATH resolves a bare program name; joining keeps a path that is already absolute.
     return tuple(
         str(folder.absolute() / part) if part.startswith(("./", "../")) or (number == 0 and "/" in part) else part
         for number, part in enumerate(command)
     )
-
-
-def _env(content: dict[str, Any]) -> dict[str, str]:
-    env = content.get("env", {})
-    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise _ManifestError("env must map names to strings")
-    return dict(env)
 
 
 def address_specs(addresses: Iterable[str]) -> list[AdapterSpec]:
