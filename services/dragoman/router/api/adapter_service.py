@@ -185,8 +185,8 @@ class AdapterServicer:
             case Local(run):
                 bind(adapter=run.record.adapter, run_id=run.run_id)
                 return await cancel(run, addressed(pb.CancelRequest, data, request.adapter, run.backend.record.type))
-            case Remote() as remote:
-                return await remote.answer("Cancel", data, context)
+            case Remote(stored, forwarder):
+                return await forwarder.answer(stored, "Cancel", data, context)
             case Finished(stored):
                 return how_it_ended(stored.state.run.result, stored.logged)
             case never:
@@ -212,8 +212,8 @@ class AdapterServicer:
                         raise
                     reader = await self._streams.reader(run)
                     return await _answer_again(request, reader, run.fanout.last_sequence, error)
-            case Remote() as remote:
-                return await remote.answer("Respond", data, context)
+            case Remote(stored, forwarder):
+                return await forwarder.answer(stored, "Respond", data, context)
             case Finished(stored):
                 reader = self._streams.stored_reader(stored)
                 return await _answer_again(request, reader, stored.logged, finished(request.run_id))

@@ -4,8 +4,6 @@ from typing import TypeAlias
 
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError
-from dragoman.protocol.server import Context
-from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.authorization import RunFacts
 from dragoman.router.cluster.failover import Failover
@@ -58,22 +56,6 @@ class Remote(Struct, frozen=True):
     def facts(self) -> RunFacts:
         """What decides about calls for it."""
         return stored_facts(self.stored, is_over=False)
-
-    async def answer(self, method: str, request: bytes, context: Context) -> bytes:
-        """Forward a call to that router.
-
-        Raises:
-            DragomanError: its status, or ADAPTER_UNAVAILABLE.
-        """
-        return await self.forwarder.answer(self.stored, method, request, context)
-
-    async def stream(self, request: adapter_pb2.AttachRequest, context: Context, *, ended_early: Signal) -> None:
-        """Forward an Attach to that router.
-
-        Raises:
-            DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
-        """
-        await self.forwarder.stream(self.stored, request, context, ended_early=ended_early)
 
 
 Located: TypeAlias = Local | Remote | Finished

@@ -113,7 +113,7 @@ class RunStreams:
             DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
         """
         with self._drain.stream():
-            await remote.stream(request, context, ended_early=self._drain.ending)
+            await remote.forwarder.stream(remote.stored, request, context, ended_early=self._drain.ending)
 
 
 async def send_id(run_id: str, context: Context) -> None:

@@ -20,7 +20,7 @@ from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.supervisor import ProcessSupervisor
 from dragoman.router.model.assignment import Dispatched, Unassigned
 from dragoman.router.model.ports import Processes
-from dragoman.router.model.run_record import adapter_lost, not_started, router_failed
+from dragoman.router.model.run_record import adapter_lost, not_started
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs.actor import Run
@@ -172,15 +172,7 @@ class Failover:
             self._run_log.end(stored, adapter_lost(stored.adapter, _UNKNOWN))
             return
         run = self._runs.take_over(stored, at, backend)
-        run.start(self._take(run, at, backend), "recover")
-
-    async def _take(self, run: Run, at: Dispatched, backend: AdapterBackend) -> None:
-        try:
-            await self._find_again(run, at, backend)
-        except Exception:
-            # Logged by who started this task; but nothing may leave a run without an end.
-            run.send(Lost(router_failed()))
-            raise
+        run.start(lambda: self._find_again(run, at, backend), "recover")
 
     async def _find_again(self, run: Run, at: Dispatched, backend: AdapterBackend) -> None:
         instance = await self._instance(backend, at)

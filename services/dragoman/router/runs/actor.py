@@ -19,7 +19,7 @@ from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.errors import elsewhere
 from dragoman.router.model.ports import Clock
-from dragoman.router.model.run_record import RunRecord
+from dragoman.router.model.run_record import RunRecord, router_failed
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.policy.fallback import attempt_ended
 from dragoman.router.runs import actions as do
@@ -32,6 +32,7 @@ from dragoman.router.runs.inputs import (
     Exhausted,
     Input,
     LeaseLost,
+    Lost,
     ResultStored,
 )
 from dragoman.router.runs.ledger import RunLedger
@@ -159,9 +160,17 @@ class Run(RunMachine):
         self.course, self.suggest = course or self.course, suggest or self.suggest
         self.session = session or self.session
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Start what follows it, which ends when another router takes the run."""
-        self._work = self.tasks.start(work, f"{name} {self.run_id}")
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Start what follows it, which ends when another router takes the run. If it fails, the run is lost."""
+
+        async def guarded() -> None:
+            try:
+                await work()
+            except Exception:
+                self.send(Lost(router_failed()))
+                raise  # to be logged
+
+        self._work = self.tasks.start(guarded(), f"{name} {self.run_id}")
 
     def assign(self, instance: AdapterInstance, *, is_bound: bool = False) -> None:
         """Say which process gets it, and whether only this router can follow it there."""

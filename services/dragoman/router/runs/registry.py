@@ -14,7 +14,7 @@ from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.requests import orphan_after_s, safe_labels
 from dragoman.router.model.retention import RetainedRuns
-from dragoman.router.model.run_record import RunRecord, router_failed
+from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.policy.sessions import remove_router_settings
@@ -23,7 +23,7 @@ from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.attempts import AttemptScheduler
 from dragoman.router.runs.cancellation import end_orphan
 from dragoman.router.runs.exclusion import TaskExclusion
-from dragoman.router.runs.inputs import LeaseLost, Lost, Refused
+from dragoman.router.runs.inputs import LeaseLost, Refused
 from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.sessions import Found, Sessions
 from dragoman.router.runs.state import (
@@ -129,7 +129,7 @@ class RunRegistry:
         request.adapter = backend.record.type
         request.ClearField("batching")  # how the caller gets the events is not how the router gets them
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
-        run.start(self._go(run, scheduler, request, session), "run")
+        run.start(lambda: self._go(run, scheduler, request, session), "run")
         run.notices.beat(lambda: not has_adapter(run.state))
         return run
 
@@ -138,24 +138,19 @@ class RunRegistry:
     ) -> None:
         """Bring the run to its end; it is stored at the latest when it is assigned to a process."""
         try:
-            try:
-                run.ledger.changed()
-                if run.record.task_key:
-                    await run.ledger.begin()
-                    await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
-                run.log.info("run accepted")
-                upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
-                await scheduler.go(
-                    upstream,
-                    request,
-                    lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
-                )
-            except DragomanError as error:
-                run.send(Refused(error))
-        except Exception:
-            # Logged by who started this task; but nothing may leave a run without an end.
-            run.send(Lost(router_failed()))
-            raise
+            run.ledger.changed()
+            if run.record.task_key:
+                await run.ledger.begin()
+                await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
+            run.log.info("run accepted")
+            upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
+            await scheduler.go(
+                upstream,
+                request,
+                lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
+            )
+        except DragomanError as error:
+            run.send(Refused(error))
 
     def take_over(self, stored: StoredRun, at: Dispatched, backend: AdapterBackend) -> Run:
         """Go on with a run that a router followed which is gone; perhaps this one, before its lease ran out."""
@@ -177,7 +172,7 @@ class RunRegistry:
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
         upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
-        run.start(self._admission.keep(run, upstream.follow_on()), "run")
+        run.start(lambda: self._admission.keep(run, upstream.follow_on()), "run")
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         remark = functools.partial(run.notices.warn, each_time=True)

@@ -190,8 +190,6 @@ class Sessions:
             followed: what becomes of the run's session, if that is stored here.
             remark: emits a notice to the run's readers: a code and a text.
 
-        Raises:
-            DragomanError: the adapter's, should it have to be asked what it can do.
         """
         found = await self._look_up(found, request, backend)
         if found.remark:
@@ -227,7 +225,7 @@ class Sessions:
             return SessionDecision(reason=why, handover="" if fork else rules.handover(stored, why))
         now = self._clock.time()
         if policy.reason(stored, now) and not fork:
-            policy = of_its_own if await _compacts_itself(backend) else policy
+            policy = of_its_own if _compacts_itself(backend) else policy
             if why := policy.reason(stored, now):
                 return SessionDecision(reason=why, handover=rules.handover(stored, why))
         return SessionDecision(stored.handle)
@@ -359,10 +357,7 @@ async def _misfit(
     return await asyncio.to_thread(misfit, handle, names, rules.cwd_of(request))
 
 
-async def _compacts_itself(backend: AdapterBackend) -> bool:
-    if backend.record.description is None:  # it was never started, and is about to be
-        async with backend.use():
-            pass
+def _compacts_itself(backend: AdapterBackend) -> bool:
     description = backend.record.description
     features = description.capabilities.items if description is not None else []
     return any(item.feature == event_pb2.FEATURE_COMPACTION for item in features)

@@ -30,7 +30,6 @@ from dragoman.router.model.run_record import (
     adapter_lost,
     not_started,
     protocol_violated,
-    router_failed,
 )
 from dragoman.router.model.stream_validator import ProtocolViolationError
 from dragoman.router.model.tasks import first_of
@@ -136,16 +135,10 @@ class UpstreamStream:
 
     async def follow_on(self) -> None:
         """Follow a run that a router followed before, at the process it is pinned to, from its last event here."""
-        run = self._run
-        instance = run.instance
+        instance = self._run.instance
         assert instance is not None
-        try:
-            with instance.used():
-                await self._counted(instance, "Attach", self._attach_request(instance))
-        except Exception:
-            # Logged by who started this task; but nothing may leave a run without an end.
-            run.send(Lost(router_failed()))
-            raise
+        with instance.used():
+            await self._counted(instance, "Attach", self._attach_request(instance))
 
     async def _counted(self, instance: AdapterInstance, method: str, request: bytes) -> None:
         record = self._run.backend.record
