@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
-import structlog
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.sessions import misfit, read_handle
@@ -24,7 +23,7 @@ from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId
 from dragoman.router.policy import sessions as rules
 from dragoman.router.policy.sessions import Compaction, SessionDecision, SessionReport, SessionRequest
-from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.run_log import RunLog
 from dragoman.router.storage.session_table import session_name
 from dragoman.router.storage.store import Store
@@ -37,8 +36,6 @@ _STORE_S: Final = 2.0
 _NOTHING: Final = SessionDecision()
 
 _T = TypeVar("_T")
-
-_log = structlog.get_logger("dragoman.router")
 
 
 class Found(Struct, frozen=True):
@@ -132,7 +129,7 @@ class RunSession:
             record.run_id, record.accepted_at, update, self._sent, self._resumed, result, self._stands_in
         )
         try:
-            await _in_time(self._keep(self._key, heard))
+            await in_time(self._keep(self._key, heard), _STORE_S)
         except StoreError as error:
             self._remark("session_not_kept", f"The run's session could not be stored: {str(error).rstrip('.')}.")
 
@@ -203,7 +200,7 @@ class Sessions:
         if found.selector.stored_key is None:
             return found
         try:
-            stored = await _in_time(self._run_log.store.sessions.get(found.selector.stored_key))
+            stored = await in_time(self._run_log.store.sessions.get(found.selector.stored_key), _STORE_S)
         except StoreError as error:
             why = f"stored sessions are not readable: {str(error).rstrip('.')}"
             return replace(
@@ -361,22 +358,3 @@ def _compacts_itself(backend: AdapterBackend) -> bool:
     description = backend.record.description
     features = description.capabilities.items if description is not None else []
     return any(item.feature == event_pb2.FEATURE_COMPACTION for item in features)
-
-
-async def _in_time(work: Coroutine[Any, Any, _T]) -> _T:
-    """Return what the store returns, if it does so in time; else it continues in the background.
-
-    Raises:
-        StoreError: it failed, or takes too long.
-    """
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(_note_failure)
-    done, _ = await asyncio.wait({task}, timeout=_STORE_S)
-    if not done:
-        raise StoreError(f"the run log did not answer within {_STORE_S:g} s")
-    return task.result()
-
-
-def _note_failure(task: "asyncio.Future[Any]") -> None:
-    if not task.cancelled() and (failure := task.exception()) is not None:
-        _log.warning("session store failed", why=str(failure) if isinstance(failure, StoreError) else "internal")

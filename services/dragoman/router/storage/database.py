@@ -1,12 +1,15 @@
 """A database, as far as the store needs one: some statements at once, or the rows of one."""
 
+import asyncio
 import contextlib
 import getpass
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import as_file, files
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+import structlog
 
 Value: TypeAlias = str | int | float | bytes | None
 Row: TypeAlias = tuple[Value, ...]
@@ -18,6 +21,9 @@ APPLIED: Final = "SELECT migration_id FROM _yoyo_migration"
 """The query for what is applied; its table is absent in a new database."""
 BUSY_S: Final = 5.0
 """How long a statement waits for what another connection has locked, before it fails and is tried again."""
+T = TypeVar("T")
+
+_log = structlog.get_logger("dragoman.router")
 _NAMES: Final = re.compile(r":([a-z_]+)")
 
 
@@ -34,6 +40,28 @@ class StoreError(Exception):
         super().__init__(message)
         self.is_replaced = is_replaced
         self.is_lasting = is_lasting
+
+
+async def in_time(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    """Return what a store returns, if it does so in time; else it continues in the background.
+
+    Raises:
+        StoreError: it failed, or takes too long.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        if not task.done():
+            task.add_done_callback(_note_failure)
+    if not task.done():
+        raise StoreError(f"no answer within {timeout_s:g} s")
+    return task.result()
+
+
+def _note_failure(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        _log.warning("run log failed", why=str(failure) if isinstance(failure, StoreError) else "internal")
 
 
 class Database(Protocol):

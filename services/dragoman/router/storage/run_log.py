@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import structlog
 from dragoman.protocol.identity import RequestDigests, is_run_id
@@ -12,7 +12,7 @@ from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import RunQuery, StoredRun
-from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.leases import LEASE_S, RunOwnership
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
 from dragoman.router.storage.store import Store
@@ -26,7 +26,6 @@ READ_S: Final = 3.0
 _CLOSING_S: Final = 5.0
 """How long a router that ends waits for what is not written yet."""
 
-_T = TypeVar("_T")
 Remark: TypeAlias = Callable[[str, str], None]
 
 _log = structlog.get_logger("dragoman.router")
@@ -131,7 +130,7 @@ class RunLog:
         backlog = self.writer.backlog
         never_was, is_unwritten = backlog.is_removing(run_id), backlog.is_writing(run_id)
         try:
-            stored = await self._read(self.store.run(run_id))
+            stored = await in_time(self.store.run(run_id), READ_S)
         except StoreError as error:
             raise log_unavailable(error) from error
         never_was = never_was or backlog.is_removing(run_id)
@@ -162,27 +161,9 @@ class RunLog:
         if not self.writer.failing:
             await self.writer.flushed_all(_LISTING_S)
         try:
-            return await self._read(self.store.runs(query, before=before, size=size))
+            return await in_time(self.store.runs(query, before=before, size=size), READ_S)
         except StoreError as error:
             raise log_unavailable(error) from error
-
-    async def _read(self, reading: Coroutine[Any, Any, _T]) -> _T:
-        """Return what is read, if the log answers in time.
-
-        Raises:
-            StoreError: it does not, or fails.
-        """
-        task = asyncio.ensure_future(reading)
-        try:
-            await asyncio.wait({task}, timeout=READ_S)
-        finally:
-            if not task.done():
-                # Not waited for: a driver may take seconds to end what its server does not answer.
-                task.add_done_callback(_read_in_vain)
-                task.cancel()
-        if not task.done():
-            raise StoreError(f"no answer within {READ_S:g} s")
-        return task.result()
 
     def end(self, stored: StoredRun, result: event_pb2.Result) -> None:
         """End a run that this router has claimed and does not follow."""
@@ -207,12 +188,6 @@ class RunLog:
             digest=record.digest,
             finished_at=record.finished_at,
         )
-
-
-def _read_in_vain(task: "asyncio.Future[Any]") -> None:
-    """Retrieve the failure of a reading that no caller waits for."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _nothing(*_of: str) -> None:
