@@ -21,7 +21,6 @@ from dragoman.router.cluster.failover import is_unowned
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.paging import (
-    PageTokenError,
     decode_token,
     encode_token,
     fitting,
@@ -164,16 +163,13 @@ class RouterServicer:
             await self._adapters.learn()
         # The index makes the key unique: rejected adapters share their names with others.
         entries = list(enumerate(self._adapter_list.entries()))
-        try:
-            shown, token = page_of_messages(
-                entries,
-                lambda item: [item[1].adapter, item[0]],
-                lambda item: item[1],
-                size=request.page_size,
-                token=request.page_token,
-            )
-        except PageTokenError as error:
-            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        shown, token = page_of_messages(
+            entries,
+            lambda item: [item[1].adapter, item[0]],
+            lambda item: item[1],
+            size=request.page_size,
+            token=request.page_token,
+        )
         return pb.ListAdaptersResponse(
             adapters=shown,
             next_page_token=token,
@@ -231,10 +227,7 @@ class RouterServicer:
 
     async def ListRuns(self, request: pb.ListRunsRequest, _context: Context) -> pb.ListRunsResponse:  # noqa: N802 - the contract's name
         """List runs, newest first."""
-        try:
-            before = decode_token(request.page_token, float, str) if request.page_token else None
-        except PageTokenError as error:
-            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        before = decode_token(request.page_token, float, str) if request.page_token else None
         asked = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
         refuse(list_objection(asked))
         caller = current_caller()

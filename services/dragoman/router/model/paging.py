@@ -1,11 +1,11 @@
 """Pagination: pages of lists, and opaque tokens that contain the last key of a page."""
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import MIB
 from google.protobuf.message import Message
 
@@ -21,10 +21,6 @@ Second = TypeVar("Second")
 Key = list[str | int | float]
 
 
-class PageTokenError(ValueError):
-    """The page token is invalid."""
-
-
 def page(items: Sequence[Item], key: Callable[[Item], Key], *, size: int, token: str) -> tuple[list[Item], str]:
     """Return one page and the token of the next, which is empty at the end.
 
@@ -37,14 +33,14 @@ def page(items: Sequence[Item], key: Callable[[Item], Key], *, size: int, token:
         token: the token of the page; empty for the first.
 
     Raises:
-        PageTokenError: the token is invalid.
+        DragomanError: INVALID_PAGE_TOKEN: the token is invalid.
     """
     after = decode_any(token) if token else None
     limit = page_size(size)
     try:
         rest = [item for item in items if after is None or key(item) > after]
     except TypeError as error:
-        raise PageTokenError("The page token belongs to a different list.") from error
+        raise _invalid("The page token belongs to a different list.") from error
     shown = rest[:limit]
     return shown, encode_token(key(shown[-1])) if len(rest) > limit else ""
 
@@ -62,7 +58,7 @@ def page_of_messages(
         token: as in ``page``.
 
     Raises:
-        PageTokenError: the token is invalid.
+        DragomanError: INVALID_PAGE_TOKEN: the token is invalid.
     """
     shown, following = page(items, key, size=size, token=token)
     messages = fitting(message(item) for item in shown)
@@ -103,11 +99,11 @@ def decode_token(token: str, first: type[First], second: type[Second]) -> tuple[
     """Return the two parts of a token's key.
 
     Raises:
-        PageTokenError: the token is invalid, or belongs to another list.
+        DragomanError: INVALID_PAGE_TOKEN: the token is invalid, or belongs to another list.
     """
     key = decode_any(token)
     if len(key) != 2 or not isinstance(key[0], first) or not isinstance(key[1], second):
-        raise PageTokenError("The page token belongs to a different list.")
+        raise _invalid("The page token belongs to a different list.")
     return key[0], key[1]
 
 
@@ -120,14 +116,16 @@ def decode_any(token: str) -> Key:
     """Return the key of a token.
 
     Raises:
-        PageTokenError: the token is invalid.
+        DragomanError: INVALID_PAGE_TOKEN.
     """
     try:
         key = json.loads(base64.urlsafe_b64decode(token.encode()))
-    except (ValueError, RecursionError, binascii.Error) as error:
-        raise PageTokenError(
-            "The page token is invalid; pass the next_page_token of the previous response."
-        ) from error
+    except (ValueError, RecursionError):
+        key = None
     if not isinstance(key, list):
-        raise PageTokenError("The page token is invalid; pass the next_page_token of the previous response.")
+        raise _invalid("The page token is invalid; pass the next_page_token of the previous response.")
     return key
+
+
+def _invalid(why: str) -> DragomanError:
+    return DragomanError(Reason.INVALID_PAGE_TOKEN, why)

@@ -17,7 +17,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.sessions import misfit, read_handle
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.errors import log_unavailable
-from dragoman.router.model.paging import PageTokenError, decode_token, encode_token, fitting, page_size
+from dragoman.router.model.paging import decode_token, encode_token, fitting, page_size
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId
@@ -289,10 +289,7 @@ class Sessions:
         Raises:
             DragomanError: INVALID_PAGE_TOKEN or RUN_LOG_UNAVAILABLE.
         """
-        try:
-            before = decode_token(request.page_token, float, str) if request.page_token else None
-        except PageTokenError as error:
-            raise DragomanError(Reason.INVALID_PAGE_TOKEN, str(error)) from error
+        before = decode_token(request.page_token, float, str) if request.page_token else None
         names = {"company_id": request.company_id, "agent_id": request.agent_id, "task_key": request.task_key}
         size = page_size(request.page_size)
         found = await self._asked(
