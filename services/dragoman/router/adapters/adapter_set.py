@@ -90,7 +90,7 @@ class AdapterSet:
         """Stop all launched processes within ``stop_s`` seconds, or at once when ``hurry`` is set."""
         launched = [backend for backend in self._all() if isinstance(backend, ProcessSupervisor)]
         stopping = asyncio.ensure_future(_together(backend.stop(stop_s) for backend in launched))
-        await first_of(asyncio.shield(stopping), asyncio.ensure_future(hurry.wait()))
+        await first_of(asyncio.shield(stopping), hurry.wait())
         if not stopping.done():
             await _together(backend.stop(0.0) for backend in launched)
         await stopping

@@ -110,11 +110,7 @@ class AdapterBackend(abc.ABC):
             if loop.time() >= patient_until:
                 raise self.unavailable(self.record.reason or instance.gone_because or "is draining")
             # Either it is back, or another process replaces it.
-            await first_of(
-                asyncio.ensure_future(instance.serving.wait()),
-                asyncio.ensure_future(instance.gone.wait()),
-                timeout_s=patient_until - loop.time(),
-            )
+            await first_of(instance.serving.wait(), instance.gone.wait(), timeout_s=patient_until - loop.time())
 
     def refusal(self) -> DragomanError:
         """Return the error for a call to a rejected adapter."""

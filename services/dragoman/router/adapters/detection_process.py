@@ -43,7 +43,7 @@ class DetectionProcess:
         channel = AdapterChannel(launched.address)
         try:
             connected = asyncio.ensure_future(channel.listening())
-            await first_of(connected, asyncio.ensure_future(launched.ended()), timeout_s=context.timing.start_s)
+            await first_of(connected, launched.ended(), timeout_s=context.timing.start_s)
             is_up = not connected.cancelled() and connected.exception() is None
             if not is_up:
                 _log.warning("shared detection failed to start", log=launched.log_path)

@@ -149,7 +149,7 @@ class AdapterProcess:
     async def _run(self, launch: Callable[[], Awaitable[Launched]], wait_s: float) -> None:
         try:
             if wait_s:
-                await first_of(asyncio.ensure_future(self.stopping.wait()), timeout_s=wait_s)
+                await first_of(self.stopping.wait(), timeout_s=wait_s)
             if self.launched is not None or not self.stopping.is_set():
                 self.launched = await launch()
                 self.address = self.launched.address
@@ -235,7 +235,7 @@ class AdapterProcess:
         idle = tasks.start(self._stop_when_idle(instance), f"idle stop {instance.adapter}")
         ended = asyncio.ensure_future(launched.ended())
         try:
-            await first_of(ended, asyncio.ensure_future(self.stopping.wait()))
+            await first_of(ended, self.stopping.wait())
             if _has_result(ended):
                 log = _log.bind(adapter=instance.adapter, instance=instance.instance_id, pid=launched.pid)
                 log.warning("adapter exited", how=ended.result())
@@ -263,7 +263,7 @@ class AdapterProcess:
             is_awaited = self._owner.present is self and self._owner.uses > 0
             if left_s > 0 or is_awaited:
                 # A call that came and went meanwhile has restarted the idle time.
-                await first_of(asyncio.ensure_future(self.retiring.wait()), timeout_s=max(left_s, _LOOK_S))
+                await first_of(self.retiring.wait(), timeout_s=max(left_s, _LOOK_S))
                 continue
             _log.info("idle adapter stopping", adapter=self._adapter)
             if self.ownership is Ownership.ADOPTED:
@@ -277,7 +277,7 @@ async def _first_handshake(channel: AdapterChannel) -> adapter_pb2.DescribeRespo
 
 
 async def _stop_after(process: AdapterProcess, grace_s: float, stop_s: float) -> None:
-    await first_of(asyncio.ensure_future(process.stopping.wait()), timeout_s=grace_s)
+    await first_of(process.stopping.wait(), timeout_s=grace_s)
     if not process.stopping.is_set():
         process.request_stop(stop_s)
 

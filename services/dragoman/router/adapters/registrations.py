@@ -101,7 +101,7 @@ class Registrations:
                     _log.warning("registration expired", adapter=backend.record.type)
                     self._adapters.remove(backend)
             later = [at - now for at, _ in leases if at is not None and at > now]
-            await first_of(asyncio.ensure_future(self._granted.wait()), timeout_s=min(later, default=LONGEST_LEASE_S))
+            await first_of(self._granted.wait(), timeout_s=min(later, default=LONGEST_LEASE_S))
 
     def _at(self, address: str) -> RemoteAdapter | None:
         """Return what is registered at an address."""
@@ -142,7 +142,7 @@ class Registrations:
                 added = self._adapters.add(registered_spec(address), lease_s)
                 assert isinstance(added, RemoteAdapter)
                 backend = added
-            await first_of(asyncio.ensure_future(backend.tried.wait()), timeout_s=_DESCRIBE_S)
+            await first_of(backend.tried.wait(), timeout_s=_DESCRIBE_S)
             _check_state(backend)
         except DragomanError as error:
             _log.warning("registration refused", address=address, reason=error.message)

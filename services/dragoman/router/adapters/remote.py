@@ -89,7 +89,7 @@ class RemoteAdapter(RunningAdapter):
     async def _end_unused(self) -> None:
         instance = self.instance
         if instance is not None and not instance.gone.is_set():
-            await first_of(asyncio.ensure_future(instance.unused()), asyncio.ensure_future(instance.gone.wait()))
+            await first_of(instance.unused(), instance.gone.wait())
         await self.stop(0.0)
 
     async def stop(self, grace_s: float) -> None:  # noqa: ARG002 - it is not ours to end
@@ -124,7 +124,7 @@ class RemoteAdapter(RunningAdapter):
                 now = self._context.clock.monotonic()
                 backoff = backoff.failed(now, self._context.clock.chance())
                 wait_s = LONGEST_DELAY_S if self.record.is_rejected else backoff.wait_s(now)
-                await first_of(asyncio.ensure_future(self._again.wait()), timeout_s=wait_s)
+                await first_of(self._again.wait(), timeout_s=wait_s)
 
     async def _meet(self) -> bool:
         """Connect, however long it takes, and check the adapter; False if it cannot be used."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import structlog
 from dragoman.protocol.server import draining
@@ -79,7 +79,7 @@ class Drain:
         live = self._runs.live()
         if live:
             _log.info("waiting for live runs", live=len(live), grace_s=grace_s)
-            await self._unless_hurried(_all_over(live), grace_s)
+            await first_of(_all_over(live), self._hurry.wait(), timeout_s=grace_s)
         for run in live:
             if isinstance(run.backend, RunningAdapter):
                 run.end_streams()
@@ -102,10 +102,6 @@ class Drain:
         await self._tasks.end()
         await self._adapters.stop()
         await self._forwarder.close()
-
-    async def _unless_hurried(self, work: Awaitable[None], timeout_s: float) -> None:
-        """Wait for ``work``, unless there is a hurry."""
-        await first_of(asyncio.ensure_future(work), asyncio.ensure_future(self._hurry.wait()), timeout_s=timeout_s)
 
 
 async def _all_over(runs: Iterable[Run]) -> None:

@@ -186,9 +186,8 @@ class RouterServicer:
                 entries = within_page(self._adapter_list.entries(), lambda entry: entry.ClearField("description"))
                 response = pb.WatchAdaptersResponse(adapters=entries)
                 await write_event(context, response.SerializeToString())
-                ending = self._drain.ending.wait()
                 limit_s = self._adapter_list.next_end_s()
-                await first_of(asyncio.ensure_future(change.wait()), asyncio.ensure_future(ending), timeout_s=limit_s)
+                await first_of(change.wait(), self._drain.ending.wait(), timeout_s=limit_s)
         raise draining()
 
     async def RegisterAdapter(  # noqa: N802 - the contract's name

@@ -83,7 +83,7 @@ class ReplicaForwarder:
         passed: deque[bytes] = deque(maxlen=_REMEMBERED)
         passing = asyncio.ensure_future(self._pass(call, stored.run_id, context, passed))
         try:
-            await first_of(asyncio.shield(passing), asyncio.ensure_future(ended_early.wait()))
+            await first_of(asyncio.shield(passing), ended_early.wait())
             if not passing.done():
                 raise draining(next((number for data in reversed(passed) if (number := peek(data).sequence)), None))
             await passing

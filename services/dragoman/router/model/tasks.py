@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -11,14 +11,15 @@ import structlog
 _log = structlog.get_logger("dragoman.router")
 
 
-async def first_of(*waits: "asyncio.Future[Any]", timeout_s: float | None = None) -> None:
+async def first_of(*waits: Awaitable[Any], timeout_s: float | None = None) -> None:
     """Wait until one of these is done, or for ``timeout_s`` seconds; end those that are not."""
+    futures = [asyncio.ensure_future(wait) for wait in waits]
     try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for future in waits:
+        for future in futures:
             future.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+        await asyncio.gather(*futures, return_exceptions=True)
 
 
 class Tasks:

@@ -169,9 +169,7 @@ class AdmissionController:
         run.send(StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED, reason=reason)))
         run.log.info("run queued", longest_wait_s=wait_s)
         self._changes.notify()
-        await first_of(
-            asyncio.ensure_future(granted.wait()), asyncio.ensure_future(run.until(is_ending)), timeout_s=wait_s
-        )
+        await first_of(granted.wait(), run.until(is_ending), timeout_s=wait_s)
         if run.record.phase == pb.RUN_PHASE_QUEUED:
             run.record.phase = pb.RUN_PHASE_STARTING
         self._changes.notify()

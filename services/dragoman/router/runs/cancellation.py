@@ -147,7 +147,7 @@ async def _deliver(instance: AdapterInstance, request: bytes, until: "asyncio.Fu
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
             await asyncio.sleep(backoff.next_s())
-            await first_of(asyncio.ensure_future(instance.channel.connected()), asyncio.shield(until))
+            await first_of(instance.channel.connected(), asyncio.shield(until))
     finally:
         until.cancel()
 

@@ -309,8 +309,7 @@ class ReconnectPolicy:
         self._last_break = now
         self.deadline = self.deadline or now + self._seconds
         connected = asyncio.ensure_future(self._connected(instance, pause_s))
-        gone = asyncio.ensure_future(instance.gone.wait())
-        await first_of(connected, gone, timeout_s=max(0.0, self.deadline - now))
+        await first_of(connected, instance.gone.wait(), timeout_s=max(0.0, self.deadline - now))
         return not instance.gone.is_set() and not connected.cancelled()
 
     async def _connected(self, instance: AdapterInstance, pause_s: float) -> None:
