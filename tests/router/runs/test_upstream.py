@@ -1,6 +1,7 @@
 """How often a run's stream from its adapter is opened again."""
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,7 +14,8 @@ from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs.actor import Run, RunHost
-from dragoman.router.runs.inputs import Accepted
+from dragoman.router.runs.inputs import Accepted, CancelRequested
+from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.state import is_over
 from dragoman.router.runs.upstream import ReconnectPolicy, UpstreamStream
 from dragoman.v1 import adapter_pb2 as pb
@@ -108,3 +110,21 @@ def test_a_run_whose_attach_never_reaches_the_adapter_again_is_lost_and_called_o
     assert set(called[:-1]) == {"Attach"}
     assert called[-1] == "Cancel"
     assert run.backend.record.live_runs == 0
+
+
+async def test_a_run_that_is_cancelled_while_its_assignment_is_stored_never_goes_to_its_adapter() -> None:
+    channel, tasks = Unreachable(), Tasks()
+    instance = AdapterInstance(cast("AdapterChannel", channel), pb.DescribeResponse(instance_id="i"))
+    record = AdapterRecord(AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS), 0)
+    backend = SimpleNamespace(record=record, use=lambda: contextlib.nullcontext(instance))
+    run = Run(RunRecord("r", "fake", 0.0), cast("AdapterBackend", backend), RunHost(CLOCK, tasks))
+
+    class Storing(RunLedger):
+        async def assigned(self) -> None:
+            run.send(CancelRequested())
+
+    run.equip(ledger=Storing())
+    assert await UpstreamStream(run, CLOCK, 30.0).execute(b"", None) is None
+    assert await run.until(is_over, 9)
+    assert run.record.result is not None
+    assert (run.record.result.outcome, channel.called) == (event_pb2.OUTCOME_CANCELLED, [])

@@ -122,6 +122,9 @@ class UpstreamStream:
                 self._run.assign(instance, is_bound=stand_in is not None and stand_in.is_needed)
                 # Before it may begin there: who takes the run over must not take it for one that never began.
                 await self._run.ledger.assigned()
+                if progress_of(self._run.state).is_cancelling:
+                    self._run.send(Declined())  # it was cancelled before it was sent there
+                    return None
                 self.intake.stand_in = stand_in
                 batching = _BATCHING if instance.grants_batching else b""
                 with contextlib.nullcontext() if stand_in is None else stand_in.watching():
