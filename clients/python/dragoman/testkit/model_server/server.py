@@ -21,7 +21,7 @@ APIS: tuple[ModelApi, ...] = (AnthropicMessages(), Gemini(), OpenAIChat(), OpenA
 
 
 class ModelServer:
-    """Serves scripted answers on 127.0.0.1; an asynchronous context manager."""
+    """Serves scripted answers, on 127.0.0.1 unless another address is given; an asynchronous context manager."""
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class ModelServer:
         *,
         tools: Mapping[str, NativeTool] | None = None,
         apis: Sequence[ModelApi] = APIS,
+        host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
         """Prepare a server.
@@ -38,10 +39,12 @@ class ModelServer:
             tools: The agent's own tools for the actions of scripts (`AgentProfile.tools`); None recognizes the
                 agent by the tools it offers.
             apis: Supported wire formats.
+            host: the address to listen on.
             port: TCP port; 0 picks a free one.
         """
         self._scheduler = Scheduler(scenarios, tools)
         self._apis = apis
+        self._host = host
         self._port = port
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -63,7 +66,7 @@ class ModelServer:
 
     async def __aenter__(self) -> Self:
         """Start serving."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._accept, self._host, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -52,11 +52,14 @@ class ServerInThread:
 
 
 @contextlib.contextmanager
-def serving(scenarios: Iterable[Scenario] = (), *, port: int = 0) -> Iterator[ServerInThread]:
+def serving(
+    scenarios: Iterable[Scenario] = (), *, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[ServerInThread]:
     """Serve from a thread, for synchronous code.
 
     Args:
         scenarios: Scripts added to the catalogue's; equal names replace.
+        host: the address to listen on.
         port: TCP port; 0 picks a free one.
 
     Yields:
@@ -73,7 +76,7 @@ def serving(scenarios: Iterable[Scenario] = (), *, port: int = 0) -> Iterator[Se
         return asyncio.run_coroutine_threadsafe(work(), loop).result()
 
     try:
-        server = ModelServer(scenarios, port=port)
+        server = ModelServer(scenarios, host=host, port=port)
         run(server.__aenter__)
         try:
             yield ServerInThread(server, loop)
