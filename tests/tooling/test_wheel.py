@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+from dragoman.cli.commands import new_adapter
 
 from .programs import ROOT, run
 
@@ -39,11 +40,34 @@ def sources() -> set[str]:
     }
 
 
+SDKS = "dragoman/cli/sdks/"
+
+
 def test_it_holds_all_three_roots_with_their_data_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name and not name.startswith(SDKS)}
     assert packed == sources()
     kinds = {PurePosixPath(name).suffix for name in packed}
     assert kinds >= {".py", ".pyi", ".typed", ".md", ".json", ".proto"}
+
+
+@pytest.mark.parametrize("language", new_adapter.languages())
+def test_it_writes_the_projects_that_a_checkout_writes(
+    language: str, wheel: zipfile.ZipFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel.extractall(tmp_path / "wheel", [name for name in wheel.namelist() if name.startswith(SDKS)])
+    new_adapter.write_project("my_agent", language, tmp_path / "checkout's")
+    monkeypatch.setattr(new_adapter, "sdk_sources", lambda: tmp_path / "wheel" / SDKS)
+    new_adapter.write_project("my_agent", language, tmp_path / "wheel's")
+    of_checkout, of_wheel = (
+        {path.relative_to(top).as_posix(): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+        for top in (tmp_path / "checkout's", tmp_path / "wheel's")
+    )
+    assert of_wheel == of_checkout
+
+
+def test_it_is_small(wheel: zipfile.ZipFile) -> None:
+    """2 MB: a user of Dragoman downloads more than ten times that with what it requires."""
+    assert Path(str(wheel.filename)).stat().st_size < 2_000_000
 
 
 def test_it_holds_the_licence(wheel: zipfile.ZipFile) -> None:
