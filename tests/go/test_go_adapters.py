@@ -152,6 +152,16 @@ async def test_a_router_keeps_its_promises_for_an_adapter_that_only_streams_text
     assert (result.outcome, result.failure.kind) == (pb.OUTCOME_TIMED_OUT, pb.FAILURE_KIND_WALL_TIMEOUT)
 
 
+async def test_a_router_cancels_a_run_of_an_adapter_that_only_streams_text(client: Client) -> None:
+    much = "x" * 60_000  # a minute of it
+    async with client.execute(api.ExecuteRequest(adapter="streamtext", prompt=much)) as run:
+        await anext(run)
+        answer = await run.cancel()
+        events = [event async for event in run]
+    assert (answer.outcome, events[-1].result.outcome) == (pb.OUTCOME_CANCELLED, pb.OUTCOME_CANCELLED)
+    assert not answer.HasField("tree_confirmed_dead")
+
+
 @pytest.mark.parametrize(
     ("path", "fields"),
     [

@@ -209,16 +209,62 @@ async def test_an_adapter_that_sends_no_result_in_time_is_not_waited_for(
         sidecar.open("never")
 
 
-async def test_an_adapter_that_cannot_cancel_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let adapters not implement Cancel; set once the stream of a run is left by its reader."""
+    event = asyncio.Event()
+    execute_ = Sidecar.Execute
+
     async def unimplemented(_self: Sidecar, _request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
 
+    async def noted(self: Sidecar, request: pb.ExecuteRequest, context: Context) -> None:
+        try:
+            await execute_(self, request, context)
+        except asyncio.CancelledError:
+            event.set()
+            raise
+
     monkeypatch.setattr(Sidecar, "Cancel", unimplemented)
+    monkeypatch.setattr(Sidecar, "Execute", noted)
+    return event
+
+
+async def test_a_run_of_an_adapter_that_cannot_cancel_is_cancelled_by_the_router(
+    folder: Path, left: asyncio.Event
+) -> None:
+    async with bare(folder) as (caller, sidecar):
+        stream = execute(caller, run_id="r", prompt='[{"gate": "never"}]')
+        await stream.until("started")
+        answer = await caller.adapter.Cancel(pb.CancelRequest(run_id="r"))
+        result = (await stream.rest())[-1].result
+        assert (answer.outcome, result.outcome) == (event_pb2.OUTCOME_CANCELLED, event_pb2.OUTCOME_CANCELLED)
+        assert not answer.HasField("tree_confirmed_dead"), "nothing is known of it"
+        assert await caller.adapter.Cancel(pb.CancelRequest(run_id="r")) == answer
+        async with asyncio.timeout(PATIENCE_S):
+            await left.wait()
+        sidecar.open("never")
+
+
+async def test_an_orphan_of_an_adapter_that_cannot_cancel_is_ended(folder: Path, left: asyncio.Event) -> None:
+    async with bare(folder) as (caller, sidecar):
+        stream = execute(caller, run_id="r", prompt='[{"gate": "never"}]', orphan_after=SOON)
+        await stream.until("started")
+        stream.call.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            await left.wait()
+        assert (await attached(caller, "r", 1))[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+        sidecar.open("never")
+
+
+async def test_an_adapter_that_cannot_cancel_is_not_waited_for(folder: Path, left: asyncio.Event) -> None:
     async with bare(folder) as (caller, sidecar):
         limits = event_pb2.Limits(wall=SOON, grace=after(3600))
         events = await execute(caller, prompt='[{"gate": "never"}]', limits=limits).rest()
         assert events[-1].result.outcome == event_pb2.OUTCOME_TIMED_OUT
         assert events[-1].result.failure.kind == event_pb2.FAILURE_KIND_WALL_TIMEOUT
+        async with asyncio.timeout(PATIENCE_S):
+            await left.wait()
         sidecar.open("never")
 
 

@@ -265,6 +265,12 @@ def cancelled_before_start(reason: str) -> pb.Result:
     return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="not_started", summary=reason, tree_confirmed_dead=True)
 
 
+def cancelled_by_router(adapter: str) -> pb.Result:
+    """Return the result of a cancelled run whose adapter cannot cancel, and so cannot say what is left of it."""
+    summary = f"The run was cancelled. Adapter {adapter!r} does not implement Cancel: the router ended its stream."
+    return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="ended_by_router", summary=summary)
+
+
 def cancelled_between_attempts(failed: pb.Result, reason: str) -> pb.Result:
     """Return the result of a run that was cancelled between two attempts."""
     result = pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="between_attempts", summary=reason)

@@ -116,6 +116,8 @@ class Run(RunMachine):
         """Returns the adapters that could take over from the present one."""
         self.grace: duration_pb2.Duration | None = None
         """Its ``limits.grace``, if its adapter leaves its limits to the router."""
+        self.end_upstream: Callable[[], object] = _nothing
+        """Ends the stream from its adapter, which is all that stops an adapter without Cancel."""
         self.streams_end = Signal()
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)

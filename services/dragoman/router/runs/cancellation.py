@@ -1,7 +1,8 @@
 """Cancel and Respond, brought to the process that has a run.
 
 The result of a run says how it ended, and it comes in the run's stream alone. An adapter's answer to Cancel only
-acknowledges the request; if it is an error, the caller gets it.
+acknowledges the request; if it is an error, the caller gets it. A run whose adapter does not implement Cancel is
+ended here, with its stream.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.channel import is_cut, unavailable
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.errors import unknown_run
-from dragoman.router.model.run_record import adapter_lost
+from dragoman.router.model.run_record import adapter_lost, cancelled_by_router
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.answers import finished
 from dragoman.router.runs.inputs import CancelRequested, Lost
-from dragoman.router.runs.state import Superseded, is_accepted, is_over, is_replayed
+from dragoman.router.runs.state import Superseded, is_accepted, is_at_adapter, is_over, is_replayed
 from dragoman.v1 import adapter_pb2, event_pb2
 
 _ACCEPTANCE_S = 10.0
@@ -95,7 +96,10 @@ def _start(run: Run, request: bytes) -> "asyncio.Future[DragomanError]":
             await send_cancel(run, request)
         except DragomanError as error:
             run.log.warning("cancel failed", code=error.code.name)
-            failed.set_result(error)
+            if error.reason is Reason.NOT_IMPLEMENTED:
+                end_without_adapter(run, cancelled_by_router(run.record.adapter))
+            else:
+                failed.set_result(error)
 
     run.tasks.start(send(), f"cancel {run.run_id}")
     return failed
@@ -150,6 +154,13 @@ async def _deliver(instance: AdapterInstance, request: bytes, until: "asyncio.Fu
             await first_of(instance.channel.connected(), asyncio.shield(until))
     finally:
         until.cancel()
+
+
+def end_without_adapter(run: Run, result: event_pb2.Result) -> None:
+    """End a run whose adapter does not implement Cancel, and the stream from it: nothing else can stop it there."""
+    if is_at_adapter(run.state):
+        run.send(Lost(result))
+        run.end_upstream()
 
 
 def how_it_ended(result: event_pb2.Result, sequence: int) -> adapter_pb2.CancelResponse:

@@ -17,7 +17,7 @@ from dragoman.router.policy.duties import default_answer, refuse_unsupported, re
 from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.cancellation import request_cancel, respond, send_cancel
+from dragoman.router.runs.cancellation import end_without_adapter, request_cancel, respond, send_cancel
 from dragoman.router.runs.inputs import Lost
 from dragoman.router.runs.state import is_at_adapter, progress_of
 from dragoman.v1 import adapter_pb2
@@ -250,8 +250,8 @@ class StandIn:
             await send_cancel(run, request)
         except DragomanError as error:
             run.log.warning("cancel failed", code=error.code.name)
-            if error.reason is Reason.NOT_IMPLEMENTED and is_at_adapter(run.state):
-                run.send(Lost(_timed_out(clock)))  # all that can end it is the end of its stream
+            if error.reason is Reason.NOT_IMPLEMENTED:
+                end_without_adapter(run, _timed_out(clock))
 
 
 def _seconds(duration: duration_pb2.Duration) -> float | None:

@@ -234,6 +234,7 @@ class UpstreamStream:
         """
         token = self._run.adapter_token
         call = instance.channel.stream(method, request, metadata=((RUN_TOKEN_METADATA_KEY, token),) if token else ())
+        self._run.end_upstream = call.cancel
         self._run.record.validator.begin_stream()
         if self.intake.stand_in is not None:
             self.intake.stand_in.restart()
