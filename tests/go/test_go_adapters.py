@@ -248,7 +248,7 @@ async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, t
 
 ASKING = (
     *("respond.", "permissions.", "attach.", "session.", "events.", "batching.", "unsupported.", "secrets."),
-    *("settings.", "tools."),
+    *("settings.", "tools.", "usage."),
 )
 """Rules that an agent in the adapter's own process can perform the steps of."""
 ONLY = [argument for rule in ASKING for argument in ("--only", rule)]
@@ -268,7 +268,7 @@ async def test_an_agent_that_asks_and_has_sessions_passes_behind_the_router(rout
 def _declared_is_examined(passed: set[str]) -> None:
     due = {"permissions.unattended", "attach.pending-request", "session.resumes", "session.unfit", "session.lost"}
     due |= {f"respond.{name}" for name in ("recorded", "idempotent", "already-resolved", "invalid", "expired")}
-    due |= {"settings.skills", "tools.results"}
+    due |= {"settings.skills", "tools.results", "usage.reported", "usage.absent"}
     assert passed >= due | {"respond.after-end", "respond.unknown-run", "respond.unknown-request"}
 
 

@@ -174,6 +174,10 @@ async def test_a_question_expires_to_its_default_and_is_dropped_when_its_run_is_
 
 
 async def test_an_agent_in_the_process_that_asks_passes_the_conformance_kit() -> None:
-    rules = ("respond.", "permissions.", "session.", "attach.", "events.", "batching.", "unsupported.", "secrets.")
+    rules = (
+        *("respond.", "permissions.", "session.", "attach.", "events.", "batching.", "unsupported.", "secrets."),
+        *("usage.", "tools.results", "settings.skills"),
+    )
     only = [argument for rule in rules for argument in ("--only", rule)]
-    await examine("--agent", "script", *only, "--", str(SCRIPTED))
+    passed = await examine("--agent", "script", *only, "--", str(SCRIPTED))
+    assert passed >= {"usage.reported", "usage.absent", "tools.results", "settings.skills"}

@@ -1,13 +1,14 @@
 //! An adapter whose agent is in its own process and performs the steps of the conformance kit: it asks, resumes sessions and
 //! reads skills, which the program of the kit cannot.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use dragoman_adapter::api::agent_event::Body;
 use dragoman_adapter::api::{
     self, FailureKind, Feature, InputSubject, PermissionMode, SessionChange, SessionDisposition, Started, ToolKind,
-    ToolStatus, text,
+    ToolStatus, UsageScope, text,
 };
 use dragoman_adapter::{Adapter, Error, Failure, Question, Run, features, serve, succeeded};
 
@@ -53,13 +54,19 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
     let (head, rest) = run.prompt().split_once("\n---\n").unwrap_or((run.prompt(), ""));
     let steps = head.strip_prefix(MARK).unwrap_or_default();
     let mut says = Says { run, items: 0, is_open: false };
-    let (mut session, mut calls) = (run.session().native_id.clone(), 0);
+    let (mut session, mut calls, mut usage) = (run.session().native_id.clone(), 0, None);
     for step in steps.split('\n').filter(|step| !step.is_empty()) {
         let (name, value) = step.split_once('=').unwrap_or((step, ""));
         match name {
             "say" => says.whole(value).await?,
             "piece" => says.piece(value).await?,
             "echo" => says.whole(&rest.chars().take(200).collect::<String>()).await?,
+            "received" => {
+                let is_in_skills = contains(&run.place_skills(".agent/skills/{name}")?, &from_hex(value)?)?;
+                let is_received = is_in_skills || run.prompt().contains(&from_hex(value)?);
+                says.whole(if is_received { "received: yes" } else { "received: no" }).await?;
+            }
+            "usage" => usage = Some(reported(value)?),
             "env" => says.whole(run.request().env.get(value).map_or("", String::as_str)).await?,
             "split" => {
                 let secret = run.request().env.get(value).cloned().unwrap_or_default();
@@ -78,7 +85,7 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
             }
             "touch" => {
                 let workspace = run.request().workspace.as_ref().map_or("", |workspace| workspace.cwd.as_str());
-                std::fs::write(std::path::Path::new(workspace).join(value), "")?;
+                std::fs::write(Path::new(workspace).join(value), "")?;
             }
             "wait" => {
                 while std::fs::metadata(value).is_err() {
@@ -121,7 +128,34 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
     let handle = api::SessionHandle { native_id: session, ..Default::default() };
     let change = api::SessionUpdate { change: SessionChange::Set as i32, handle: Some(handle) };
     let is_session = change.handle.as_ref().is_some_and(|handle| !handle.native_id.is_empty());
-    Ok(Some(api::Result { session: Some(change).filter(|_| is_session), ..succeeded() }))
+    Ok(Some(api::Result { session: Some(change).filter(|_| is_session), usage, ..succeeded() }))
+}
+
+/// Returns the tokens of `IN,OUT`, of which one may be missing: absent is not zero.
+fn reported(counts: &str) -> Result<api::Usage, Error> {
+    let (input, output) = counts.split_once(',').unwrap_or((counts, ""));
+    let count = |text: &str| if text.is_empty() { Ok(None) } else { text.parse().map(Some) };
+    let tokens = api::TokenCounts { input: count(input)?, output: count(output)?, ..Default::default() };
+    Ok(api::Usage { scope: UsageScope::Run as i32, tokens: Some(tokens), ..Default::default() })
+}
+
+fn from_hex(digits: &str) -> Result<String, Error> {
+    let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2).unwrap_or_default(), 16);
+    let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Result<Vec<_>, _>>()?;
+    Ok(String::from_utf8(bytes)?)
+}
+
+/// Says whether a file below a directory has a word.
+fn contains(directory: &Path, word: &str) -> Result<bool, Error> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let is_there =
+            if path.is_dir() { contains(&path, word)? } else { std::fs::read_to_string(&path)?.contains(word) };
+        if is_there {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn tool(run: &Run, name: &str, number: usize, ends: bool) -> Result<(), Error> {

@@ -34,7 +34,11 @@ func main() {
 				pb.Feature_FEATURE_RESUME, pb.Feature_FEATURE_RESUME_REJECTION),
 		},
 		Run: func(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
-			return nil, (&agent{ctx: ctx, run: run}).perform()
+			agent := &agent{ctx: ctx, run: run}
+			if err := agent.perform(); err != nil {
+				return nil, err
+			}
+			return &pb.Result{Outcome: pb.Outcome_OUTCOME_SUCCEEDED, Usage: agent.usage}, nil
 		},
 	})
 }
@@ -46,6 +50,7 @@ type agent struct {
 	items int
 	calls int
 	isIn  bool // a message that comes in pieces
+	usage *pb.Usage
 }
 
 func (a *agent) perform() error {
@@ -99,6 +104,8 @@ func (a *agent) step(name, value string) error {
 			err = a.say(fmt.Sprintf("%0100d", i))
 		}
 		return err
+	case "usage":
+		return a.report(value)
 	case "tool", "call":
 		return a.tool(value, name == "tool")
 	case "session":
@@ -154,6 +161,24 @@ func (a *agent) tool(name string, isDone bool) error {
 	}
 	result := &pb.ToolResult{ToolCallId: call.GetId(), Content: "done", Status: pb.ToolStatus_TOOL_STATUS_COMPLETED}
 	return a.run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_ToolResult{ToolResult: result}})
+}
+
+// report takes note of tokens, "IN,OUT", of which one may be missing.
+func (a *agent) report(value string) error {
+	input, output, _ := strings.Cut(value, ",")
+	tokens := &pb.TokenCounts{}
+	for count, text := range map[**uint64]string{&tokens.Input: input, &tokens.Output: output} {
+		if text == "" {
+			continue // absent is not zero
+		}
+		number, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return err
+		}
+		*count = &number
+	}
+	a.usage = &pb.Usage{Scope: pb.UsageScope_USAGE_SCOPE_RUN, Tokens: tokens}
+	return nil
 }
 
 // lose says that the session to resume does not exist, and begins a new one.
