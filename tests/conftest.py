@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import structlog
+from dragoman.protocol import logs
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # A busy machine is no fault: no property here is about time, and each test has the timeout of pytest anyway.
@@ -44,5 +45,6 @@ def logs_of_its_own() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structlog, "configure", configure_for_now)
+        patch.setattr(logs, "_output", logs._Output())
         yield
     configure(**before)

@@ -151,6 +151,7 @@ FOR_FEW = [
         "psycopg",
         "rich",
         "sqlparse",
+        "structlog",
         "yoyo",
         "grpc_reflection.v1alpha.reflection_pb2",
     ),

@@ -20,9 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-import structlog
 from dragoman.protocol.addresses import AddressError
-from dragoman.protocol.logs import configure_logs
+from dragoman.protocol.logs import Logger, configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.router.adapters.adapter_set import AdapterSet
@@ -72,7 +71,7 @@ _ROUTER = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
 _GC_THRESHOLDS: Final = (10_000, 5, 50)
 """Objects made, and collections of each generation, until the next one is collected."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class Router:

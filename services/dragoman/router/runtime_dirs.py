@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
-import structlog
 from dragoman.guard import processes
 from dragoman.guard.instance import Instance, is_guarded, read_instance
 from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import make_private_directory
 from msgspec import Struct
 
@@ -29,7 +29,7 @@ _RESERVED_BYTES = len("/r-00000000/") + 40
 """The most bytes that are added to the shared folder's path."""
 _LOCK = "lock"
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class RuntimeDirs(Struct, frozen=True):

@@ -15,9 +15,9 @@ A line holds no credential, and nothing of a request but the names of an adapter
 from contextvars import ContextVar
 from typing import Final
 
-import structlog
 from dragoman.protocol.caller import RULES, current_caller
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import Logger
 from msgspec import Struct
 
 __all__ = ["DENIALS", "about", "allow", "begin", "deny", "deny_connection", "end"]
@@ -36,7 +36,7 @@ DENIALS: Final = frozenset(
 _MOST: Final = 200
 """Characters of a name that a caller chose."""
 
-_log = structlog.get_logger("dragoman.audit")
+_log = Logger("dragoman.audit")
 
 
 class _Call(Struct):

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-import structlog
 from dragoman.protocol.audit import deny_connection
 from dragoman.protocol.errors import DragomanError, Reason, to_status
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import TOKEN_VARIABLE
 
 __all__ = [
@@ -46,7 +46,7 @@ _MOST_READ: Final = 1 << 24
 _ROUNDS: Final = 3
 _DEEPEST: Final = 1000
 
-_log = structlog.get_logger("dragoman.rpc")
+_log = Logger("dragoman.rpc")
 
 
 class _GoneError(Exception):

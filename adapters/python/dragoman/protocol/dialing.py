@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 import grpc
-import structlog
 from dragoman.protocol.access import AUTHORIZATION
 from dragoman.protocol.addresses import TLS_CA, Address, AddressError, check_local, parse_address
 from dragoman.protocol.callers import credentials, is_trusted_user
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import ChannelOption
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import TOKEN_VARIABLE, check_socket_path, check_token, environment_token, read_token
 from dragoman.protocol.tls import TlsFiles, client_files
 from dragoman.protocol.wary import WaryChannel, WrappedChannel
@@ -30,7 +30,7 @@ __all__ = [
 _LISTEN: Final = "0A"
 _PROBE_S: Final = 2.0
 
-_log = structlog.get_logger("dragoman.tls")
+_log = Logger("dragoman.tls")
 
 
 def check_peer(address: Address) -> None:

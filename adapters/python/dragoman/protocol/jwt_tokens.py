@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import jwt
-import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller
 from dragoman.protocol.jwt_keys import KeySource, fetch_keys
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import file_stamp
 from dragoman.protocol.run_tokens import RunTokens
 from dragoman.protocol.trust import Issuer, RunTokenRule, Trust
@@ -36,7 +36,7 @@ _WRONG: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 """By exception, what is wrong with a token. The texts of exceptions may quote it."""
 
-_log = structlog.get_logger("dragoman.access")
+_log = Logger("dragoman.access")
 
 
 class JwtError(ValueError):

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from typing import Any, Protocol, TypeAlias
 
 import grpc
-import structlog
 from dragoman.protocol import audit
 from dragoman.protocol.access import Gate
 from dragoman.protocol.addresses import (
@@ -29,7 +28,7 @@ from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
-from dragoman.protocol.logs import failure_fields
+from dragoman.protocol.logs import Logger, begin_context, failure_fields
 from dragoman.protocol.private import hold_socket_path
 from dragoman.protocol.signals import Signal, interruptible
 from dragoman.protocol.tls import server_credentials
@@ -60,7 +59,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _HEALTH = "grpc.health.v1.Health"
 
-_log = structlog.get_logger("dragoman.rpc")
+_log = Logger("dragoman.rpc")
 
 
 class PeerGoneError(Exception):
@@ -135,8 +134,7 @@ def _not_implemented(method: MethodDescriptor) -> Method:
 
 async def _guarded(name: str, call: Method, request: Any, context: Context) -> Any:
     """Run one RPC's implementation; log its start and end; turn failures into statuses, here and only here."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(rpc=name, rpc_id=os.urandom(4).hex())
+    begin_context(rpc=name, rpc_id=os.urandom(4).hex())
     loop = asyncio.get_running_loop()
     began = loop.time()
     _log.info("rpc started", peer=context.peer(), caller=current_caller().name)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import structlog
 from dragoman.protocol.addresses import TLS_CA, TLS_CERT, AddressError
+from dragoman.protocol.logs import Logger
 from msgspec import Struct
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
 TLS_KEY: Final = "DRAGOMAN_TLS_KEY"
 """The variable with the path of the certificate's key."""
 
-_log = structlog.get_logger("dragoman.tls")
+_log = Logger("dragoman.tls")
 
 
 def server_credentials() -> grpc.ServerCredentials | None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller, unknown_scopes
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import file_stamp, read_protected
 
 __all__ = [
@@ -32,7 +32,7 @@ TRUST_VARIABLE: Final = "DRAGOMAN_TRUST"
 _BELOW: Final = "/*"
 _NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-_log = structlog.get_logger("dragoman.access")
+_log = Logger("dragoman.access")
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

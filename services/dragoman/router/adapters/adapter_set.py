@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Final
 
-import structlog
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec, registered_spec
@@ -17,7 +17,7 @@ from dragoman.v1 import router_pb2
 DEFAULT_LEASE_S: Final = 30.0
 """How long a registration lasts if the adapter does not say."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class AdapterSet:

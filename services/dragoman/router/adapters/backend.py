@@ -5,8 +5,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import structlog
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.channel import RETRY_S, unavailable
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
@@ -14,7 +14,7 @@ from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.model.tasks import first_of
 from dragoman.v1 import router_pb2
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class AdapterBackend(abc.ABC):

@@ -15,7 +15,7 @@ from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import structlog
+from dragoman.protocol.logs import Logger
 
 _FORMAT: Final = 2
 _MOST_FILES: Final = 5000
@@ -24,7 +24,7 @@ _MOST_KEPT: Final = 256
 Packages: TypeAlias = dict[tuple[Distribution | None, Path], str]
 """Digests of the state of packages, by their distribution and their folder."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class DescriptionFolder:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import structlog
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.detection import CachedDetection, FileMark
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 _FORMAT = 3
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class _Content(Struct):

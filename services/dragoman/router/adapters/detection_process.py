@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Self
 
-import structlog
 from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.ports import LaunchError
@@ -20,7 +20,7 @@ from dragoman.router.model.tasks import first_of
 NAME = "shared-detection"
 """For paths and logs. No adapter has this type."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class DetectionProcess:

@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-import structlog
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.channel import AdapterChannel, NotServedError, is_overdue
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -20,7 +20,7 @@ NOT_SERVING = "reports NOT_SERVING"
 
 Report: TypeAlias = Callable[[router_pb2.AdapterState.ValueType, str], None]
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 async def handshake(channel: AdapterChannel) -> adapter_pb2.DescribeResponse:

@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-import structlog
 from dragoman.guard import processes
 from dragoman.guard.instance import is_guarded, read_instance
 from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command
 from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import ROUTER_VARIABLE, TOKEN_VARIABLE, check_socket_path
 from dragoman.router.adapters.ports import LaunchError
 from dragoman.router.adapters.registry import LaunchSpec
@@ -37,7 +37,7 @@ _EXIT_TIMEOUT_S = 2.0
 _POLL_S = 0.1
 """How often to check for a process that is not a child, so that no signal reports its end."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class _Paths(Struct, frozen=True):

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-import structlog
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.health import HealthWatch, handshake
@@ -21,7 +21,7 @@ _LAST_READS_S = 1.0
 _LOOK_S = 0.05
 """The shortest pause before it is checked again whether a process is idle."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class Ownership(enum.Enum):

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from weakref import WeakValueDictionary
 
-import structlog
 from dragoman.protocol.addresses import AddressError, check_local
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.dialing import untrusted
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
@@ -24,7 +24,7 @@ LONGEST_LEASE_S: Final = 3600.0
 _DESCRIBE_S: Final = 5.0
 """How long an adapter that registers may take to answer Describe, and then to be ready."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class Announcement(Struct, frozen=True):

@@ -4,9 +4,9 @@ import abc
 import asyncio
 import contextlib
 
-import structlog
 from dragoman.protocol.dialing import may_listen
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel, unavailable
 from dragoman.router.adapters.context import AdapterContext
@@ -24,7 +24,7 @@ _SECOND_ASK_S = 5.0
 _LOOK_S = 0.25
 """How often a process that cannot be reached is looked for."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class RunningAdapter(AdapterBackend):

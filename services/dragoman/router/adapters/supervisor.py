@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-import structlog
 from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import is_overdue
 from dragoman.router.adapters.context import AdapterContext
@@ -18,7 +18,7 @@ from dragoman.v1 import adapter_pb2, router_pb2
 DEAF_S: Final = 9.0
 """How long a process may leave the simplest call unanswered while one of its runs is to end."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class ProcessSupervisor(AdapterBackend):

@@ -2,9 +2,9 @@
 
 from typing import Any, TypeVar
 
-import structlog
 from dragoman.protocol.bounds import check_request
 from dragoman.protocol.errors import DragomanError, Reason, invalid
+from dragoman.protocol.logs import bind_context
 from dragoman.protocol.server import Context
 from dragoman.router.api.validation import Objection
 from google.protobuf.message import DecodeError, Message
@@ -36,7 +36,7 @@ def refuse(objection: Objection | None) -> None:
 
 def bind(**facts: str) -> None:
     """Put these facts into every log line of this RPC."""
-    structlog.contextvars.bind_contextvars(**facts)
+    bind_context(**facts)
 
 
 def remaining_s(context: Context) -> float | None:

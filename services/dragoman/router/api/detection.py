@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-import structlog
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed
 from dragoman.router.adapters.context import AdapterContext
@@ -29,7 +29,7 @@ _UNREACHABLE = frozenset({Reason.ADAPTER_UNAVAILABLE, Reason.ADAPTER_REFUSED})
 _MANY = 2
 """How many adapters are asked in one process instead of in processes of their own."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class AgentDetector:

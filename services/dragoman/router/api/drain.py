@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
 
-import structlog
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.server import draining
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.adapter_set import AdapterSet
@@ -18,7 +18,7 @@ from dragoman.router.runs.state import Live, is_over, is_unstarted
 _LAST_READS_S = 1.0
 """How long readers may take to read the end of their runs once the adapters are gone."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class Drain:

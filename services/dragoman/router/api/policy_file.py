@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
+from dragoman.protocol.logs import Logger
 from dragoman.router.model.quotas import Quotas
 from dragoman.router.policy.operator_policy import (
     OperatorPolicy,
@@ -17,7 +17,7 @@ from dragoman.router.policy.operator_policy import (
 )
 from dragoman.v1 import adapter_pb2
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class _Stamp(NamedTuple):

@@ -11,9 +11,9 @@ that the run is LOST, and looks for no adapter: its guard is ending it.
 import asyncio
 from typing import Final
 
-import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.limits import REATTACH_S
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
@@ -41,7 +41,7 @@ _GONE: Final = "is gone, and so is the router that owned the run"
 _BOUND: Final = "leaves limits, secrets or answers to the router, and the router that knew them is gone"
 _ENDED: Final = "ended with the command that owned the run"
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class Failover:
@@ -143,8 +143,8 @@ class Failover:
             for stored in await run_log.ownership.claim():
                 try:
                     await self._take_over(stored)
-                except Exception:  # noqa: BLE001 - one run must not keep the others from being looked after
-                    _log.exception("run not recovered", run_id=stored.run_id)
+                except Exception as error:  # noqa: BLE001 - one run must not keep the others from being looked after
+                    _log.error("run not recovered", run_id=stored.run_id, failure=error)
 
     async def _take_over(self, stored: StoredRun, *, was_commands: bool = False) -> None:
         own = self._runs.find(stored.run_id)

@@ -6,9 +6,9 @@ import contextvars
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-import structlog
+from dragoman.protocol.logs import Logger
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 async def first_of(*waits: Awaitable[Any], timeout_s: float | None = None) -> None:

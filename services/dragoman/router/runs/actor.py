@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.event_buffer import EventBuffer, SharedBound
 from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.limits import MIB
+from dragoman.protocol.logs import Logger
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
@@ -58,7 +58,7 @@ _ALL_MEMORY_BYTES = 64 * MIB
 _STORED_S = 2.0
 """How long the result waits to be stored before it is published; only a log that is out of order takes longer."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 def _nothing(*_of: object) -> None:

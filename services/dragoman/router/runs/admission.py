@@ -5,8 +5,8 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-import structlog
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock, RequestPolicy
 from dragoman.router.model.tasks import Changes, first_of
@@ -26,7 +26,7 @@ from msgspec import Struct, field
 
 _RETRY_S = 1.0
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class AdmissionPolicy(Struct, frozen=True):

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from dragoman.protocol.event_buffer import EventBuffer
 from dragoman.protocol.limits import HEARTBEAT_AFTER_S
+from dragoman.protocol.logs import Logger
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.v1 import event_pb2 as pb
 
 _HEARTBEAT_S = HEARTBEAT_AFTER_S
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 def _nothing() -> None:

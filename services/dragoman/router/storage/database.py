@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import as_file, files
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-import structlog
+from dragoman.protocol.logs import Logger
 
 Value: TypeAlias = str | int | float | bytes | None
 Row: TypeAlias = tuple[Value, ...]
@@ -23,7 +23,7 @@ BUSY_S: Final = 5.0
 """How long a statement waits for what another connection has locked, before it fails and is tried again."""
 T = TypeVar("T")
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 _NAMES: Final = re.compile(r":([a-z_]+)")
 
 

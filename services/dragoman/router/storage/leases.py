@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-import structlog
+from dragoman.protocol.logs import Logger
 from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.stored import StoredRun
@@ -21,7 +21,7 @@ _AGAIN_S: Final = 1.0
 RELEASED: Final = 1.0
 """A lease that ends before this second of the epoch was released, by its owner or for one that is dead."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class RunOwnership:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-import structlog
+from dragoman.protocol.logs import Logger
 from dragoman.router.model.ports import Clock
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.store import Store
@@ -13,7 +13,7 @@ FORGET_S: Final = 60.0
 """How often old runs are looked for: each look reads an entry per run."""
 _SOONEST_S: Final = 1.0
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class RetentionPolicy(Struct, frozen=True):

@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-import structlog
 from dragoman.protocol.identity import RequestDigests, is_run_id
+from dragoman.protocol.logs import Logger
 from dragoman.router.model.assignment import Assignment
 from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
@@ -28,7 +28,7 @@ _CLOSING_S: Final = 5.0
 
 Remark: TypeAlias = Callable[[str, str], None]
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class RunLog:

@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import structlog
 from dragoman.protocol.backoff import Backoff
+from dragoman.protocol.logs import Logger
 from dragoman.router.storage.backlog import Backlog, Signals
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
@@ -20,7 +20,7 @@ _LONGEST_PAUSE_S: Final = 5.0
 _UNSTORABLE: Final = "This run can no longer be persisted. Events continue to stream but will not be replayable."
 _FAILING: Final = "The run log is not writable; the run continues and writes are retried."
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class WriteLoop:

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import structlog
-from dragoman.protocol.logs import failure_fields
+from dragoman.protocol.logs import Logger, failure_fields
 from dragoman.sdk.fields import Fields, parse_json_object
 
 REQUEST_LIMIT_S: Final = 15.0
@@ -24,7 +23,7 @@ _MOST_HEAD: Final = 32 * 1024
 Take = Callable[[Fields], bool]
 """Takes a report; False if the run needs no more."""
 
-_log = structlog.get_logger("dragoman.adapters.http")
+_log = Logger("dragoman.adapters.http")
 
 
 class Listener:

@@ -14,7 +14,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-import structlog
 from dragoman.adapters.openclaw.environment import (
     CONFIG_FILE,
     CONFIG_VARIABLE,
@@ -25,6 +24,7 @@ from dragoman.adapters.openclaw.environment import (
     own_config,
 )
 from dragoman.adapters.openclaw.ws_bridge import GatewayError, Socket
+from dragoman.protocol.logs import Logger
 from dragoman.sdk import FailureError, FailureInfo
 from dragoman.sdk.fields import JsonValue, compact
 from dragoman.sdk.run import SharedProgram
@@ -46,7 +46,7 @@ _TEMPORARY: Final = {
 }
 """Its messages when a start fails temporarily, and the failures' codes."""
 
-_log = structlog.get_logger("dragoman.adapters.openclaw")
+_log = Logger("dragoman.adapters.openclaw")
 
 
 class GatewayFolder:

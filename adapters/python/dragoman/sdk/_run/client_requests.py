@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-import structlog
-from dragoman.protocol.logs import failure_fields
+from dragoman.protocol.logs import Logger, failure_fields
 from dragoman.sdk._output.parser import HostCall
 from dragoman.sdk._process.host_services import HostServices
 from dragoman.sdk._request.job import Job
@@ -12,7 +11,7 @@ from dragoman.sdk._request.job import Job
 _MOST_AT_ONCE = 64
 """An agent that asks for more at once waits for the first to end."""
 
-_log = structlog.get_logger("dragoman.sdk")
+_log = Logger("dragoman.sdk")
 
 
 class ClientRequests:

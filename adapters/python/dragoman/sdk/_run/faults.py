@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Final
 
-import structlog
-from dragoman.protocol.logs import failure_fields
+from dragoman.protocol.logs import Logger, failure_fields
 from dragoman.v1 import event_pb2 as pb
 
 MOST_REPORTED: Final = 16
 """Places of one run that are reported; further ones are counted as known."""
 
-_log = structlog.get_logger("dragoman.sdk")
+_log = Logger("dragoman.sdk")
 
 Notify = Callable[[pb.Severity.ValueType, str, str, str], None]
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-import structlog
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.errors import DragomanError, from_rpc_error
 from dragoman.protocol.limits import channel_options
+from dragoman.protocol.logs import Logger
 from msgspec import Struct
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SILENT_S: Final = 5.0
 """After this long without a connection the log says so."""
 _ANYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - they are refused
 
-_log = structlog.get_logger("dragoman.sdk")
+_log = Logger("dragoman.sdk")
 
 
 class Registration(Struct, frozen=True):

@@ -6,10 +6,9 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
-import structlog
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.limits import DEFAULT_GRACE_S
-from dragoman.protocol.logs import LogFormat, configure_logs
+from dragoman.protocol.logs import LogFormat, Logger, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._serving.registering import Registration, registered
@@ -26,7 +25,7 @@ Not longer by default: what launches an adapter, a router or a person at a termi
 """
 
 _SERVICE = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
-_log = structlog.get_logger("dragoman.sdk")
+_log = Logger("dragoman.sdk")
 
 
 class AdapterServer:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import structlog
 from dragoman.protocol import REVISION
 from dragoman.protocol.access import caller_name
 from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
@@ -24,7 +23,7 @@ from dragoman.protocol.limits import (
     DEFAULT_GRACE_S,
     MAX_ORPHAN_AFTER_S,
 )
-from dragoman.protocol.logs import failure_fields
+from dragoman.protocol.logs import Logger, bind_context, failure_fields
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.protocol.signals import Signal
 from dragoman.sdk._process.prepared_guard import SpareGuards
@@ -42,7 +41,7 @@ _DRAIN_MARGIN_S = 15.0
 _FLUSH_S = 1.0
 """How long streams may still write once the runs have ended."""
 
-_log = structlog.get_logger("dragoman.sdk")
+_log = Logger("dragoman.sdk")
 
 
 class AdapterServicer:
@@ -135,7 +134,7 @@ class AdapterServicer:
             raise invalid("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
         run = self._runs.known(request) or self._accept(request)
         run.router_token = run.router_token or _token_of(context)
-        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
         with _keeping_alive(run):
             await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
             reader = run.event_buffer.reader(run.first_sequence - 1, holds=True)
@@ -145,7 +144,7 @@ class AdapterServicer:
         """Follow a run."""
         _check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
-        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
         try:
             copies = run.inputs.pending_copies()
             reader = run.event_buffer.reader(
@@ -164,7 +163,7 @@ class AdapterServicer:
         """Stop a run and say how it ended."""
         _check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
-        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
         run.cancel(_cancel_grace(request, run), request.reason)
         await run.finished.wait()
         response = pb.CancelResponse(result_sequence=run.result_sequence)
@@ -178,7 +177,7 @@ class AdapterServicer:
         """Answer a question of a run."""
         _check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
-        structlog.contextvars.bind_contextvars(run_id=run.run_id, adapter=self.info.type)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
         sequence = run.inputs.answer(request.request_id, request.answer, request.responder or caller_name())
         return pb.RespondResponse(sequence=sequence)
 

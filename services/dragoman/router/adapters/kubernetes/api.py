@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.kubernetes.slices import (
     EndpointSlice,
     Event,
@@ -35,7 +35,7 @@ _SILENCE_S: Final = _LONGEST_WATCH_S + 20.0
 """A watch that says nothing for so long has lost its connection: the API server would have ended it."""
 _LONGEST_LINE: Final = 8 * 1024 * 1024
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class ApiError(Exception):

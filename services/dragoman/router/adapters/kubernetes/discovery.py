@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-import structlog
 from dragoman.protocol.backoff import backoff_s
+from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.kubernetes.api import ApiAccess, ApiError, ApiSession, open_session
 from dragoman.router.adapters.kubernetes.slices import Event, HeldTable, ServiceName, SliceTable
@@ -20,7 +20,7 @@ _LONGEST_DELAY_S: Final = 30.0
 _STEADY_S: Final = 5.0
 """A watch that lasted for so long was a good one, even if nothing came."""
 
-_log = structlog.get_logger("dragoman.router")
+_log = Logger("dragoman.router")
 
 
 class KubernetesDiscovery:
