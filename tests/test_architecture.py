@@ -158,6 +158,8 @@ FOR_FEW = [
     *("grpc_status", "difflib", "html", "unittest"),
 ]
 """What no process needs from its start on, and what takes long to import."""
+FOR_RUNS = ["hashlib", "secrets", "shlex", "shutil", "tempfile"]
+"""What an adapter needs for its runs, or for some of them, and not to serve."""
 OF_SERVERS = [
     "dragoman.router",
     "dragoman.sdk",
@@ -173,7 +175,7 @@ OF_SERVERS = [
     [
         (
             "dragoman.adapters.process.adapter",
-            ["dragoman.router", "dragoman.client", "dragoman.cli", "click", *OF_SERVERS[2:]],
+            ["dragoman.router", "dragoman.client", "dragoman.cli", "click", *FOR_RUNS, *OF_SERVERS[2:]],
         ),
         ("dragoman.router.app", ["dragoman.sdk", "dragoman.client", "dragoman.cli", "click"]),
         ("dragoman.client", ["dragoman.cli", "click", "shutil", "tempfile", "tomllib", *OF_SERVERS]),

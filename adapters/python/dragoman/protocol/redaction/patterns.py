@@ -233,16 +233,16 @@ def mask_forms(text: str) -> str:
     return text
 
 
+# Compiled, and kept by ``re``, when a command is masked.
 _WORD_VALUE: Final = r"\"[^\"]*\"|'[^']*'|[^\s\"';|&]+"
-_FLAG: Final = re.compile(rf"(?<![\w-])(--?[A-Za-z][\w-]*)(\s*=\s*|\s+)(?!-)({_WORD_VALUE})")
-_ASSIGNMENT: Final = re.compile(rf"(?<![\w.-])([A-Za-z_][\w.-]*)(=)({_WORD_VALUE})")
-_COMMAND_HEADER: Final = re.compile(
-    r"(?<![\w-])([A-Za-z][\w-]*)(:\s*)(?!(?:bearer|basic|token|digest|apikey)\s)([^\s\"';|&]+)",
-    re.IGNORECASE,
+_FLAG: Final = rf"(?<![\w-])(--?[A-Za-z][\w-]*)(\s*=\s*|\s+)(?!-)({_WORD_VALUE})"
+_ASSIGNMENT: Final = rf"(?<![\w.-])([A-Za-z_][\w.-]*)(=)({_WORD_VALUE})"
+_COMMAND_HEADER: Final = (
+    r"(?i)(?<![\w-])([A-Za-z][\w-]*)(:\s*)(?!(?:bearer|basic|token|digest|apikey)\s)([^\s\"';|&]+)"
 )
-_HEADER_VALUE: Final = re.compile(r"(?:authorization|cookie)\s*[:=]\s*[A-Za-z]+\s+([^\s\"']+)", re.IGNORECASE)
-_REFERENCE: Final = re.compile(r"\$\w+|\$\{\w+\}")
-_FLAG_ITEM: Final = re.compile(r"--?[A-Za-z][\w-]*")
+_HEADER_VALUE: Final = r"(?i)(?:authorization|cookie)\s*[:=]\s*[A-Za-z]+\s+([^\s\"']+)"
+_REFERENCE: Final = r"\$\w+|\$\{\w+\}"
+_FLAG_ITEM: Final = r"--?[A-Za-z][\w-]*"
 
 
 def mask_command(text: str) -> str:
@@ -253,22 +253,22 @@ def mask_command(text: str) -> str:
     or source code the same shapes are no secrets.
     """
     for shape in (_FLAG, _ASSIGNMENT, _COMMAND_HEADER):
-        text = shape.sub(_mask_named_value, text)
+        text = re.sub(shape, _mask_named_value, text)
     return text
 
 
 def command_values(text: str) -> Iterator[str]:
     """Yield the values that ``mask_command`` masks."""
     for shape in (_FLAG, _ASSIGNMENT, _COMMAND_HEADER):
-        for match in shape.finditer(text):
+        for match in re.finditer(shape, text):
             bare = match[3].strip("\"'")
             if _is_secret_value(match[1], bare):
                 yield bare
-    yield from (match[1] for match in _HEADER_VALUE.finditer(text))
+    yield from (match[1] for match in re.finditer(_HEADER_VALUE, text))
 
 
 def _is_secret_value(name: str, bare: str) -> bool:
-    return is_secret_entry(name, bare) and bare != REDACTED and not _REFERENCE.fullmatch(bare)
+    return is_secret_entry(name, bare) and bare != REDACTED and not re.fullmatch(_REFERENCE, bare)
 
 
 def _mask_named_value(match: re.Match[str]) -> str:
@@ -282,4 +282,4 @@ def _mask_named_value(match: re.Match[str]) -> str:
 
 def is_secret_flag(item: str) -> bool:
     """Return whether the item after this one of an argv is a secret: ``--api-key`` and the like."""
-    return _FLAG_ITEM.fullmatch(item) is not None and is_secret_key(item)
+    return re.fullmatch(_FLAG_ITEM, item) is not None and is_secret_key(item)

@@ -10,8 +10,8 @@ from dragoman.protocol.texts import JsonObject, JsonValue
 __all__ = ["public_data", "public_settings"]
 
 # Outside of settings, "key" alone is too common a word (issueKey, taskKey) to hide what is under it.
-_CREDENTIAL: Final = re.compile(
-    "token|secret|password|passwd|passphrase|authorization|cookie|(?:api|access|private)[-_ ]?key", re.IGNORECASE
+_CREDENTIAL: Final = (
+    "(?i)token|secret|password|passwd|passphrase|authorization|cookie|(?:api|access|private)[-_ ]?key"
 )
 
 
@@ -22,7 +22,7 @@ def public_settings(settings: Mapping[str, JsonValue]) -> JsonObject:
 
 def public_data(data: Mapping[str, JsonValue]) -> JsonObject:
     """Return other data without values under keys that name a credential, at any depth."""
-    return _public(data, lambda key, value: _CREDENTIAL.search(key) is not None and _is_secret(key, value))
+    return _public(data, lambda key, value: re.search(_CREDENTIAL, key) is not None and _is_secret(key, value))
 
 
 def _public(data: Mapping[str, JsonValue], is_secret: Callable[[str, JsonValue], bool]) -> JsonObject:

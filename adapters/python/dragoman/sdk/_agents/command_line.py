@@ -30,7 +30,6 @@ from dragoman.sdk._run.login_turn import LoginTurn
 from dragoman.sdk._run.run import Run
 from dragoman.sdk._run.startup import StartupReports
 from dragoman.sdk._run.supervision import FailureError, supervise
-from dragoman.sdk._skills.sync import list_directory, sync_directory
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
@@ -129,6 +128,8 @@ class CommandLineAdapter(AgentAdapter):
         roots = [own] if own is not None else []
         if request.workspace.cwd and self.spec.skill_layout:
             roots.append(Path(request.workspace.cwd) / self.spec.skill_layout.removesuffix("/{name}"))
+        from dragoman.sdk._skills.sync import list_directory  # noqa: PLC0415 - no run needs it
+
         found = [entry for root in roots for entry in list_directory(root)]
         return adapter_pb2.ListSkillsResponse(native=self.spec.has(pb.FEATURE_NATIVE_SKILLS), skills=found)
 
@@ -140,6 +141,8 @@ class CommandLineAdapter(AgentAdapter):
         skills, wrong = read_skills(request.skills)
         if wrong:
             raise invalid_fields(wrong)
+        from dragoman.sdk._skills.sync import sync_directory  # noqa: PLC0415 - as above
+
         synced = await asyncio.to_thread(sync_directory, root, skills)
         return adapter_pb2.SyncSkillsResponse(skills=synced.skills, warnings=synced.warnings)
 

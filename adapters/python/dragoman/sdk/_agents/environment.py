@@ -5,9 +5,6 @@ the environment is one: it works, and it is billed), *info* is what was found in
 """
 
 import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -92,6 +89,10 @@ def _check_api_keys(spec: AgentSpec, env: Mapping[str, str], requested: Mapping[
 
 async def _check_live(spec: AgentSpec, try_live: TryLive, request: pb.TestEnvironmentRequest, checks: Checks) -> None:
     """Have one tiny real turn in a neutral directory; the answer must echo a nonce that it cannot guess."""
+    import secrets  # noqa: PLC0415 - few ask for a live turn
+    import shutil  # noqa: PLC0415 - as above
+    import tempfile  # noqa: PLC0415 - as above
+
     nonce = f"dragoman-{secrets.token_hex(6)}"
     neutral = Path(tempfile.mkdtemp(prefix="dragoman-live-"))
     try:

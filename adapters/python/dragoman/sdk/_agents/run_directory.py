@@ -1,8 +1,6 @@
 """The private directory of one attempt, and what is laid out in it."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,8 @@ _LONGEST = 60
 @contextmanager
 def run_directory() -> Iterator[Path]:
     """Make a directory for one attempt, and remove it whatever happens."""
+    import tempfile  # noqa: PLC0415 - an adapter serves sooner without it
+
     path = Path(tempfile.mkdtemp(prefix=_PREFIX))
     if len(os.fsencode(path)) > _LONGEST:
         path.rmdir()
@@ -42,6 +42,8 @@ def lay_out_files(job: Job, plan: Plan, skill_layout: str) -> None:
 
 
 def _remove(path: Path) -> None:
+    import shutil  # noqa: PLC0415 - as above
+
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         # An agent may leave directories that even their owner cannot enter.

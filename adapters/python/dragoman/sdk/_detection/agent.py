@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -50,6 +49,8 @@ class VersionCache:
         key = (str(executable), status.st_mtime_ns, status.st_size)
         if key in self._known:
             return self._known[key], None
+        import tempfile  # noqa: PLC0415 - no run needs it
+
         with tempfile.TemporaryDirectory(prefix="dragoman-ask-", ignore_cleanup_errors=True) as away:
             moved = {**env, **dict.fromkeys(elsewhere, away)}
             result = await probe([str(executable), "--version"], moved, VERSION_LIMIT_S, _PROBE_BYTES)
