@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dragoman.sdk._detection.agent import VersionCache
+from dragoman.sdk._detection.agent import VersionCache, locate
 from dragoman.sdk._detection.programs import (
     Probe,
     _Watch,
     find_executable,
+    packaged_version,
     parse_version,
     probe,
 )
+from dragoman.sdk.spec import AgentSpec
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -115,6 +117,35 @@ def test_what_was_asked_for_is_never_replaced(
 )
 def test_versions(text: str, version: str | None) -> None:
     assert parse_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("package", "content", "version"),
+    [
+        ("lib/node_modules/agent", '{"version": "1.2.3"}', "1.2.3"),
+        ("lib/node_modules/@maker/agent", '{"version": "1.2.3"}', "1.2.3"),
+        ("lib/node_modules/agent", '{"version": "1.2.3-linux-x64"}', ""),
+        ("lib/node_modules/agent", '{"version": 1}', ""),
+        ("lib/node_modules/agent", "no JSON", ""),
+        ("lib/agent", '{"version": "1.2.3"}', ""),
+    ],
+)
+def test_the_version_of_a_programs_package(tmp_path: Path, package: str, content: str, version: str) -> None:
+    it = program(tmp_path / package / "dist/cli/main.js")
+    (tmp_path / package / "package.json").write_text(content)
+    (tmp_path / "agent").symlink_to(it)
+    assert packaged_version(tmp_path / "agent") == version
+
+
+async def test_a_run_does_not_start_a_program_to_learn_what_its_package_says(tmp_path: Path) -> None:
+    it = program(tmp_path / "node_modules/agent/agent", "#!/bin/sh\necho 2.0.0\n")
+    (tmp_path / "node_modules/agent/package.json").write_text('{"version": "1.2.3"}')
+    spec = AgentSpec(
+        type="agent", label="", version="", configuration_doc="", config_schema={}, executables=("agent",)
+    )
+    versions, env = VersionCache(), {"PATH": str(it.parent)}
+    assert (await locate(spec, versions, env, "", is_for_run=True)).version == "1.2.3"
+    assert (await locate(spec, versions, env, "")).version == "2.0.0"
 
 
 def python(code: str) -> list[str]:

@@ -118,7 +118,8 @@ class CommandLineAdapter(AgentAdapter):
 
     async def locate(self, settings: Settings, env: Mapping[str, str]) -> tuple[str, str]:
         """Return the agent's executable and version."""
-        found = await locate(self.spec, self.versions, {**os.environ, **settings.config_env, **env}, settings.command)
+        variables = {**os.environ, **settings.config_env, **env}
+        found = await locate(self.spec, self.versions, variables, settings.command, is_for_run=True)
         command = settings.command or (self.spec.executables[0] if self.spec.executables else "")
         return found.executable or command, found.version
 

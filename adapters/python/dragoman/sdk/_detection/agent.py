@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dragoman.sdk._detection.auth import AUTH_LIMIT_S, AuthFinding, inherited_keys, keys_to_withhold, withheld_message
-from dragoman.sdk._detection.programs import find_executable, parse_version, probe
+from dragoman.sdk._detection.programs import find_executable, packaged_version, parse_version, probe
 from dragoman.sdk._encoding.fields import Fields
 from dragoman.sdk._encoding.json_text import read_json_object
 from dragoman.sdk.spec import AgentSpec
@@ -81,11 +81,23 @@ FindAuth = Callable[[str, Mapping[str, str]], Awaitable[AuthFinding]]
 """An adapter's ``auth``: says whether the agent is logged in, by its executable and environment."""
 
 
-async def locate(spec: AgentSpec, versions: VersionCache, env: Mapping[str, str], command: str) -> Located:
-    """Look for the executable and ask for its version."""
+async def locate(
+    spec: AgentSpec, versions: VersionCache, env: Mapping[str, str], command: str, *, is_for_run: bool = False
+) -> Located:
+    """Look for the executable and ask for its version.
+
+    Args:
+        spec: the agent.
+        versions: those that are known.
+        env: the variables that the agent gets.
+        command: the program that the request names; empty if it names none.
+        is_for_run: whether the version of its package will do: a run shows by itself whether the program starts.
+    """
     found = find_executable(spec.executables, env.get("PATH", ""), command)
     if found is None:
         return Located("", "")
+    if is_for_run and spec.asks_version and (version := packaged_version(found)):
+        return Located(str(found), version)
     version, problem = await versions.ask(found, env, spec.tidy_variables) if spec.asks_version else ("", None)
     return Located(str(found), version, (problem,) if problem is not None else ())
 

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from dragoman.sdk._encoding.config import as_string
+from dragoman.sdk._encoding.json_text import read_json_object
 from dragoman.sdk._encoding.lines import without_terminal_orders
 from msgspec import Struct
 
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]*[0-9A-Za-z])?)(?![\w])")
+_RELEASE: Final = re.compile(r"\d+\.\d+\.\d+")  # packages of one platform may append its name
 _ABOUT_OTHERS: Final = re.compile("warn|deprecat", re.IGNORECASE)
 _PIPES: Final = frozenset({1, 2})
 _PIPE_BOUND_S: Final = 0.5  # that an ended program's pipes may stay open: what it left behind may hold them
@@ -48,6 +51,20 @@ def find_executable(names: Sequence[str], path_env: str, command: str = "") -> P
     if command:
         return next(_named(command, searched), None)
     return next((path for name in names for path in _candidates(name, searched)), None)
+
+
+def packaged_version(executable: Path) -> str:
+    """Return the version of the npm package that a program is from; empty if there is none, or it is not a release.
+
+    Args:
+        executable: the program, or a link to it.
+    """
+    for folder in executable.resolve().parents:
+        scope = folder.parent if folder.parent.name.startswith("@") else folder
+        if scope.parent.name == "node_modules":
+            version = as_string(read_json_object(folder / "package.json").get("version"), "")
+            return version if _RELEASE.fullmatch(version) else ""
+    return ""
 
 
 def parse_version(text: str) -> str | None:
