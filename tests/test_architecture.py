@@ -198,7 +198,21 @@ def test_a_command_starts_its_adapter_before_it_imports_grpc() -> None:
 
 def test_a_guard_starts_without_what_is_slow_to_import() -> None:
     """It is started for each run, without site-packages; `dragoman.guard.launch` says how."""
-    slow = ["asyncio", "dataclasses", "json", "logging", "pathlib", "re", "shutil", "socket", "subprocess", "typing"]
+    slow = [
+        "asyncio",
+        "dataclasses",
+        "enum",
+        "json",
+        "logging",
+        "pathlib",
+        "re",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "subprocess",
+        "typing",
+    ]
     program = (
         f"import sys; sys.path.append({str(ROOT / 'services')!r}); import dragoman.guard.guard;"
         f"print([name for name in {slow} if name in sys.modules])"

@@ -4,7 +4,7 @@ import pytest
 from dragoman.guard.lifecycle import Lifecycle, Phase
 
 
-def is_in(life: Lifecycle, phase: Phase) -> bool:
+def is_in(life: Lifecycle, phase: int) -> bool:
     return life.phase is phase
 
 

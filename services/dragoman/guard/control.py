@@ -25,7 +25,6 @@ names the processes that the guard ended, by TERM or KILL; it is cut at `LISTED`
 from __future__ import annotations
 
 import os
-import signal
 
 CONTROL_VARIABLE = "DRAGOMAN_GUARD_CONTROL"
 """Environment variable that names an adapter's control socket to the adapter."""
@@ -93,6 +92,7 @@ def decode_command(line: bytes) -> Command:
         CommandError: It is not JSON, not a known command, or names an unknown signal.
     """
     import json  # noqa: PLC0415 - most runs see no command and save 4 ms
+    import signal  # noqa: PLC0415 - as above
 
     try:
         message = json.loads(line)

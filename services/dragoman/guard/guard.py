@@ -14,15 +14,15 @@ linger, KILL.
 
 from __future__ import annotations
 
+import math
 import os
 import select
-import selectors
-import signal
 import time
 
 from dragoman.guard.control import CONTROL_VARIABLE, LISTED, Channel, CommandError, decode_command, encode
 from dragoman.guard.lifecycle import Lifecycle, Phase
 from dragoman.guard.options import WAIT_FD, Options, UsageError, parse
+from dragoman.guard.plain_signal import signal
 from dragoman.guard.process import Process
 from dragoman.guard.processes import original_environment, read
 from dragoman.guard.removal import remove_tree
@@ -32,7 +32,7 @@ from dragoman.guard.tree import MARKER, Tree, become_subreaper
 
 TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dragoman.guard.adapter_control import AdapterControl
 
@@ -92,8 +92,9 @@ class Guard:
             is_subreaper=options.subreaper and become_subreaper(),
             marker=MARKER.encode() + b"=" + marker if marker else b"",
         )
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._signals.fd, selectors.EVENT_READ, self._signals.clear)
+        self._poll = select.poll()
+        self._on_ready: dict[int, Callable[[], object]] = {}
+        self._watch(self._signals.fd, self._signals.clear)
         self._channels: list[Channel] = []
         self._adapter_control: AdapterControl | None = None
         self._events: list[dict[str, object]] = []
@@ -137,8 +138,10 @@ class Guard:
     def run(self) -> int:
         """Serve until the command and all it started are gone; return the mirrored exit code."""
         while not self._is_ending():
-            for key, _ in self._selector.select(self._timeout()):
-                key.data()
+            timeout_s = self._timeout()
+            for fd, _ in self._poll.poll(None if timeout_s is None else math.ceil(timeout_s * 1e3)):
+                if (on_ready := self._on_ready.get(fd)) is not None:  # else it left meanwhile
+                    on_ready()
         survivors = [] if self._tree.is_gone() else self._tree.kill(self._pause)
         self._note_exit(time.monotonic())
         self._report_end(survivors)
@@ -163,10 +166,10 @@ class Guard:
             self._handle_signal(signum, now)
         if self._lifecycle.tick(now):
             self._tree.signal(signal.SIGTERM, "leader")
-        if self._lifecycle.phase is Phase.KILLING:
+        if self._lifecycle.phase == Phase.KILLING:
             return True
         self._note_exit(now)
-        return self._lifecycle.phase is Phase.LINGERING and self._tree.is_gone()
+        return self._lifecycle.phase == Phase.LINGERING and self._tree.is_gone()
 
     def _timeout(self) -> float | None:
         """Return the seconds until the next deadline; None if there is none."""
@@ -181,7 +184,7 @@ class Guard:
     def _watch_in(self) -> float:
         """Take the snapshots that replace a subreaper; return the seconds until the next."""
         now = time.monotonic()
-        if self._lifecycle.phase is Phase.LINGERING:
+        if self._lifecycle.phase == Phase.LINGERING:
             return WATCH_S[0]  # processes that are not our children end without a signal
         if now >= self._watch_at:
             self._tree.watch()
@@ -204,6 +207,15 @@ class Guard:
         if self._lifecycle.leader_exited(now) and not self._tree.is_gone():
             self._tree.terminate()
 
+    def _watch(self, fd: int, on_ready: Callable[[], object]) -> None:
+        """Have ``run`` call back when a descriptor can be read, or its other end is closed."""
+        self._poll.register(fd, select.POLLIN)
+        self._on_ready[fd] = on_ready
+
+    def _leave(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        del self._on_ready[fd]
+
     def _pause(self, seconds: float) -> None:
         """Wait for a child to end, at most so many seconds, without serving connections."""
         select.select([self._signals.fd], [], [], seconds)
@@ -215,7 +227,7 @@ class Guard:
         for message in self._events:
             channel.send(message)
         self._channels.append(channel)
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read_commands(channel))
+        self._watch(channel.fileno(), lambda: self._read_commands(channel))
 
     def _read_commands(self, channel: Channel) -> None:
         try:
@@ -248,7 +260,7 @@ class Guard:
         )
 
     def _disconnect(self, channel: Channel) -> None:
-        self._selector.unregister(channel)
+        self._leave(channel.fileno())
         self._channels.remove(channel)
         channel.close()
         if self._adapter_control is None:
@@ -283,8 +295,8 @@ class Guard:
             _print_error(f"cannot open {error.filename or self._options.control}: {error.strerror}")
             return False
         self._adapter_control = house
-        self._selector.register(house.listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(house.output, selectors.EVENT_READ, self._copy_output)
+        self._watch(house.listener.fileno(), self._accept)
+        self._watch(house.output, self._copy_output)
         self._lifecycle.start_orphan_timer(time.monotonic(), self._options.orphan_after or CONNECT_S)
         return True
 
@@ -298,7 +310,7 @@ class Guard:
     def _copy_output(self) -> None:
         assert self._adapter_control is not None
         if not self._adapter_control.copy_output():
-            self._selector.unregister(self._adapter_control.output)
+            self._leave(self._adapter_control.output)
 
     # -- the end
 

@@ -16,11 +16,9 @@ All times are seconds on the caller's monotonic clock.
 
 from __future__ import annotations
 
-import enum
 
-
-class Phase(enum.IntEnum):
-    """How far the shutdown of a guarded command is."""
+class Phase:
+    """How far the shutdown of a guarded command is; plain numbers, as an enumeration is slow to import."""
 
     RUNNING = 0
     STOPPING = 1
@@ -43,11 +41,11 @@ class Lifecycle:
         self._grace = grace
         self._deadline: float | None = None
         self._orphan_deadline: float | None = None
-        self.phase = Phase.RUNNING
+        self.phase: int = Phase.RUNNING
 
     def stop(self, now: float) -> bool:
         """Begin to stop the command; True if the caller has to send TERM to the leader now."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase != Phase.RUNNING:
             return False
         self.phase = Phase.STOPPING
         self._deadline = None if self._grace is None else now + self._grace

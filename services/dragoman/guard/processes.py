@@ -7,9 +7,9 @@ launcher leaves site-packages visible there.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
+from dragoman.guard.plain_signal import signal
 from dragoman.guard.process import Process
 
 TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
+
+from dragoman.guard.plain_signal import signal
 
 TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name
 if TYPE_CHECKING:

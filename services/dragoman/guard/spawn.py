@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 
+from dragoman.guard.plain_signal import signal
 from dragoman.guard.processes import original_environment
 
 TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name

@@ -13,11 +13,11 @@ between two snapshots, moved to a session of its own and cleared its environment
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 
 from dragoman.guard import processes
+from dragoman.guard.plain_signal import signal
 
 TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name
 if TYPE_CHECKING:
