@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from dragoman.sdk import AgentAdapter, AgentSpec, CommandLineAdapter, Job, Parser, Plan
+from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk.parsing import FileTool
 from dragoman.sdk.skills import SkillStrategy
-from dragoman.sdk.spec import Documents, Model, SessionIds, SpecError, agent_spec, read_spec
+from dragoman.sdk.spec import Documents, Model, SessionIds, SpecError, agent_spec, common_properties, read_spec
 from dragoman.v1 import event_pb2 as pb
 
 DOCUMENTS = Documents(configuration_doc="# acme", config_schema={"type": "object"})
@@ -130,6 +131,19 @@ def test_every_adapter_of_this_house_declares_itself_beside_its_code(entry: Entr
     defaults = AgentSpec(type="", label="", version="", configuration_doc="", config_schema={})
     usual = [key for key in declared if getattr(defaults, key) == getattr(adapter.spec, key)]
     assert usual == [], "what is as usual goes without saying"
+
+
+def test_a_schema_in_the_code_may_refer_to_common_properties_too() -> None:
+    def spec(name: str) -> AgentSpec:
+        properties = {"model": {"$ref": f"dragoman:common#/$defs/{name}"}, "anything": True}
+        schema = {"type": "object", "properties": properties}
+        return AgentSpec(type="acme", label="Acme", version="1", configuration_doc="", config_schema=schema)
+
+    schema = spec("model").config_schema
+    assert schema["properties"] == {**common_properties("model"), "anything": True}
+    assert [problem.path for problem in ConfigSchema(schema).validate({"model": 1})] == ["config.model"]
+    with pytest.raises(SpecError, match=r"acme: config_schema: .*modle: there is no such common property; known are"):
+        spec("modle")
 
 
 def test_an_adapter_without_a_spec_says_what_to_write() -> None:

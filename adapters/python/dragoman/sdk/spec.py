@@ -12,6 +12,7 @@ from dragoman.sdk._output.tool_calls import FileTool, Kinds
 from dragoman.sdk._skills.strategy import SkillStrategy
 from dragoman.v1 import event_pb2
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 __all__ = [
     "AdapterInfo",
@@ -47,12 +48,24 @@ class AdapterInfo(Struct, frozen=True):
     configuration_doc: str
     """Markdown: use when, don't use when, fields; dangerous ones named as dangerous."""
     config_schema: Mapping[str, Any]
-    """JSON Schema of ``config``."""
+    """JSON Schema of ``config``. A property may refer to one that many adapters share, see ``common_properties``, as
+    in ``{"$ref": "dragoman:common#/$defs/model"}``."""
     capabilities: event_pb2.Capabilities = field(default_factory=event_pb2.Capabilities)
     aliases: Sequence[str] = ()
     """Its names in other systems."""
     models: Sequence[Model] = ()
     """Models known without a query."""
+
+    def __post_init__(self) -> None:
+        """Replace the references of the schema by what they name.
+
+        Raises:
+            SpecError: There is no such common property.
+        """
+        try:
+            force_setattr(self, "config_schema", bundled_schema(self.config_schema))
+        except ValueError as error:
+            raise SpecError(f"{self.type}: config_schema: {error}") from error
 
     def has(self, feature: event_pb2.Feature.ValueType) -> bool:
         """Return whether a capability is declared."""

@@ -55,14 +55,16 @@ def bundled_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: There is no such common property.
     """
-    properties = {name: _resolved(about) for name, about in schema.get("properties", {}).items()}
-    return {**schema, "properties": properties}
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return dict(schema)
+    return {**schema, "properties": {name: _resolved(about) for name, about in properties.items()}}
 
 
-def _resolved(about: Mapping[str, Any]) -> dict[str, Any]:
-    reference = about.get("$ref", "")
-    if not reference.startswith(_COMMON):
-        return dict(about)
+def _resolved(about: object) -> object:
+    reference = about.get("$ref") if isinstance(about, Mapping) else None
+    if not isinstance(about, Mapping) or not isinstance(reference, str) or not reference.startswith(_COMMON):
+        return about
     name = reference.removeprefix(_COMMON)
     if name not in _common_definitions():
         known = ", ".join(sorted(_common_definitions()))
