@@ -1,13 +1,21 @@
 """An adapter that is started before the router that will use it."""
 
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.adapters import launcher
+from dragoman.router.adapters.ports import LaunchError
+from dragoman.router.adapters.registry import LaunchSpec
 from dragoman.router.app import Router
 from dragoman.router.launching import open_launching
 
-from tests.router.harness import Caller, config, gone, is_alive, kinds, manifest
+from tests.router.harness import PATIENCE_S, Caller, config, gone, is_alive, kinds, manifest
 
 
 @pytest.mark.parametrize("name", ["fake", "another_name"])
@@ -54,3 +62,18 @@ async def test_one_that_could_not_be_prepared_fails_as_if_it_had_been_launched(f
                 await caller.execute("fake", {"end": "SUCCEEDED"}).rest()
             await caller.close()
     assert refused.value.reason is Reason.ADAPTER_UNAVAILABLE
+
+
+async def test_a_guard_that_cannot_be_reached_and_does_not_end_is_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def unreachable(_arguments: object) -> Iterator[tuple[list[str], int]]:
+        with open(os.devnull, "rb") as inherited:
+            yield ["sh", "-c", """echo '{"event": "spawned"}'; exec sleep 600"""], inherited.fileno()
+
+    monkeypatch.setattr(launcher, "guard_command", unreachable)
+    monkeypatch.setattr(launcher, "_EXIT_TIMEOUT_S", 0.1)
+    starting = launcher.GuardLauncher(folder, folder, orphan_after_s=1.0).launch("fake", LaunchSpec(("true",)))
+    with pytest.raises(LaunchError, match=f"with code -{signal.SIGKILL:d} "):
+        await asyncio.wait_for(starting, PATIENCE_S)

@@ -1,7 +1,7 @@
 """What Gemini CLI's words and exit codes mean."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from dragoman.adapters.gemini_cli import adapter
@@ -52,10 +52,16 @@ def test_errors_of_the_service(output: str, kind: str, code: str | None, status:
     assert "{" not in failure.message
 
 
-def test_a_limit_says_until_when() -> None:
-    failure = failure_of_error("You exceeded your current quota.\nPlease retry in 90s.")
+@pytest.mark.parametrize(("words", "seconds"), [("90000ms", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200)])
+def test_a_limit_says_until_when(words: str, seconds: float) -> None:
+    before = datetime.now(UTC)
+    failure = failure_of_error(f"You exceeded your current quota.\nPlease retry in {words}.")
+    after = datetime.now(UTC)
     assert failure.retry_not_before is not None
-    assert 80 < (failure.retry_not_before - datetime.now(UTC)).total_seconds() <= 90
+    assert before <= failure.retry_not_before - timedelta(seconds=seconds) <= after
+
+
+def test_what_is_no_limit_does_not_say_until_when() -> None:
     assert failure_of_error("terminated").retry_not_before is None
 
 
