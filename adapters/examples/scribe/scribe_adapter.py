@@ -44,9 +44,7 @@ class ScribeParser(JsonLinesParser):
         return self._calls.running(text(frame, "id"), text(frame, "name"), inner(frame, "input"))
 
     def _tool_end(self, frame: Fields) -> Iterable[Output]:
-        status = pb.TOOL_STATUS_COMPLETED if frame.get("ok") is True else pb.TOOL_STATUS_FAILED
-        result = pb.ToolResult(tool_call_id=text(frame, "id"), status=status, content=text(frame, "output"))
-        return self._calls.ended(result)
+        return self._calls.result(text(frame, "id"), text(frame, "output"), is_error=frame.get("ok") is not True)
 
     def _done(self, frame: Fields) -> Iterable[Output]:
         self.report.usage = run_usage(token_counts(inner(frame, "tokens"), TOKENS))

@@ -18,14 +18,21 @@ _LONGEST_TITLE: Final = 120
 
 
 class FileTool(Struct, frozen=True):
-    """How the arguments of a tool that changes one file say what it does; the keys of them."""
+    """Which arguments of a tool that changes one file say what it does.
+
+    A tool that writes whole files: ``FileTool(path="file", content="text")``. One that edits:
+    ``FileTool(replaces=("old", "new"))``. One that deletes: ``FileTool(deletes=True)``.
+    """
 
     path: str = "path"
+    """The argument with the file's path."""
     content: str = ""
-    """Of the whole new content, for a tool that writes files."""
+    """The argument with the whole new content, for a tool that writes files."""
     replaces: tuple[str, str] = ("", "")
-    """Of the old and the new text, for a tool that edits files, once or in each object of the list ``edits``."""
+    """The arguments with the old and the new text, for a tool that edits files; they are beside the path, or in each
+    object of the list ``edits``."""
     deletes: bool = False
+    """Whether the tool deletes the file."""
 
     def change(self, changes: Changes, call_id: str, arguments: Fields) -> pb.FileChange | None:
         """Return what a completed call has changed; None if it names no file."""

@@ -48,9 +48,8 @@ class NewagentParser(JsonLinesParser):
         yield from self._calls.running(text(frame, "id"), text(frame, "name"), inner(frame, "input"))
 
     def _tool_result(self, frame: Fields) -> Iterable[Output]:
-        result = pb.ToolResult(tool_call_id=text(frame, "toolUseId"), content=text(frame, "content"))
-        result.status = pb.TOOL_STATUS_COMPLETED
-        return self._calls.ended(result)
+        failed = frame.get("isError") is True
+        return self._calls.result(text(frame, "toolUseId"), text(frame, "content"), is_error=failed)
 
     def _result(self, frame: Fields) -> Iterable[Output]:
         if frame.get("isError") is False:
