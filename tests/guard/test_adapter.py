@@ -142,6 +142,16 @@ def test_unclaimed_it_is_asked_to_stop_then_killed(start_adapter: AdapterStarter
     assert deaf.wait() == 128 + signal.SIGKILL
 
 
+def test_without_an_orphan_time_it_still_waits_for_its_first_router(start_adapter: AdapterStarter) -> None:
+    adapter = start_adapter(LIVES, orphan_after_s=0.0)
+    adapter.await_log("\n")  # it runs
+    line = adapter.connect()
+    line.event()
+    assert line.is_silent(0.2)
+    line.close()
+    assert adapter.wait() == 128 + signal.SIGTERM
+
+
 def test_a_claim_holds_while_one_router_is_connected(start_adapter: AdapterStarter) -> None:
     adapter = start_adapter(LIVES, orphan_after_s=CLAIM_WITHIN_S)
     first, second = adapter.connect(), adapter.connect()

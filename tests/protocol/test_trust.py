@@ -46,6 +46,28 @@ def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
         TrustFile(file)
 
 
+def test_a_changed_file_counts_at_once_and_an_invalid_one_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "trust.toml"
+
+    def write(text: str) -> None:
+        changed = tmp_path / "changed.toml"
+        changed.write_text(text)
+        changed.replace(file)
+
+    def trusted() -> list[str]:
+        return [identity.uri for identity in trust.current().identities]
+
+    write(CI)
+    trust = TrustFile(file)
+    assert trusted() == ["spiffe://example.org/ci"]
+    write(CI.replace("/ci", "/other"))
+    assert trusted() == ["spiffe://example.org/other"]
+    write("[[identities")
+    assert trusted() == trusted() == ["spiffe://example.org/other"]
+    write("")
+    assert trusted() == []
+
+
 @given(st.text("ab/*", max_size=6), st.text("ab/*", max_size=8))
 def test_a_pattern_names_what_is_below_its_path_and_nothing_else(end: str, path: str) -> None:
     pattern, uri = f"spiffe://t/x{end}", f"spiffe://t/{path}"
