@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
+from dragoman.router.cluster.forwarding import HOP
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.postgres import PostgresDatabase
@@ -104,6 +105,18 @@ async def test_a_run_is_cancelled_at_another_router(pair: RouterPair) -> None:
     answer = await pair.other.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
     assert answer.outcome == event_pb2.OUTCOME_CANCELLED
     assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+
+
+async def test_a_call_that_a_router_forwarded_is_not_forwarded_again(pair: RouterPair) -> None:
+    stream = pair.mine.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+    await stream.until("text")
+    forwarded = ((HOP, "1"),)  # as a router does whose entry for the run is old
+    cancel = pair.other.adapter.Cancel(pb.CancelRequest(run_id="r"), metadata=forwarded, timeout=PATIENCE_S)
+    refused = await failure(cancel)
+    assert refused.reason is Reason.ADAPTER_UNAVAILABLE
+    assert "is owned by another router" in refused.message
+    pair.sidecar.open("g")
+    assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
 
 
 async def test_a_question_is_answered_at_another_router_once(pair: RouterPair) -> None:
