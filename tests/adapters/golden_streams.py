@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.adapters.gemini_cli.parse import StreamParser
-from dragoman.adapters.opencode.run_format import RunParser
 from dragoman.adapters.pi.parse import PiParser
-from dragoman.adapters.qwen.stream import QwenStreamParser
 from dragoman.sdk import Answer, Ask, Line, Output, Parser, Report, Withdraw, Write
 from dragoman.sdk.acp import AcpParser, Conversation
 from dragoman.v1 import event_pb2 as pb
@@ -21,26 +19,22 @@ from google.protobuf.message import Message
 from tests.adapters.claude_code import replay as claude_code
 from tests.adapters.codex import replay as codex
 from tests.adapters.copilot import replay as copilot
-from tests.adapters.openclaw import test_local_mode as openclaw_local
 from tests.adapters.openclaw import test_parse as openclaw
 from tests.sdk.acp import talking
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 #: Files beside the recordings that are none.
-OTHER = {"index.json", "local_sessions.json"}
+OTHER = {"index.json"}
 
 #: What makes the parser of a recording, by the folder of the recordings and the beginning of a name; the first wins.
 PARSERS: tuple[tuple[Path, str, Callable[[str], Parser]], ...] = (
     (claude_code.RECORDINGS, "", lambda name: ClaudeParser(resumes=claude_code.resumes(name))),
-    (HERE / "codex/recordings", "", codex.parser),
+    (HERE / "codex/recordings", "", lambda _: codex.parser()),
     (HERE / "copilot/recordings", "", lambda _: copilot.parser()),
     (HERE / "gemini_cli/recordings", "", lambda _: StreamParser(withholds=False)),
-    (HERE / "openclaw/recordings", "local_", lambda _: openclaw_local.new_parser()),
     (HERE / "openclaw/recordings", "", lambda _: openclaw.new_parser()),
-    (HERE / "opencode/recordings", "", lambda _: RunParser("mock/mock-model")),
     (HERE / "pi/recordings", "", lambda _: PiParser()),
-    (HERE / "qwen/recordings", "stream_", lambda _: QwenStreamParser()),
     (HERE / "qwen/recordings", "", lambda _: AcpParser(Conversation(talking.CWD, "hello"))),
     (talking.RECORDINGS, "", lambda _: AcpParser(Conversation(talking.CWD, "hello"))),
 )

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from dragoman.adapters.codex import adapter
-from dragoman.client import DragomanError, Reason
 from dragoman.testkit.model_server.script import Scenario, Tool, call, say
 from dragoman.testkit.profiles.codex import CODE_MODE_MODEL, CODEX
 from dragoman.v1 import adapter_pb2 as api
@@ -27,7 +26,6 @@ from tests.agents.harness import (
     Recipe,
     answering,
     broken_server,
-    when,
     words_server,
 )
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, proves, resuming
@@ -247,12 +245,11 @@ class TestCodex(AgentSuite):
         assert "approvals_bypassed" in seen.notices
         assert seen.of("session")[0].mode == "never"
 
-    @pytest.mark.parametrize("transport", ["app-server", "exec"])
-    async def test_its_users_settings_stay_as_they_are(self, harness: Harness, transport: str) -> None:
+    async def test_its_users_settings_stay_as_they_are(self, harness: Harness) -> None:
         path = harness.isolation.config / "config.toml"
         before = path.read_bytes()
         for config in ({}, {"sandbox": "workspace-write"}, {"sandbox": "danger-full-access"}):
-            seen = await harness.run("MOCK_TEXT", config={**config, "transport": transport}, permissions=ALLOWED)
+            seen = await harness.run("MOCK_TEXT", config=config, permissions=ALLOWED)
             assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
             assert path.read_bytes() == before, config
 
@@ -462,78 +459,6 @@ class TestCodex(AgentSuite):
         natives = [event.native for event in seen.events if event.HasField("native")]
         assert {native.protocol for native in natives} == {"codex-app-server"}
         assert {"item/agentMessage/delta", "thread/tokenUsage/updated"} <= {native.type for native in natives}
-
-
-class TestExec:
-    """The fall-back: ``codex exec --json``."""
-
-    recipe = RECIPE
-    scenarios = TestCodex.scenarios
-    for_this_agent, served, harness = AgentSuite.for_this_agent, AgentSuite.served, AgentSuite.harness
-    config: ClassVar[dict[str, Any]] = {"transport": "exec"}
-
-    async def test_text_and_thinking(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_THINKING", config=self.config)
-        assert seen.text == seen.result.summary == "A thought-out reply."
-        assert "".join(item.whole for item in seen.of("thinking")) == "The user wants a short answer."
-        assert seen.result.usage.tokens.reasoning == 7
-
-    async def test_what_the_sandbox_does_not_allow_fails(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_WRITE path=notes.txt", config=self.config)
-        assert seen.of("file_change") == seen.of("input_request") == []
-        seen = await harness.run(
-            "MOCK_WRITE path=notes.txt", config=self.config, permissions=ALLOWED, leaves=["notes.txt"]
-        )
-        (change,) = seen.of("file_change")
-        assert (change.path, change.operation) == (str(harness.workspace / "notes.txt"), pb.FILE_OPERATION_CREATE)
-
-    async def test_usage_is_of_the_run_alone(self, harness: Harness) -> None:
-        first = await harness.run("MOCK_TEXT word=plover", config=self.config)
-        handle = first.result.session.handle
-        second = await harness.run("MOCK_RECALL", config=self.config, session=resuming(handle))
-        assert "word=plover" in second.text
-        assert second.result.session.handle.native_id == handle.native_id
-        assert second.result.usage.tokens == first.result.usage.tokens
-        del handle.params.fields["codexTokens"]
-        third = await harness.run("MOCK_RECALL", config=self.config, session=resuming(handle))
-        assert not third.result.HasField("usage"), "what the earlier runs took is unknown"
-
-    async def test_a_thread_is_copied(self, harness: Harness) -> None:
-        handle = (await harness.run("MOCK_TEXT word=plover", config=self.config)).result.session.handle
-        copied = await harness.run("MOCK_RECALL", config=self.config, session=resuming(handle, fork=True))
-        assert "word=plover" in copied.text
-        assert copied.result.session.handle.native_id != handle.native_id
-
-    async def test_a_lost_thread_is_begun_anew(self, harness: Harness) -> None:
-        handle = pb.SessionHandle(adapter=harness.adapter, native_id=RECIPE.unknown_session)
-        seen = await harness.run("MOCK_TEXT", config=self.config, session=resuming(handle))
-        (ended,) = seen.of("attempt_ended")
-        assert ended.failure.kind == pb.FAILURE_KIND_SESSION_LOST
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-
-    async def test_instructions_and_skills_go_into_the_prompt(self, harness: Harness) -> None:
-        await harness.run("MOCK_TEXT", config=self.config, system_prompt="You are Ada.", skills=[skill()])
-        assert "You are Ada." in harness.conversation().prompt
-        assert "heliotrope" in harness.conversation().prompt
-
-    async def test_a_failure_after_retries(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_429", config=self.config)
-        assert seen.result.failure.kind == pb.FAILURE_KIND_RATE_LIMITED
-        assert [state.retry_attempt for state in seen.of("state") if state.phase == pb.RUN_PHASE_RETRYING] == [1]
-
-    async def test_cancel(self, harness: Harness) -> None:
-        async def act(stream: Any) -> None:
-            await harness.model.wait_held()
-            await stream.cancel(grace_s=10)
-
-        react = when(lambda event: event.WhichOneof("body") == "session", act)
-        seen = await harness.run("MOCK_STALL", config=self.config, react=react)
-        assert seen.result.outcome == pb.OUTCOME_CANCELLED
-
-    async def test_tool_servers_are_refused(self, harness: Harness) -> None:
-        with pytest.raises(DragomanError) as caught:
-            await harness.run("MOCK_TEXT", config=self.config, mcp_servers=[words_server()])
-        assert caught.value.reason == Reason.INVALID_REQUEST
 
 
 def skill() -> api.Skill:

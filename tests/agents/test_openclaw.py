@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import ClassVar, Final
 
 import psutil
@@ -170,57 +169,6 @@ class TestOpenClaw(SharedAdapter, QuietSuite):
         react = when(is_kind("started"), lambda stream: stream.cancel(grace_s=1))
         seen = await harness.run("MOCK_TEXT", react=react, env=env)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
-
-
-LOCAL: Final = {"transport": "local"}
-
-
-class TestWithoutAGateway(SharedAdapter):
-    """``transport: local``: a program for each run, in a state directory that no gateway has."""
-
-    recipe: ClassVar[Recipe] = RECIPE
-
-    @pytest.fixture
-    def harness(self, served: ServedAdapter, tmp_path: Path) -> Harness:
-        return Harness(served, tmp_path)
-
-    async def test_text_and_a_system_prompt(self, harness: Harness) -> None:
-        prompt = "MOCK_ECHO " + "Grüße " * 34_000
-        seen = await harness.run(prompt, config=LOCAL, system_prompt="You are the plover.", permissions=ALLOWED)
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        assert seen.result.summary == seen.text
-        assert seen.result.usage.tokens.output > 0
-        assert seen.result.usage.cost.currency == "USD"
-        assert "You are the plover." in harness.conversation().system
-        assert prompt.strip() in harness.conversation_text()
-        assert gateways() == []
-
-    async def test_a_write_that_is_allowed(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_WRITE path=a.txt", config=LOCAL, permissions=ALLOWED, leaves=["a.txt"])
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-
-    async def test_a_write_that_is_not(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_WRITE path=a.txt", config=LOCAL, permissions=ASKED)  # unattended
-        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
-        assert seen.of("tool_call")[0].name == "write"
-        assert "tools_withheld" in seen.notices
-
-    @pytest.mark.timeout(900)
-    async def test_a_session_is_resumed_and_an_unknown_one_is_reported(self, harness: Harness) -> None:
-        first = await harness.run("MOCK_TEXT word=plover", config=LOCAL)
-        handle = first.result.session.handle
-        seen = await harness.run("MOCK_RECALL", session=resuming(handle), config=LOCAL)
-        assert "word=plover" in seen.text
-        assert seen.result.session.handle.native_id == handle.native_id
-        handle.native_id = RECIPE.unknown_session
-        lost = await harness.run("MOCK_RECALL", session=resuming(handle), config=LOCAL)
-        assert "word=unknown" in lost.text
-        assert lost.result.session.handle.native_id != RECIPE.unknown_session
-
-    async def test_a_refused_key(self, harness: Harness) -> None:  # the last, as OpenClaw then asks no more
-        seen = await harness.run("MOCK_401", config=LOCAL)
-        assert seen.result.outcome == pb.OUTCOME_FAILED
-        assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
 
 
 def every(option: str):  # type: ignore[no-untyped-def]  # what `answering` returns

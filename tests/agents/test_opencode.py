@@ -204,49 +204,6 @@ class TestOpencode(SharedAdapter, QuietSuite):
         assert "opencode auth login" in found.hint
 
 
-class TestRunTransport(SharedAdapter):
-    """``opencode run``, for where the Agent Client Protocol will not do."""
-
-    recipe = OPENCODE
-    harness = TestOpencode.harness
-    RUN = {"transport": "run"}  # noqa: RUF012  # a constant
-
-    async def test_text_and_usage(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_THINKING", config=self.RUN)
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        assert (seen.thinking, seen.text) == ("The user wants a short answer.", "A thought-out reply.")
-        assert seen.result.usage.tokens.input == 400
-        assert seen.result.usage.cost.amount == "0.000564"
-        assert "permissions_not_asked" in seen.notices
-
-    async def test_what_would_be_asked_is_refused(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_WRITE path=a.txt", config=self.RUN)
-        assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_DENIED]
-
-    async def test_a_session_goes_on_and_all_may_be_allowed(self, harness: Harness) -> None:
-        first = await harness.run(
-            "MOCK_WRITE path=a.txt word=plover", config=self.RUN, permissions=ALLOWED, leaves=["a.txt"]
-        )
-        assert first.of("file_change")[0].operation == pb.FILE_OPERATION_CREATE
-        handle = first.result.session.handle
-        second = await harness.run("MOCK_RECALL", config=self.RUN, session=resuming(handle), leaves=["a.txt"])
-        assert "word=plover" in second.text
-
-    async def test_a_lost_session_is_begun_anew(self, harness: Harness) -> None:
-        handle = pb.SessionHandle(adapter=harness.adapter, native_id=OPENCODE.unknown_session)
-        seen = await harness.run("MOCK_TEXT", config=self.RUN, session=resuming(handle))
-        assert [started.session_disposition for started in seen.of("started")] == [
-            pb.SESSION_DISPOSITION_RESUME,
-            pb.SESSION_DISPOSITION_RESUME_REFUSED,
-        ]
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-
-    async def test_a_refused_key(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_401", config=self.RUN)
-        failure = seen.result.failure
-        assert (failure.kind, failure.http_status) == (pb.FAILURE_KIND_AUTH_REQUIRED, 401)
-
-
 def lay_out_ripgrep(home: Path) -> None:
     """Lay out the program that opencode would else fetch from GitHub when it first looks into directories."""
     others = sorted(BIN.parent.glob("codex/node_modules/@openai/codex-linux-*/vendor/*-linux-*/codex-path/rg"))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.adapters.codex import adapter
-from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Job, Line, Output, SessionPlan
 from dragoman.sdk._request.sessions import NEW
@@ -19,8 +18,6 @@ from tests.sdk.feeding import feed
 
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = sorted(path.stem for path in RECORDINGS.glob("*.jsonl"))
-
-Codex = AppServerParser | ExecParser
 
 
 def recorded(name: str) -> bytes:
@@ -37,14 +34,14 @@ def job(run_request: api.ExecuteRequest | None = None, session: SessionPlan = NE
     return job_of(adapter(), run_request or request(), session, **known)
 
 
-def parser(name: str = "") -> Codex:
-    """Return the parser for a recording."""
-    return ExecParser(job()) if name.startswith("exec_") else AppServerParser(job(), adapter().spec.version)
+def parser() -> AppServerParser:
+    """Return a parser for a recording."""
+    return AppServerParser(job(), adapter().spec.version)
 
 
-def replay(name: str) -> tuple[list[Output], Codex]:
+def replay(name: str) -> tuple[list[Output], AppServerParser]:
     """Return what comes out of a recording."""
-    reader = parser(name)
+    reader = parser()
     return feed(reader, [recorded(name)]), reader
 
 

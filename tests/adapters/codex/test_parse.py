@@ -1,11 +1,10 @@
-"""Codex's output, understood: recordings of both transports, any split, and unexpected frames."""
+"""Codex's output, understood: recordings, any split, and unexpected frames."""
 
 import json
 from typing import Any
 
 import pytest
 from dragoman.adapters.codex import adapter
-from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Ask, CloseInput, Line, Output, SessionPlan, Withdraw, Write
 from dragoman.v1 import adapter_pb2 as api
@@ -56,7 +55,7 @@ def test_a_missing_bubblewrap_is_reported_once() -> None:
 def test_any_split_of_a_recording_gives_the_same(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(NAMES))
     whole = recorded(name)
-    reader = parser(name)
+    reader = parser()
     expected, other = replay(name)
     events = [output for output in feed(reader, pieces_of(whole, data)) if isinstance(output, pb.AgentEvent)]
     assert events == [output for output in expected if isinstance(output, pb.AgentEvent)]
@@ -85,18 +84,18 @@ def test_no_value_anywhere_makes_it_raise(data: st.DataObject) -> None:
             place[key] = data.draw(JSON)
             break
         place = place[key]
-    for reader in (parser(), parser("exec_")):
-        list(reader.line("stdout", INITIALIZED))
-        list(reader.line("stdout", Line(json.dumps(document).encode(), 0, True)))
-        list(reader.finish())
+    reader = parser()
+    list(reader.line("stdout", INITIALIZED))
+    list(reader.line("stdout", Line(json.dumps(document).encode(), 0, True)))
+    list(reader.finish())
 
 
 @SLOW
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_raise(data: bytes) -> None:
-    for reader in (parser(), parser("exec_")):
-        for stream in ("stdout", "stderr"):
-            list(reader.line(stream, Line(data, 0, True)))
+    reader = parser()
+    for stream in ("stdout", "stderr"):
+        list(reader.line(stream, Line(data, 0, True)))
 
 
 def test_a_deep_nest_is_a_log_line() -> None:
@@ -309,13 +308,6 @@ class TestRecordings:
             "another agent's words are not its answer"
         )
 
-    def test_exec_reports_the_same(self) -> None:
-        outputs, reader = replay("exec_toolfail")
-        (result,) = of_kind(outputs, "tool_result")
-        assert (result.status, result.exit_code) == (pb.TOOL_STATUS_FAILED, 3)
-        assert words(outputs).startswith("Let me do that.")
-        assert reader.report.session_params.keys() == {"codexTokens"}
-
 
 def test_a_question_that_codex_answers_itself_is_taken_back() -> None:
     reader = parser()
@@ -364,12 +356,7 @@ def test_usage_of_an_earlier_turn_is_not_this_runs() -> None:
 
 
 def test_a_call_that_is_cut_off_is_cancelled() -> None:
-    reader = ExecParser(job())
-    item = {
-        "id": "item_1",
-        "type": "command_execution",
-        "command": "/bin/bash -lc 'sleep 9'",
-        "status": "in_progress",
-    }
-    list(reader.line("stdout", frame(type="item.started", item=item)))
+    reader = parser()
+    item = {"id": "item_1", "type": "commandExecution", "command": "/bin/bash -lc 'sleep 9'", "status": "inProgress"}
+    list(reader.line("stdout", frame(method="item/started", params={"item": item})))
     assert [result.status for result in of_kind(reader.finish(), "tool_result")] == [pb.TOOL_STATUS_CANCELLED]

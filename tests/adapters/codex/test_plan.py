@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from signal import SIGINT, SIGTERM
+from signal import SIGTERM
 from typing import Any
 
 import pytest
 from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.plan import access, digest, plan_run, thread_params, turn_params
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.sdk import SessionPlan
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -131,54 +130,6 @@ def test_instructions_come_after_the_system_prompt() -> None:
     assert digest("") == ""
 
 
-class TestExec:
-    def argv(
-        self, config: dict[str, Any] | None = None, session: SessionPlan | None = None, **fields: Any
-    ) -> list[str]:
-        run_request = request({"transport": "exec", **(config or {})}, **fields)
-        plan = plan_run(
-            job(run_request, session) if session is not None else job(run_request), adapter().spec.version
-        )
-        argv = list(plan.argv)
-        assert argv[:6] == ["/opt/codex", "exec", "--json", "--skip-git-repo-check", "--cd", "/"]
-        assert argv[-1] == "-"
-        rest = argv[6:-1]
-        start = rest.index("features.unbounded_connection_retries=false") - 1
-        del rest[start : start + 2]
-        return rest
-
-    def test_its_arguments(self) -> None:
-        assert self.argv() == ["--sandbox", "read-only"]
-        assert self.argv(model="m-1") == ["--sandbox", "read-only", "--model", "m-1"]
-        assert self.argv({"effort": "low"})[2:] == ["-c", 'model_reasoning_effort="low"']
-        assert self.argv({"search": True})[2:] == ["-c", 'web_search="live"']
-        assert self.argv({"networkAccess": True})[2:] == ["-c", "sandbox_workspace_write.network_access=true"]
-        assert self.argv(workspace=api.Workspace(cwd="/", additional_directories=["/"]))[2:] == ["--add-dir", "/"]
-        assert self.argv({"extraArgs": ["--oss"]})[2:] == ["--oss"]
-        bypass = ["--dangerously-bypass-approvals-and-sandbox"]
-        assert self.argv({"dangerouslyBypassApprovalsAndSandbox": True}) == bypass
-        assert self.argv(permissions=pb.Permissions(auto_approve=True)) == ["--sandbox", "danger-full-access"]
-
-    def test_a_session(self) -> None:
-        resumed = SessionPlan(pb.SESSION_DISPOSITION_RESUME, OLD_ID)
-        copied = SessionPlan(pb.SESSION_DISPOSITION_FORK, OLD_ID)
-        assert self.argv(session=resumed)[-2:] == ["resume", OLD_ID]
-        assert self.argv(session=copied)[-2:] == ["fork", OLD_ID]
-
-    def test_every_instruction_is_on_standard_input(self) -> None:
-        run_request = request({"transport": "exec"}, system_prompt="You are Ada.", skills=[SKILL])
-        plan = plan_run(job(run_request), adapter().spec.version)
-        assert not plan.keep_stdin_open
-        assert plan.stdin.decode() == "You are Ada.\n\n# Skill: demo\n\nDo so.\n\nDo it."
-        assert [step.signal for step in plan.cancel] == [SIGINT, SIGTERM]
-
-    def test_a_schema_of_the_answer(self) -> None:
-        run_request = request({"transport": "exec", "outputSchema": {"type": "object"}})
-        plan = plan_run(job(run_request), adapter().spec.version)
-        assert plan.files == {"output-schema.json": b'{"type":"object"}'}
-        assert "/run/dir/output-schema.json" in plan.argv
-
-
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
@@ -189,14 +140,7 @@ class TestExec:
         ("mcp_servers[0].name", {"mcp_servers": [api.McpServer(name="a" * 65, stdio=api.McpStdio(command="x"))]}),
         ("mcp_servers[0]", {"mcp_servers": [api.McpServer(name="a")]}),
         ("config.maxTurns", {"config": {"maxTurns": 3}}),
-        ("config.transport", {"config": {"transport": "ssh"}}),
-        (
-            "mcp_servers",
-            {
-                "config": {"transport": "exec"},
-                "mcp_servers": [api.McpServer(name="a", stdio=api.McpStdio(command="x"))],
-            },
-        ),
+        ("config.transport", {"config": {"transport": "exec"}}),
     ],
 )
 def test_what_is_refused(field: str, fields: dict[str, Any]) -> None:

@@ -178,7 +178,6 @@ def test_models() -> None:
 
 def test_a_start_says_what_it_waits_for() -> None:
     assert "gateway" in ADAPTER.startup_reason(job_of(request()))
-    assert "gateway" not in ADAPTER.startup_reason(job_of(request({"transport": "local"})))
 
 
 def test_one_that_was_never_used_is_not_asked_for_its_login(tmp_path: Path) -> None:

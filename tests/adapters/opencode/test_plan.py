@@ -168,34 +168,6 @@ def test_the_ways_of_a_run(tmp_path: Path) -> None:
     assert adapter().acp_options(job_of(request(tmp_path, {"agent": "x"}, permissions=plan))).mode == "plan"
 
 
-class TestRunTransport:
-    def test_a_plain_run(self, tmp_path: Path) -> None:
-        plan = adapter().plan(job_of(request(tmp_path, {"transport": "run"}, prompt="/x")))
-        assert plan.argv == ("/opt/opencode", "run", "--format", "json", "--thinking")
-        assert (plan.stdin, plan.keep_stdin_open) == (b"/x", False)
-        assert [code for code, _ in plan.notices] == ["permissions_not_asked"]
-
-    @pytest.mark.parametrize(
-        ("session", "more"), [(RESUMED, ("--session", OLD)), (COPIED, ("--session", OLD, "--fork"))]
-    )
-    def test_everything(self, tmp_path: Path, session: SessionPlan, more: tuple[str, ...]) -> None:
-        config = {"transport": "run", "agent": "plan", "variant": "high", "extraArgs": ["--pure"]}
-        servers = [
-            api.McpServer(name="a", stdio=api.McpStdio(command="x", args=["y"], env={"K": "v"})),
-            api.McpServer(name="b", http=api.McpHttp(url="https://b.example", headers={"H": "v"})),
-        ]
-        allowed = pb.Permissions(auto_approve=True)
-        run_request = request(tmp_path, config, model="a/b", permissions=allowed, mcp_servers=servers)
-        plan = adapter().plan(job_of(run_request, session))
-        options = ("--model", "a/b", "--agent", "plan", "--variant", "high")
-        assert plan.argv[5:] == (*options, *more, "--auto", "--pure")
-        assert plan.notices == ()
-        assert json.loads(plan.env["OPENCODE_CONFIG_CONTENT"])["mcp"] == {
-            "a": {"type": "local", "command": ["x", "y"], "environment": {"K": "v"}},
-            "b": {"type": "remote", "url": "https://b.example", "headers": {"H": "v"}},
-        }
-
-
 @pytest.mark.parametrize(
     ("config", "fields", "wrong"),
     [
@@ -209,7 +181,7 @@ class TestRunTransport:
         ({"opencodeConfig": {"permission": "allow"}}, {}, "config.opencodeConfig.permission"),
         ({}, {"mcp_servers": [api.McpServer(name="a")]}, "mcp_servers[0]"),
         ({"agent": "--x"}, {}, "config.agent"),
-        ({"transport": "http"}, {}, "config.transport"),
+        ({"transport": "run"}, {}, "config.transport"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, config: dict[str, Any], fields: dict[str, Any], wrong: str) -> None:

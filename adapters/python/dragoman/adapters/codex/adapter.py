@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dragoman.adapters.codex.classify import failure_of_text
-from dragoman.adapters.codex.exec_parse import ExecParser
 from dragoman.adapters.codex.login import default_model, find_billing, find_login, read_config, renewing_login
 from dragoman.adapters.codex.parse import AppServerParser
-from dragoman.adapters.codex.plan import BYPASS, EXEC, plan_run, uses_exec
+from dragoman.adapters.codex.plan import BYPASS, plan_run
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
 from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, probe
-from dragoman.sdk.fields import JsonValue, as_bool, as_string, objects, parse_json_object, text
+from dragoman.sdk.fields import JsonValue, as_bool, objects, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -35,7 +34,7 @@ class CodexAdapter(CommandLineAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return the parser of its output."""
-        return ExecParser(job) if uses_exec(job) else AppServerParser(job, self.spec.version)
+        return AppServerParser(job, self.spec.version)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Return what a run failed of that ended without its turn's end; else what the parser reports stands."""
@@ -45,10 +44,7 @@ class CodexAdapter(CommandLineAdapter):
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that Codex would read as something else."""
-        if request.mcp_servers and as_string(settings.config.get("transport"), "") == EXEC:
-            yield FieldViolation(
-                "mcp_servers", "need transport app-server: on a command line their secrets would show"
-            )
+        del settings
         for index, server in enumerate(request.mcp_servers):
             if server.name and _SERVER_NAME.fullmatch(server.name) is None:
                 yield FieldViolation(f"mcp_servers[{index}].name", "must be at most 64 letters, digits, '_' and '-'")

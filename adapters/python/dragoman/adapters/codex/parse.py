@@ -103,13 +103,13 @@ class AppServerParser:
         report.summary = self._thread.last_message
         report.model = self._thread.session.model or report.model
         report.usage = self._thread.totals.usage(report.model, self._thread.limits)
-        report.structured_output_json = structured(self._job, report.summary)
+        report.structured_output_json = _structured(self._job, report.summary)
         total = self._thread.totals.total(self._thread.thread)
         if total:
             report.session_params[TOTALS_KEY] = dump(total)
 
 
-def structured(job: Job, words: str) -> str:
+def _structured(job: Job, words: str) -> str:
     """Return the answer, if a schema was given for it and it is JSON; else nothing."""
     if "outputSchema" not in job.config:
         return ""

@@ -1,23 +1,20 @@
 """From a job to Codex's command line and its requests. Pure.
 
 The app server gets everything over standard input: no prompt, no instruction and no secret is in its arguments, and
-the user's ``config.toml`` stays as it is. ``exec`` is the fall-back: one command, no input requests.
+the user's ``config.toml`` stays as it is.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from signal import SIGINT, SIGTERM
 from typing import Final
 
-from dragoman.sdk import CancelStep, Job, Plan
-from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string, compact
+from dragoman.sdk import Job, Plan
+from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string
 from dragoman.sdk.jsonrpc import Peer
 from dragoman.sdk.run import INTERRUPT
-from dragoman.sdk.skills import skill_prompt
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
-EXEC: Final = "exec"
 SKILLS_DIR: Final = ".agents/skills"
 """Where Codex looks for a workspace's skills; those of a run lie likewise in a directory of their own."""
 INITIALIZE: Final = "initialize"
@@ -27,15 +24,8 @@ DIGEST_KEY: Final = "codexInstructions"
 TOTALS_KEY: Final = "codexTokens"
 """The session's parameter with the tokens that its thread took so far."""
 
-_EXEC_CANCEL: Final = (CancelStep(SIGINT, share=0.5), CancelStep(SIGTERM))
-
 _READ_ONLY: Final = "read-only"
 _FULL_ACCESS: Final = "danger-full-access"
-
-
-def uses_exec(job: Job) -> bool:
-    """Return whether the fall-back is requested."""
-    return as_string(job.config.get("transport"), "") == EXEC
 
 
 def hello(peer: Peer[str], version: str) -> bytes:
@@ -46,8 +36,6 @@ def hello(peer: Peer[str], version: str) -> bytes:
 
 def plan_run(job: Job, version: str) -> Plan:
     """Return how to run Codex for a job."""
-    if uses_exec(job):
-        return _plan_exec(job)
     return Plan(
         argv=(job.executable, "app-server", *job.settings.extra_args),
         stdin=hello(Peer[str](says_version=False), version),
@@ -115,7 +103,7 @@ def overrides(job: Job) -> Iterator[tuple[str, JsonValue]]:
     search = as_bool(job.config.get("search"), None)
     if search is not None:
         yield "web_search", "live" if search else "disabled"
-    if job.interactive and not uses_exec(job):
+    if job.interactive:
         # Else the model can ask its user only in plan mode. It is new in Codex, which would warn of it in each run.
         yield "features.default_mode_request_user_input", True
         yield "suppress_unstable_features_warning", True
@@ -186,42 +174,3 @@ def _notices(job: Job) -> Iterator[tuple[str, str]]:
     if as_bool(job.config.get(BYPASS), False):
         message = "Codex asks no questions and has no sandbox: the request's permissions decide nothing."
         yield "approvals_bypassed", message
-
-
-def _plan_exec(job: Job) -> Plan:
-    argv = [job.executable, "exec", "--json", "--skip-git-repo-check", "--cd", job.settings.cwd]
-    approval, sandbox = access(job)
-    if approval == "never" and sandbox == _FULL_ACCESS:
-        argv.append("--dangerously-bypass-approvals-and-sandbox")
-    else:
-        argv += ["--sandbox", sandbox]
-        for directory in job.settings.additional_directories:
-            argv += ["--add-dir", directory]
-        if as_bool(job.config.get("networkAccess"), False):
-            argv += ["-c", "sandbox_workspace_write.network_access=true"]
-    if job.settings.model:
-        argv += ["--model", job.settings.model]
-    for path, value in overrides(job):
-        argv += ["-c", f"{path}={compact(value)}"]  # of truth values, texts and lists, JSON is TOML too
-    if effort_of(job.config):
-        argv += ["-c", f"model_reasoning_effort={compact(effort_of(job.config))}"]
-    files: dict[str, bytes] = {}
-    schema = as_object(job.config.get("outputSchema"), None)
-    if schema is not None:
-        files["output-schema.json"] = compact(schema).encode()
-        argv += ["--output-schema", str(job.run_dir / "output-schema.json")]
-    argv += job.settings.extra_args
-    if job.session.resumes:
-        copies = job.session.disposition == pb.SESSION_DISPOSITION_FORK
-        argv += ["fork" if copies else "resume", job.session.native_id]
-    argv.append("-")
-    parts = [job.standing_text, *(skill_prompt(skill).rstrip("\n") for skill in job.skills), job.prompt]
-    prompt = "\n\n".join(part for part in parts if part)
-    return Plan(
-        argv=tuple(argv),
-        stdin=prompt.encode(),
-        files=files,
-        notes=(*_notes(job), "exec: nothing is asked; what the sandbox does not allow fails"),
-        notices=tuple(_notices(job)),
-        cancel=_EXEC_CANCEL,
-    )

@@ -37,13 +37,13 @@ Events = Iterable[pb.AgentEvent]
 class ThreadEvents:
     """The events of one attempt."""
 
-    def __init__(self, calls: Calls, totals: RunTotals | None = None) -> None:
+    def __init__(self, calls: Calls, totals: RunTotals) -> None:
         self.thread = ""
         """The main thread. Empty until it is known."""
         self.turn = ""
         """The main thread's turn of this run. Empty until it is known."""
         self.session = pb.Session()
-        self.totals = totals or RunTotals()
+        self.totals = totals
         self.limits: list[pb.RateLimit] = []
         self.last_message = ""
         self._calls = calls

@@ -1,16 +1,15 @@
 """What the OpenClaw adapter is."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from dragoman.adapters.openclaw import local_mode, plan, ws_bridge
+from dragoman.adapters.openclaw import plan, ws_bridge
 from dragoman.adapters.openclaw.classify import failure_of
 from dragoman.adapters.openclaw.environment import read_setting, run_file, tool_environment
 from dragoman.adapters.openclaw.gateway import Gateway, Gateways
 from dragoman.adapters.openclaw.parse import OpenClawParser
 from dragoman.adapters.openclaw.status import read_auth, read_models
-from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import (
     CommandLineAdapter,
     Evidence,
@@ -20,7 +19,6 @@ from dragoman.sdk import (
     Parser,
     Plan,
     Report,
-    Settings,
 )
 from dragoman.sdk.detection import AuthFinding
 from dragoman.sdk.spec import agent_spec
@@ -45,27 +43,20 @@ class OpenClawAdapter(CommandLineAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Return how to run OpenClaw."""
-        return local_mode.plan_local(job) if local_mode.is_local(job.config) else plan.plan_run(job)
+        return plan.plan_run(job)
 
     def parser(self, job: Job) -> Parser:
-        """Return the parser of the gateway's frames, or of the program without one."""
-        return local_mode.LocalParser(job) if local_mode.is_local(job.config) else OpenClawParser(job)
+        """Return the parser of the gateway's frames."""
+        return OpenClawParser(job)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Return why the bridge lost the gateway; what the parser reports stands."""
         if evidence.report.terminal is not None or not evidence.stderr_tail.strip():
             return None
-        if isinstance(evidence.report, local_mode.LocalReport):
-            return None
         failure = failure_of(evidence.stderr_tail.strip(), {})
         if failure.kind != pb.FAILURE_KIND_PROCESS_CRASHED:
             return failure
         return FailureInfo(failure.kind, f"The gateway was lost: {failure.message}", code="openclaw_gateway_lost")
-
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield the values that OpenClaw would ignore, or read as something else."""
-        if local_mode.is_local(settings.config):
-            yield from _not_local(request, settings)
 
     async def prepare(self, job: Job, env: Mapping[str, str]) -> Mapping[str, str]:
         """Start a gateway or share one, and give its plugin the run's settings.
@@ -76,8 +67,6 @@ class OpenClawAdapter(CommandLineAdapter):
         if not job.executable.startswith("/"):
             message = f"{job.executable} was not found on the run's PATH. {self.spec.install_hint}"
             raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, message, code="command_not_found"))
-        if local_mode.is_local(job.config):
-            return await local_mode.prepare(job, env)
         setting = await asyncio.to_thread(read_setting, job.executable, env)
         gateway = await self._gateways.acquire(setting)
         self._in_use[job.run_id] = gateway
@@ -89,7 +78,8 @@ class OpenClawAdapter(CommandLineAdapter):
 
     def startup_reason(self, job: Job) -> str:
         """Return what ``prepare`` waits for."""
-        return "OpenClaw" if local_mode.is_local(job.config) else "OpenClaw's gateway to answer (later runs share it)"
+        del job
+        return "OpenClaw's gateway to answer (later runs share it)"
 
     async def finish(self, job: Job, env: Mapping[str, str], report: Report) -> bool:
         """Stop what the run left in its gateway, which stays warm."""
@@ -116,19 +106,6 @@ class OpenClawAdapter(CommandLineAdapter):
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
         """List the models that the user's configuration names."""
         return await read_models(self, request)
-
-
-def _not_local(request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-    """Yield the fields that need a gateway."""
-    asked = settings.permissions
-    if asked.native_mode:
-        yield FieldViolation("permissions.native_mode", "is not to be had with transport: local")
-    allows = asked.default_decision == pb.PERMISSION_DECISION_ALLOW
-    if (asked.rules or allows) and not asked.auto_approve:
-        message = "cannot be kept with transport: local, where nothing can be asked; set permissions.auto_approve"
-        yield FieldViolation("permissions", message)
-    if request.session.fork:
-        yield FieldViolation("session.fork", "is not to be had with transport: local")
 
 
 async def _stop(gateway: Gateway, job: Job) -> bool:

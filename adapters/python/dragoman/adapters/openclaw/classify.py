@@ -31,11 +31,6 @@ _COOLDOWN: Final = re.compile(
     r"temporarily disabled after a provider auth/billing failure|"
     r"No (?:available auth profile|API key found|route-compatible authentication source)",
 )
-_BUSY: Final = re.compile(r"gateway state ownership|A Gateway is running for this state directory")
-_BUSY_HINT: Final = (
-    "Another run or a gateway has OpenClaw's state directory, which `openclaw agent --local` needs for itself alone:"
-    " use transport: gateway, or an OPENCLAW_STATE_DIR of its own."
-)
 _HTTP: Final = re.compile(r"\bHTTP (\d{3})\b")
 _NO_PROVIDER: Final = re.compile(r"^Unknown provider\b")
 _NO_TURN: Final = re.compile(r"incomplete_turn|couldn't generate a response|without a (?:visible )?reply")
@@ -72,8 +67,6 @@ def failure_of(message: str, observed: Fields) -> FailureInfo:
         kind = pb.FAILURE_KIND_MODEL_NOT_FOUND
     if found is None and _NO_TURN.search(message):
         kind = pb.FAILURE_KIND_NO_RESULT
-    if _BUSY.search(message):
-        return FailureInfo(pb.FAILURE_KIND_SPAWN_FAILED, f"{message} {_BUSY_HINT}", code="openclaw_state_dir_busy")
     if found is not None and found.kind == pb.FAILURE_KIND_CONTEXT_OVERFLOW:
         kind = found.kind
     status = _HTTP.search(message)

@@ -80,7 +80,7 @@ def read_setting(executable: str, env: Mapping[str, str]) -> Setting:
 
 def own_config(setting: Setting, port: int, folder: Path) -> dict[str, JsonValue]:
     """Return the configuration of the adapter's gateway: it includes the user's, which stays unchanged."""
-    return {
+    config: dict[str, JsonValue] = {
         "gateway": {
             "mode": "local",
             "port": port,
@@ -89,38 +89,10 @@ def own_config(setting: Setting, port: int, folder: Path) -> dict[str, JsonValue
             "tls": {"enabled": False},
             "controlUi": {"enabled": False},
         },
-        **_common_config(setting, folder),
-    }
-
-
-def local_config(setting: Setting, folder: Path, cwd: str) -> dict[str, JsonValue]:
-    """Return the configuration of one run without a gateway: it includes the user's."""
-    config = _common_config(setting, folder, local=True)
-    if cwd:
-        config["agents"] = {"defaults": {"cwd": cwd}}
-    return config
-
-
-def local_environment(setting: Setting, config: Path) -> dict[str, str]:
-    """Return the variables of one run without a gateway, with ``config`` as its configuration."""
-    return {
-        **_FIXED,
-        STATE_VARIABLE: str(setting.state_dir),
-        CONFIG_VARIABLE: str(config),
-        "OPENCLAW_INCLUDE_ROOTS": str(setting.config.resolve().parent),
-    }
-
-
-def _common_config(setting: Setting, folder: Path, *, local: bool = False) -> dict[str, JsonValue]:
-    entry: dict[str, JsonValue] = {"enabled": True, "config": {"runs": str(folder / RUNS)}}
-    if local:
-        entry["config"] = {"runs": str(folder / RUNS), "local": True}
-        entry["hooks"] = {"allowConversationAccess": True}  # to add to the system prompt
-    config: dict[str, JsonValue] = {
         "plugins": {
             "enabled": True,
             "load": {"paths": [str(folder / PLUGIN)]},
-            "entries": {"dragoman": entry},
+            "entries": {"dragoman": {"enabled": True, "config": {"runs": str(folder / RUNS)}}},
         },
         "logging": {"file": str(folder / "openclaw.log")},
         "update": {"checkOnStart": False},

@@ -88,11 +88,11 @@ class OpenClawParser(JsonLinesParser):
             failure = FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, message, code="openclaw_stopped")
             return self._end(Terminal(succeeded=False, failure=failure, interrupted=True))
         meta = inner(result, "meta")
-        learn(self.report, result)
+        _learn(self.report, result)
         if inner(meta, "error") or status != "ok":
-            message = next(errors_of(result, text(payload, "summary")), "")
+            message = next(_errors_of(result, text(payload, "summary")), "")
             return self._end(_failed(failure_of(message, self._observed)))
-        return self._end(ending_of(meta))
+        return self._end(_ending_of(meta))
 
     def _end(self, terminal: Terminal) -> Iterable[Output]:
         self.report.terminal = terminal
@@ -160,7 +160,7 @@ class OpenClawParser(JsonLinesParser):
         return self.retries.begin(message, attempt=attempt, most=most, delay_ms=delay_ms, cause=cause)
 
 
-def learn(report: Report, result: Fields) -> None:
+def _learn(report: Report, result: Fields) -> None:
     """Note what a run's result has, except for the outcome."""
     meta = inner(result, "meta")
     agent = inner(meta, "agentMeta")
@@ -169,23 +169,23 @@ def learn(report: Report, result: Fields) -> None:
     report.provider = text(agent, "provider") or report.provider
     report.turns = count(agent, "assistantTurns")
     report.raw_json = compact({"payloads": result.get("payloads"), "meta": {**meta, "systemPromptReport": None}})
-    report.summary = text(meta, "finalAssistantVisibleText") or "\n\n".join(visible_texts(result))
+    report.summary = text(meta, "finalAssistantVisibleText") or "\n\n".join(_visible_texts(result))
 
 
-def visible_texts(result: Fields) -> list[str]:
+def _visible_texts(result: Fields) -> list[str]:
     """Return the messages of a result that are for the user."""
     payloads = (item for item in objects(result, "payloads") if item.get("isError") is not True)
     return [text(item, "text") for item in payloads if text(item, "text")]
 
 
-def ending_of(meta: Fields) -> Terminal:
+def _ending_of(meta: Fields) -> Terminal:
     """Return how a run without an error ended: the reason why its model stopped decides."""
     reason = text(meta, "stopReason")
     failure = failure_of_stop(reason)
     return Terminal(succeeded=failure is None, subtype=reason, failure=failure)
 
 
-def errors_of(result: Fields, summary: str = "") -> Iterator[str]:
+def _errors_of(result: Fields, summary: str = "") -> Iterator[str]:
     """Yield the error messages of a failed result, the most precise first."""
     error = inner(inner(result, "meta"), "error")
     payloads = objects(result, "payloads")

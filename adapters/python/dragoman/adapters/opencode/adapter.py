@@ -8,13 +8,14 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from dragoman.adapters.opencode import content, run_format
+from dragoman.adapters.opencode import content
+from dragoman.adapters.opencode.failures import cut_answer, failure_of_error
 from dragoman.adapters.opencode.login import configured_model, find_billing, find_login, renewing_login
 from dragoman.adapters.opencode.tools import KINDS, file_changes, tool_name
 from dragoman.adapters.opencode.usage import database, last_answer, read_messages, sum_up, with_context
 from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.identity import near_names
-from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, Terminal, rules
+from dragoman.sdk import Evidence, FailureInfo, Job, Plan, Report, Settings, Terminal, rules
 from dragoman.sdk.acp import AcpAdapter, AcpOptions, Conversation, RpcError, conversation
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe
 from dragoman.sdk.failures import classify_text
@@ -74,18 +75,12 @@ class OpencodeAdapter(AcpAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Return how to run opencode."""
-        plan = run_format.plan(job) if _runs_once(job) else super().plan(job)
+        plan = super().plan(job)
         return replace(
             plan,
             files={content.INSTRUCTIONS: job.standing_text.encode()} if job.standing_text else {},
             notices=(*plan.notices, *content.notices(job)),
         )
-
-    def parser(self, job: Job) -> Parser:
-        """Return the parser of its output."""
-        if not _runs_once(job):
-            return super().parser(job)
-        return run_format.RunParser(job.settings.model, [server.name for server in job.request.mcp_servers])
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Return what a run failed of that had no model, or no result; else what the parser reports stands."""
@@ -96,11 +91,6 @@ class OpencodeAdapter(AcpAdapter):
             return FailureInfo(pb.FAILURE_KIND_MODEL_NOT_FOUND, message, code="opencode_no_model", errors=errors)
         if terminal is not None or not evidence.stderr_tail:
             return None
-        if evidence.resumed and "Session not found" in evidence.stderr_tail:
-            message = "opencode knows no such session."
-            return FailureInfo(
-                pb.FAILURE_KIND_SESSION_LOST, message, "opencode_session_lost", (evidence.stderr_tail,)
-            )
         failure = classify_text(evidence.stderr_tail)
         return replace(failure, code="opencode_failed") if failure is not None else None
 
@@ -119,7 +109,8 @@ class OpencodeAdapter(AcpAdapter):
 
     async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
         """Learn from opencode's store what all calls of the model used, and how the last one ended."""
-        if not report.session_id or _runs_once(job):
+        del job
+        if not report.session_id:
             return
         since_ms = int(began_at * 1000)
         messages = await asyncio.to_thread(read_messages, database(env), report.session_id, since_ms)
@@ -195,18 +186,14 @@ def _better_terminal(terminal: Terminal | None, answer: Mapping[str, JsonValue])
         return terminal
     if terminal.succeeded:
         is_cut = as_string(answer.get("finish"), "") == "length"
-        return run_format.ending_of("length") if is_cut else terminal
+        return cut_answer() if is_cut else terminal
     error, failure = as_object(answer.get("error"), {}), terminal.failure
     if not error or failure is None or failure.kind == pb.FAILURE_KIND_SESSION_LOST:
         return terminal
-    known = run_format.failure_of_error(error)
+    known = failure_of_error(error)
     if known.http_status is None:
         return terminal
     return replace(terminal, failure=replace(known, code=failure.code, errors=failure.errors or known.errors))
-
-
-def _runs_once(job: Job) -> bool:
-    return as_string(job.config.get("transport"), "acp") == "run"
 
 
 def _prompt(job: Job) -> str:
@@ -249,9 +236,3 @@ def _checks(config: Mapping[str, JsonValue], env: Mapping[str, str]) -> Iterator
                 message=f"config.{name}: opencode itself decides what it asks about.",
                 hint="Use rules in permissions, or permissions.auto_approve, which at least reports what is done.",
             )
-    if as_string(config.get("transport"), "acp") == "run":
-        yield adapter_pb2.EnvironmentCheck(
-            code="transport_run",
-            level=pb.SEVERITY_WARNING,
-            message="config.transport is run: nothing streams, and whatever opencode would ask is refused.",
-        )

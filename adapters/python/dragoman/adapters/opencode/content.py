@@ -10,7 +10,6 @@ from typing import Final
 
 from dragoman.sdk import Job
 from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_object, as_string, as_string_list, compact
-from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 INSTRUCTIONS: Final = "instructions.md"
@@ -162,18 +161,6 @@ def _models(job: Job, providers: Mapping[str, JsonValue]) -> dict[str, JsonValue
         return {"provider": {**providers, HOSTED: {**as_object(providers.get(HOSTED), {}), "whitelist": []}}}
     others = as_string_list(job.config.get("enabledProviders"))
     return {"model": model, "enabled_providers": list(dict.fromkeys([model.split("/", 1)[0], *others]))}
-
-
-def mcp_servers(request: adapter_pb2.ExecuteRequest) -> dict[str, JsonValue]:
-    """Return the request's tool servers as opencode's configuration wants them."""
-    return {server.name: _mcp_server(server) for server in request.mcp_servers}
-
-
-def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:
-    if server.WhichOneof("transport") == "http":
-        return {"type": "remote", "url": server.http.url, "headers": dict(server.http.headers)}
-    command: list[JsonValue] = [server.stdio.command, *server.stdio.args]
-    return {"type": "local", "command": command, "environment": dict(server.stdio.env)}
 
 
 def notices(job: Job) -> list[tuple[str, str]]:

@@ -1,25 +1,14 @@
 """What the Qwen Code adapter is."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dragoman.adapters.qwen.login import find_billing, find_login, renewing_login
-from dragoman.adapters.qwen.plan import (
-    DEFAULTS,
-    DEFAULTS_FILE,
-    ENVIRONMENT,
-    arguments,
-    options,
-    plan_stream,
-    uses_stream,
-)
-from dragoman.adapters.qwen.stream import QwenStreamParser, classify_stream
-from dragoman.protocol.errors import FieldViolation
-from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
+from dragoman.adapters.qwen.plan import DEFAULTS, DEFAULTS_FILE, ENVIRONMENT, arguments, options
+from dragoman.sdk import Job, Plan, Report
 from dragoman.sdk.acp import AcpAdapter, AcpOptions
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
 from dragoman.sdk.fields import compact
 from dragoman.sdk.spec import agent_spec
-from dragoman.v1 import adapter_pb2
 from msgspec.structs import replace
 
 
@@ -30,21 +19,7 @@ class QwenAdapter(AcpAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Say how to run it."""
-        plan = plan_stream(job) if uses_stream(job) else super().plan(job)
-        return replace(plan, env=self.acp_env(job), files={DEFAULTS_FILE: compact(DEFAULTS).encode()})
-
-    def parser(self, job: Job) -> Parser:
-        """Return what understands its output."""
-        return QwenStreamParser([job.settings.cwd]) if uses_stream(job) else super().parser(job)
-
-    def classify(self, evidence: Evidence) -> FailureInfo | None:
-        """Say what a run means that ended before it had a word."""
-        return classify_stream(evidence)
-
-    def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
-        """Yield what only the other way can do."""
-        if settings.config.get("transport") == "stream-json" and request.mcp_servers:
-            yield FieldViolation("mcp_servers", "need config.transport acp")
+        return replace(super().plan(job), files={DEFAULTS_FILE: compact(DEFAULTS).encode()})
 
     def acp_args(self, job: Job) -> Sequence[str]:
         """Return the arguments that make it speak the protocol."""

@@ -1,12 +1,10 @@
 """From a job to Qwen Code's command line and ways. Pure."""
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
-from dragoman.adapters.qwen.stream import KINDS
-from dragoman.sdk import Job, Plan
-from dragoman.sdk.acp import AcpOptions, Fields, full_prompt, read_tokens
+from dragoman.sdk import Job
+from dragoman.sdk.acp import AcpOptions, Fields, read_tokens
 from dragoman.sdk.fields import as_bool, inner, text
 from dragoman.v1 import event_pb2 as pb
 
@@ -34,48 +32,30 @@ DEFAULTS: Final = {
     "general": {"enableAutoUpdate": False},
 }
 
+KINDS: Final = {
+    "read_file": pb.TOOL_KIND_READ,
+    "glob": pb.TOOL_KIND_SEARCH,
+    "grep_search": pb.TOOL_KIND_SEARCH,
+    "write_file": pb.TOOL_KIND_EDIT,
+    "edit": pb.TOOL_KIND_EDIT,
+    "notebook_edit": pb.TOOL_KIND_EDIT,
+    "run_shell_command": pb.TOOL_KIND_EXECUTE,
+    "web_fetch": pb.TOOL_KIND_FETCH,
+    "skill": pb.TOOL_KIND_SKILL,
+    "agent": pb.TOOL_KIND_SUBAGENT,
+}
+"""Its own tools, by name."""
 _MODEL: Final = re.compile(r"\A(?:\$runtime\|[^|]*\|)?(.+?)(?:\([\w-]+\))?\Z")
 
 
-def arguments(job: Job) -> tuple[str, ...]:
+def arguments(job: Job) -> list[str]:
     """Return the arguments behind the executable."""
-    return tuple(_arguments(job))
-
-
-def uses_stream(job: Job) -> bool:
-    """Return whether the run uses Qwen Code's stream of JSON lines instead of the protocol."""
-    return job.config.get("transport") == "stream-json"
-
-
-def plan_stream(job: Job) -> Plan:
-    """Return how to run Qwen Code for its JSON lines. Nothing can be asked there."""
-    argv = [job.executable, "--output-format", "stream-json", "--include-partial-messages"]
-    session = job.session
-    argv += ["--resume", session.native_id] if session.resumes else ["--session-id", job.new_session_id]
-    allows = job.permissions.auto_approve and not job.permissions.native_mode
-    argv += ["--approval-mode", BYPASS_MODE if allows else _mode(job), *_common(job)]
-    withheld = "Over JSON lines nothing can be asked: what writes or runs anything is not offered to the model."
-    prompt = full_prompt(
-        job.prompt,
-        system_prompt=job.system_prompt,
-        instructions=job.instructions.with_directive() if job.instructions is not None else "",
-    )
-    return Plan(
-        argv=(*argv, *job.settings.extra_args),
-        stdin=prompt.encode(),
-        notices=() if BYPASS_MODE in argv else (("tools_withheld", withheld),),
-    )
-
-
-def _arguments(job: Job) -> Iterator[str]:
-    yield from ("--acp", "--approval-mode", _mode(job), *_common(job))
-
-
-def _common(job: Job) -> Iterator[str]:
+    argv = ["--acp", "--approval-mode", _mode(job)]
     if job.settings.model:
-        yield from ("--model", job.settings.model)
+        argv += ["--model", job.settings.model]
     for directory in job.settings.additional_directories:
-        yield from ("--add-dir", directory)
+        argv += ["--add-dir", directory]
+    return argv
 
 
 def tool_name(update: Fields) -> str:

@@ -4,7 +4,7 @@
 // OpenClaw has no one to ask in such runs, so the questions take a way of their own: the adapter asks for the next
 // one by dragoman.question, which answers when there is one, and settles it by dragoman.answer.
 import { createHash, randomUUID } from "node:crypto";
-import { readFileSync, writeSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
 // These change nothing and send nothing; all other tools need permission, those of plugins included.
@@ -90,7 +90,7 @@ export default {
   id: "dragoman",
   name: "Dragoman",
   register(api) {
-    const { runs, local } = api.pluginConfig;
+    const { runs } = api.pluginConfig;
     // A plugin is loaded more than once in a gateway: its methods and its hooks are not of the same copy.
     const desk = (globalThis[Symbol.for("dragoman.desk")] ??= new Desk());
     api.registerGatewayMethod("dragoman.question", async ({ params, respond }) => {
@@ -104,13 +104,6 @@ export default {
       desk.leave(params.sessionKey);
       respond(true, {});
     });
-    if (local) {
-      // Without a gateway nothing else takes a system prompt.
-      api.on("before_prompt_build", (event, context) => {
-        const system = runOf(runs, context.sessionKey)?.system;
-        return system ? { appendSystemContext: system } : undefined;
-      });
-    }
     api.on("resolve_exec_env", (event) => runOf(runs, event.sessionKey)?.env ?? {});
     api.on(
       "before_tool_call",
@@ -119,11 +112,6 @@ export default {
         const run = runOf(runs, context.sessionKey);
         if (run === undefined) return blocked("This session belongs to no run of the adapter.");
         const { toolName: tool, toolCallId: call, params } = event;
-        if (run.refuses) {
-          // Without a gateway there is no other way to report it.
-          writeSync(2, `${JSON.stringify({ dragoman: "refused", tool, call, params })}\n`);
-          return blocked(run.refuses);
-        }
         if (!run.asks) return undefined;
         return desk.ask(context.sessionKey, { id: randomUUID(), tool, call, params }, context.abortSignal);
       },
