@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from dragoman.adapters.acp import adapter
 from dragoman.client import Client, RunStream, execute_request
@@ -158,54 +157,6 @@ async def test_a_form_is_declined_in_an_unattended_run(place: Place) -> None:
 # Files and commands.
 
 
-async def test_files_are_read_and_written_for_the_agent(place: Place) -> None:
-    (place.workspace / "a.txt").write_text("one\ntwo\nthree\n")
-    result = await place.run(
-        ["call", "fs/read_text_file", {"path": "$cwd/a.txt", "line": 2, "limit": 1}],
-        ["call", "fs/write_text_file", {"path": "$cwd/new/b.txt", "content": "b"}],
-        ["call", "fs/read_text_file", {"path": "$cwd/absent.txt"}],
-        ["call", "fs/read_text_file", {"path": "$cwd/../outside.txt"}],
-        config={"fileAccess": "write"},
-        permissions=ALLOWED,
-    )
-    assert result.outcome == pb.OUTCOME_SUCCEEDED
-    read, written, absent, outside = place.answers
-    assert (read, written) == ({"content": "two"}, {})
-    assert (place.workspace / "new" / "b.txt").read_text() == "b"
-    assert absent["code"] == -32002
-    assert "outside the workspace" in outside["message"]
-
-
-async def test_unattended_writing_is_denied_and_reading_is_not(place: Place) -> None:
-    (place.workspace / "a.txt").write_text("one")
-    steps = (
-        ["call", "fs/read_text_file", {"path": "$cwd/a.txt"}],
-        ["call", "fs/write_text_file", {"path": "$cwd/a.txt", "content": "b"}],
-        ["call", "terminal/create", {"command": "touch", "args": ["c.txt"]}],
-    )
-    config = {"fileAccess": "write", "terminals": True}
-    await place.run(*steps, config=config)
-    read, written, created = place.answers
-    assert read == {"content": "one"}
-    assert "Not allowed" in written["message"]
-    assert "Not allowed" in created["message"]
-    assert [path.name for path in place.workspace.iterdir()] == ["a.txt"]
-    assert (place.workspace / "a.txt").read_text() == "one"
-    refuse = pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, path_glob="*/a.txt")
-    await place.run(*steps[:1], config=config, permissions=pb.Permissions(rules=[refuse]))
-    assert "Not allowed" in place.answers[0]["message"]
-
-
-async def test_a_write_is_asked_for_once(place: Place) -> None:
-    async def act(stream: RunStream, asked: pb.InputRequest) -> None:
-        await stream.respond(asked.id, pb.InputAnswer(option_ids=["once"]))
-
-    write = ["call", "fs/write_text_file", {"path": "$cwd/a.txt", "content": "b"}]
-    await place.run(ASK, write, config={"fileAccess": "write"}, permissions=ASKED, react=when("input_request", act))
-    assert len(place.of("input_request")) == 1
-    assert (place.workspace / "a.txt").read_text() == "b"
-
-
 async def test_nothing_is_offered_by_default(place: Place) -> None:
     await place.run(
         ["call", "fs/read_text_file", {"path": "$cwd/a.txt"}],
@@ -213,35 +164,6 @@ async def test_nothing_is_offered_by_default(place: Place) -> None:
         permissions=ALLOWED,
     )
     assert [answer["code"] for answer in place.answers] == [-32601, -32601]
-
-
-async def test_a_command_is_run_for_the_agent(place: Place) -> None:
-    await place.run(
-        ["call", "terminal/create", {"command": "echo $WORD; exit 3", "env": [{"name": "WORD", "value": "plover"}]}],
-        ["call", "terminal/wait_for_exit", {"terminalId": "$last.terminalId"}],
-        ["call", "terminal/output", {"terminalId": "command-1"}],
-        ["call", "terminal/release", {"terminalId": "command-1"}],
-        ["call", "terminal/output", {"terminalId": "command-1"}],
-        config={"terminals": True},
-        permissions=ALLOWED,
-    )
-    created, waited, output, released, gone = place.answers
-    assert created == {"terminalId": "command-1"}
-    assert waited == {"exitCode": 3, "signal": None}
-    assert output == {"output": "plover\n", "truncated": False, "exitStatus": {"exitCode": 3, "signal": None}}
-    assert (released, gone["code"]) == ({}, -32002)
-
-
-async def test_no_command_outlives_the_run(place: Place) -> None:
-    result = await place.run(
-        ["call", "terminal/create", {"command": "sleep", "args": ["303"]}],
-        ["start", "terminal/wait_for_exit", {"terminalId": "command-1"}],
-        config={"terminals": True},
-        permissions=ALLOWED,
-    )
-    assert result.outcome == pb.OUTCOME_SUCCEEDED
-    assert result.tree_confirmed_dead
-    assert not [item for item in psutil.process_iter(["cmdline"]) if item.info["cmdline"] == ["sleep", "303"]]
 
 
 # Sessions.

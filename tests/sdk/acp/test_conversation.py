@@ -27,13 +27,13 @@ def methods(talk: Talk) -> list[str]:
 
 
 def test_the_first_line_says_what_is_offered() -> None:
-    first = json.loads(opening(AcpOptions(reads_files=True), "1.2"))
+    first = json.loads(opening(AcpOptions(), "1.2"))
     assert first["id"] == 1
     assert first["method"] == "initialize"
     assert first["params"]["protocolVersion"] == 1
     assert first["params"]["clientInfo"]["version"] == "1.2"
     assert first["params"]["clientCapabilities"] == {
-        "fs": {"readTextFile": True, "writeTextFile": False},
+        "fs": {"readTextFile": False, "writeTextFile": False},
         "terminal": False,
         "elicitation": {"form": {}},
     }

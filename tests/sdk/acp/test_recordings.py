@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dragoman.sdk import Answer, Line
 from dragoman.sdk._encoding.lines import LineSplitter
-from dragoman.sdk.acp import AcpOptions, AcpParser, Conversation
+from dragoman.sdk.acp import AcpParser, Conversation
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,6 @@ from tests.sdk.feeding import pieces_of
 
 SLOW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 LOADED = {"copilot_load": "0b87f88e-e694-43c8-9d07-a6f55f44dfb6"}
-ALL = AcpOptions(reads_files=True, writes_files=True, terminals=True)
 
 
 def replay(name: str, pieces: list[bytes] | None = None) -> Talk:
@@ -146,7 +145,7 @@ def corrupt(data: st.DataObject, frame: Any) -> Any:
 @SLOW
 @given(st.data())
 def test_nothing_that_an_agent_says_raises(data: st.DataObject) -> None:
-    parser = AcpParser(Conversation(CWD, "hello"), ALL)
+    parser = AcpParser(Conversation(CWD, "hello"))
     for frame in FRAMES[: data.draw(st.integers(0, 3))]:
         list(parser.line("stdout", Line(json.dumps(frame).encode(), 0, True)))
     for _ in range(data.draw(st.integers(1, 6))):
@@ -166,7 +165,7 @@ def test_nothing_that_an_agent_says_raises(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=300))
 def test_no_garbage_raises_or_is_lost(data: bytes) -> None:
-    parser = AcpParser(Conversation(CWD, "hello"), ALL)
+    parser = AcpParser(Conversation(CWD, "hello"))
     assert len(list(parser.line("stdout", Line(data, 0, False)))) == 1
 
 

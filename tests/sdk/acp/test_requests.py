@@ -1,12 +1,10 @@
-"""What the agent asks of its client: permissions, forms, files, commands."""
+"""What the agent asks of its client: permissions and forms."""
 
 import json
 from typing import Any
 
 import pytest
 from dragoman.sdk import Answer, Ask
-from dragoman.sdk._output.parser import HostCall
-from dragoman.sdk._process.host_services import AbsentError, HostCallError
 from dragoman.v1 import event_pb2 as pb
 
 from tests.sdk.acp.talking import CWD, Talk, agent_text, asks, update
@@ -135,114 +133,15 @@ def test_no_address_is_opened() -> None:
 # Files and commands.
 
 
-def host_calls(talk: Talk) -> list[HostCall]:
-    return [output for output in talk.outputs if isinstance(output, HostCall)]
-
-
-def test_a_request_that_only_informs_is_acknowledged_and_not_executed() -> None:
-    talk = Talk.ready(
-        asks("fs/write_text_file", path=f"{CWD}/a.txt", content="x"),
-        writes_files=True,
-        acknowledged=("fs/write_text_file",),
-    )
+def test_a_request_that_only_informs_is_acknowledged() -> None:
+    frame = asks("fs/write_text_file", path=f"{CWD}/a.txt", content="x")
+    talk = Talk.ready(frame, acknowledged=("fs/write_text_file",))
     assert talk.asked == []
     assert talk.written[-1]["result"] == {}
 
 
-@pytest.mark.parametrize(
-    "method", ["fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/output", "terminal/release"]
-)
-def test_what_was_not_offered_is_refused(method: str) -> None:
+@pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/output"])
+def test_an_editors_files_and_terminals_are_not_offered(method: str) -> None:
     talk = Talk.ready(asks(method, path="/project/a", content="", command="ls", terminalId="x"))
     assert talk.written[-1]["error"]["code"] == -32601
-    assert not host_calls(talk)
     assert not talk.asked
-
-
-def test_reading_is_free_unless_refused() -> None:
-    (ask,) = Talk.ready(asks("fs/read_text_file", path="/project/a"), reads_files=True).asked
-    assert ask.is_free
-    assert ask.perform is not None
-    assert ask.perform(Answer(False)) is None
-    assert ask.perform(Answer(True)) is not None
-    assert ask.request.subject == pb.InputSubject(
-        tool_name="fs/read_text_file", tool_kind=pb.TOOL_KIND_READ, paths=["/project/a"]
-    )
-
-
-def test_writing_needs_permission() -> None:
-    talk = Talk.ready(asks("fs/write_text_file", path="/project/a.txt", content="x"), writes_files=True)
-    (ask,) = talk.asked
-    assert not ask.is_free
-    assert host_calls(talk) == []
-    assert json.loads(ask.encode(Answer(False, message="No.")))["error"]["message"] == "No."
-
-
-def test_what_was_just_allowed_is_not_asked_again_and_only_once() -> None:
-    write = asks("fs/write_text_file", 8, path=f"{CWD}/a.txt", content="x")
-    talk = Talk.ready(permission(), reads_files=True, writes_files=True)
-    answer(talk.asked[0], "once")
-    talk.hear(asks("fs/read_text_file", 9, path=f"{CWD}/a.txt"), write)
-    assert len(host_calls(talk)) == 1
-    talk.hear(write)
-    assert len(host_calls(talk)) == 1
-    assert [ask.request.subject.tool_name for ask in talk.asked[1:]] == ["fs/read_text_file", "fs/write_text_file"]
-
-
-def test_what_was_refused_is_asked_again() -> None:
-    talk = Talk.ready(permission(), writes_files=True)
-    answer(talk.asked[0], "no")
-    talk.hear(asks("fs/write_text_file", 8, path=f"{CWD}/a.txt", content="x"))
-    assert host_calls(talk) == []
-
-
-def test_what_is_allowed_always_is_not_asked_again() -> None:
-    talk = Talk.ready(permission(), writes_files=True, terminals=True)
-    answer(talk.asked[0], "ever")
-    talk.hear(
-        asks("fs/write_text_file", 8, path=f"{CWD}/b.txt", content="x"), asks("terminal/create", 9, command="ls")
-    )
-    assert len(host_calls(talk)) == 1
-    assert [ask.request.subject.command for ask in talk.asked[1:]] == ["ls"], "it was about editing"
-
-
-def test_a_command_is_asked_for_as_it_will_run() -> None:
-    (ask,) = Talk.ready(asks("terminal/create", command="git", args=["commit", "-m", "a b"]), terminals=True).asked
-    assert ask.request.subject.command == "git commit -m 'a b'"
-    assert ask.request.subject.tool_kind == pb.TOOL_KIND_EXECUTE
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        asks("fs/write_text_file", path="/project/a"),
-        asks("fs/write_text_file", content="x"),
-        asks("terminal/create", args=["x"]),
-    ],
-)
-def test_a_request_that_says_too_little_is_refused(wrong: dict[str, Any]) -> None:
-    talk = Talk.ready(wrong, writes_files=True, terminals=True)
-    assert talk.written[-1]["error"]["code"] == -32602
-
-
-def test_the_outcome_of_a_question_is_reported() -> None:
-    (call,) = host_calls(Talk.ready(asks("terminal/output", terminalId="c"), terminals=True))
-    assert json.loads(call.encode({"output": ""}))["result"] == {"output": ""}
-    assert json.loads(call.encode(AbsentError("gone")))["error"]["code"] == -32002
-    refused = json.loads(call.encode(HostCallError("outside")))["error"]
-    assert (refused["code"], refused["message"]) == (-32603, "outside")
-
-
-def test_a_terminal_that_is_part_of_a_call_is_its_output() -> None:
-    talk = Talk.ready(
-        update("tool_call", toolCallId="t", kind="execute", content=[{"type": "terminal", "terminalId": "c"}]),
-        asks("terminal/output", terminalId="c"),
-        asks("terminal/wait_for_exit", 8, terminalId="c"),
-        terminals=True,
-    )
-    output, ended = host_calls(talk)
-    output.encode({"output": "hi\n", "truncated": False})
-    ended.encode({"exitCode": 3, "signal": None})
-    talk.hear(update("tool_call_update", toolCallId="t", status="completed"))
-    (result,) = talk.of("tool_result")
-    assert (result.content, result.exit_code) == ("hi\n", 3)

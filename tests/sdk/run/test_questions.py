@@ -149,24 +149,3 @@ async def test_policy_takes_once_before_always_in_whatever_order(default: Any, c
     (answer,) = case.answers
     assert answer.option is not None
     assert answer.option.id == chosen
-
-
-@pytest.mark.parametrize(
-    ("permissions", "allowed"),
-    [
-        (pb.Permissions(), True),
-        (pb.Permissions(interactive=True), True),
-        (pb.Permissions(default_decision=pb.PERMISSION_DECISION_DENY), False),
-        (pb.Permissions(default_decision=pb.PERMISSION_DECISION_DENY, auto_approve=True), True),
-        (pb.Permissions(rules=[pb.PermissionRule(decision=pb.PERMISSION_DECISION_DENY, tool_name="Write")]), False),
-    ],
-)
-async def test_what_is_free_is_done_unless_it_is_refused(permissions: pb.Permissions, allowed: bool) -> None:
-    case = Case(permissions)
-    done: list[bool] = []
-    case.questions.ask(
-        Ask(permission(), lambda _: b"", perform=lambda answer: done.append(answer.allowed), is_free=True),
-        is_ending=False,
-    )
-    assert done == [allowed]
-    assert case.run.inputs.is_waiting is False

@@ -21,11 +21,7 @@ class AnyAcpAdapter(AcpAdapter):
     def acp_options(self, job: Job) -> AcpOptions:
         """Return what the config says of the agent's ways."""
         config = job.config
-        access = as_string(config.get("fileAccess"), "none")
         return AcpOptions(
-            reads_files=access in {"read", "write"},
-            writes_files=access == "write",
-            terminals=as_bool(config.get("terminals"), False),
             authenticate=as_string(config.get("authMethod"), ""),
             mode=as_string(config.get("mode"), ""),
             config_values={

@@ -1,14 +1,12 @@
 """What an adapter's parser gets and gives. Pure: lines in, events and requests out; no clock, no I/O."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from dragoman.sdk._encoding.fields import Fields, text
-from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._encoding.lines import Line
 from dragoman.sdk._output.billing import Billing
-from dragoman.sdk._process.host_services import HostServices
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
@@ -88,15 +86,6 @@ class Answer(Struct, frozen=True):
     message: str = ""
 
 
-class HostCall(Struct, frozen=True):
-    """The agent wants something done for it: a file read, a command run. It is cancelled with the attempt."""
-
-    operation: Callable[[HostServices], Awaitable[JsonValue]]
-    """Does it. It may take its time."""
-    encode: Callable[["JsonValue | Exception"], bytes]
-    """Makes the bytes for the agent's standard input: of what came of it, or of what went wrong."""
-
-
 class Ask(Struct, frozen=True):
     """The agent asks. Policy or the caller answers; ``encode`` makes the bytes for its standard input."""
 
@@ -104,10 +93,6 @@ class Ask(Struct, frozen=True):
     encode: Callable[[Answer], bytes]
     lineage: pb.Lineage | None = None
     """The nested agent that asks. None: the main one."""
-    perform: Callable[[Answer], HostCall | None] | None = None
-    """What is done if it is allowed, in place of ``encode``. None, or returning None: nothing."""
-    is_free: bool = False
-    """It is allowed without a question, unless the run's permissions deny it explicitly."""
 
 
 class Withdraw(Struct, frozen=True):
@@ -126,7 +111,7 @@ class CloseInput(Struct, frozen=True):
     """Close the agent's standard input: it has all it needs."""
 
 
-Output: TypeAlias = pb.AgentEvent | Ask | HostCall | Withdraw | Write | CloseInput
+Output: TypeAlias = pb.AgentEvent | Ask | Withdraw | Write | CloseInput
 """What comes out of a parser."""
 
 

@@ -13,12 +13,11 @@ from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.texts import well_formed
 from dragoman.sdk._encoding.lines import HeadTail, Line
 from dragoman.sdk._output.outcome import Evidence
-from dragoman.sdk._output.parser import Ask, HostCall, Interrupts, Output, Parser, Stream, Withdraw, Write
+from dragoman.sdk._output.parser import Ask, Interrupts, Output, Parser, Stream, Withdraw, Write
 from dragoman.sdk._process.child import Child, ChildEnd, ChildSpec
 from dragoman.sdk._request.job import Job, Plan
 from dragoman.sdk._run.agent_input import AgentInput, OutputPace
 from dragoman.sdk._run.agent_output import AgentOutput
-from dragoman.sdk._run.client_requests import ClientRequests
 from dragoman.sdk._run.deadlines import Deadlines
 from dragoman.sdk._run.questions import Questions
 from dragoman.sdk._run.run import Run
@@ -76,13 +75,11 @@ class Attempt:
         self._lost_workspace = False
         self._stop_sequence = StopSequence(launch.plan.cancel)
         self._deadlines = Deadlines(clocks, self._stop_sequence)
-        self._client_requests = ClientRequests(launch.job, launch.environment, self._input.write)
         self._questions = Questions(
             run,
             launch.job,
             self._input.write,
             self._note_waiting,
-            self._client_requests.begin,
             self._output.answer_failed,
         )
 
@@ -112,9 +109,8 @@ class Attempt:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
             self._run.inputs.drop_all()
-            others_gone = await self._client_requests.close()
         self._output.finish()
-        return AttemptEnd(self._evidence(end), end.tree_confirmed_dead and others_gone, self._output.raw)
+        return AttemptEnd(self._evidence(end), end.tree_confirmed_dead, self._output.raw)
 
     def _evidence(self, end: ChildEnd | None) -> Evidence:
         return Evidence(
@@ -207,8 +203,6 @@ class Attempt:
                 self._note_waiting()
         elif isinstance(output, Ask):
             self._questions.ask(output, is_ending=self._deadlines.is_ending)
-        elif isinstance(output, HostCall):
-            self._client_requests.begin(output)
         elif isinstance(output, Withdraw):
             self._run.inputs.withdraw(output.request_id)
         elif isinstance(output, Write):

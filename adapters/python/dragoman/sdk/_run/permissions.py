@@ -69,14 +69,6 @@ def decide(
     return decision
 
 
-def is_refused(permissions: pb.Permissions, subject: pb.InputSubject, *, cwd: str = "") -> bool:
-    """Return whether the permissions deny it explicitly, not only because the run is unattended."""
-    if permissions.auto_approve:
-        return False
-    decisions = (rule.decision for rule in permissions.rules if matches(rule, subject, cwd=cwd))
-    return next(decisions, permissions.default_decision) == pb.PERMISSION_DECISION_DENY
-
-
 def matches(rule: pb.PermissionRule, subject: pb.InputSubject, *, cwd: str = "") -> bool:
     """Return whether a rule is about this; all that it sets must match.
 

@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Callable
 
 from dragoman.protocol.order import OrderError
-from dragoman.sdk._output.parser import Answer, Ask, HostCall
+from dragoman.sdk._output.parser import Answer, Ask
 from dragoman.sdk._request.job import Job
 from dragoman.sdk._run.inputs import Resolution
-from dragoman.sdk._run.permissions import decide, is_refused
+from dragoman.sdk._run.permissions import decide
 from dragoman.sdk._run.run import Run
 from dragoman.v1 import event_pb2 as pb
 
@@ -26,7 +26,6 @@ class Questions:
         job: the attempt's.
         write: writes to the agent's standard input.
         on_change: called when a question was opened or has ended.
-        perform: does what was allowed. None: no question of these agents leads to that.
         on_failure: called with an exception of the adapter's own code that kept an answer from the agent.
     """
 
@@ -36,13 +35,11 @@ class Questions:
         job: Job,
         write: Callable[[bytes], None],
         on_change: Callable[[], None],
-        perform: Callable[[HostCall], None] | None = None,
         on_failure: Callable[[Exception], None] | None = None,
     ) -> None:
         self._run = run
         self._job = job
         self._write = write
-        self._perform = perform
         self._on_change = on_change
         self._on_failure = on_failure
 
@@ -68,9 +65,6 @@ class Questions:
 
     def _decide(self, ask: Ask, *, is_ending: bool) -> pb.PermissionDecision.ValueType:
         request = ask.request
-        if ask.is_free:
-            refused = is_refused(self._job.permissions, request.subject, cwd=self._job.settings.cwd)
-            return pb.PERMISSION_DECISION_DENY if refused else pb.PERMISSION_DECISION_ALLOW
         if request.kind == pb.INPUT_KIND_PERMISSION:
             decision = decide(self._job.permissions, request.subject, cwd=self._job.settings.cwd)
         else:
@@ -105,11 +99,7 @@ class Questions:
 
     def _reply(self, ask: Ask, answer: Answer) -> None:
         try:
-            perform = ask.perform(answer) if ask.perform is not None else None
-            if perform is not None and self._perform is not None:
-                self._perform(perform)
-            else:
-                self._write(ask.encode(answer))
+            self._write(ask.encode(answer))
         except Exception as error:
             if self._on_failure is None:
                 raise

@@ -143,7 +143,7 @@ class AcpParser:
     def _asked(self, request: Request) -> list[Output]:
         try:
             outputs = self._requests.take(request)
-            asks = [output for output in outputs if isinstance(output, Ask) and not output.is_free]
+            asks = [output for output in outputs if isinstance(output, Ask)]
             emitted: list[Output] = []
             for ask in asks:  # some agents say nothing of a call before they ask
                 self._updates.has_acted = True

@@ -44,12 +44,6 @@ class AcpOptions(Struct, frozen=True):
     """An agent's ways, and what is offered to it. The defaults fit an agent that keeps to the protocol."""
 
     # What is offered to the agent.
-    reads_files: bool = False
-    """Offer ``fs/read_text_file``."""
-    writes_files: bool = False
-    """Offer ``fs/write_text_file``."""
-    terminals: bool = False
-    """Offer ``terminal/*``."""
     elicitation: bool = True
     """Offer to put forms to the caller."""
     acknowledged: Collection[str] = ()
@@ -174,8 +168,8 @@ def described(offer: Offer) -> str:
 def initialize_params(options: AcpOptions, version: str) -> dict[str, object]:
     """Return what ``initialize`` says of us."""
     able: dict[str, object] = {
-        "fs": {"readTextFile": options.reads_files, "writeTextFile": options.writes_files},
-        "terminal": options.terminals,
+        "fs": {"readTextFile": False, "writeTextFile": False},
+        "terminal": False,
     }
     if options.elicitation:
         able["elicitation"] = {"form": {}}

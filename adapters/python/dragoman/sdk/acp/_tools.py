@@ -112,9 +112,9 @@ def output_text(output: Fields) -> str:
     return compact(output) if output else ""
 
 
-def exit_code(output: Fields, *terminals: Fields) -> int | None:
-    """Return the exit code that a call's raw output, or else a terminal in it, has; None if none does."""
-    for place in (output, inner(output, "metadata"), *terminals):
+def exit_code(output: Fields) -> int | None:
+    """Return the exit code that a call's raw output has; None if it has none."""
+    for place in (output, inner(output, "metadata")):
         for key in _EXIT_KEYS:
             code = as_int(place.get(key), None)
             if code is not None and -(2**31) <= code < 2**31:
@@ -156,26 +156,10 @@ _MOST_CALLS: Final = 4096
 """Calls that are remembered; an agent that never ends one must not fill the memory."""
 
 
-class Terminals:
-    """The terminals that the agent was given, which its calls show."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Fields] = {}
-
-    def note(self, terminal_id: str, output: Fields) -> None:
-        """Note what the agent was sent of a terminal that may be part of a call: its output, its exit, or both."""
-        ended = output if "exitCode" in output else inner(output, "exitStatus")
-        self._known[terminal_id] = {**self._known.get(terminal_id, {}), **output, **ended}
-
-    def of(self, call: ToolState) -> list[Fields]:
-        """Return what is known of the terminals that a call shows."""
-        shown = (text(item, "terminalId") for item in call.content if text(item, "type") == "terminal")
-        return [self._known[terminal_id] for terminal_id in shown if terminal_id in self._known]
-
-    def content(self, call: ToolState) -> str:
-        """Return what a call shows: its text, and the output of its terminals."""
-        texts = [block_text(inner(item, "content")) for item in call.content if text(item, "type") == "content"]
-        return "\n".join([*texts, *(text(terminal, "output") for terminal in self.of(call))])
+def _shown(call: ToolState) -> str:
+    """Return the text that a call shows."""
+    texts = [block_text(inner(item, "content")) for item in call.content if text(item, "type") == "content"]
+    return "\n".join(texts)
 
 
 class ToolCalls:
@@ -195,7 +179,6 @@ class ToolCalls:
         self._emitted: dict[str, bytes] = {}
         self._printed: dict[str, str] = {}
         self._open: set[str] = set()
-        self.terminals = Terminals()
         self.denied: set[str] = set()
         """Calls whose permission was refused."""
         self._cut: set[str] = set()
@@ -318,7 +301,7 @@ class ToolCalls:
         """Emit what a running command has printed since the last update: each update has all of it so far."""
         if call.kind != pb.TOOL_KIND_EXECUTE:
             return
-        printed, before = self.terminals.content(call), self._printed.get(call.id, "")
+        printed, before = _shown(call), self._printed.get(call.id, "")
         if len(printed) <= len(before) or not printed.startswith(before):
             return
         self._printed[call.id] = printed
@@ -331,13 +314,13 @@ class ToolCalls:
             status, call.status = call.status, "in_progress"
             yield from self._emit(call)
             call.status = status
-        content = self.terminals.content(call) or output_text(call.raw_output)
+        content = _shown(call) or output_text(call.raw_output)
         result = pb.ToolResult(
             tool_call_id=call.id,
             status=self._result_status(call),
             content=content,
             is_error=call.status == "failed",
-            exit_code=exit_code(call.raw_output, *self.terminals.of(call)),
+            exit_code=exit_code(call.raw_output),
             output_json=compact(call.raw_output) if call.raw_output else "",
         )
         yield pb.AgentEvent(tool_result=result)
