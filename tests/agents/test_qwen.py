@@ -5,11 +5,10 @@ from typing import ClassVar
 import pytest
 from dragoman.adapters.qwen import adapter
 from dragoman.testkit.profiles.qwen import QWEN
-from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import Failing, Harness, Recipe
-from tests.agents.suite import ALLOWED, AgentSuite
+from tests.agents.suite import AgentSuite
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
 
@@ -41,15 +40,6 @@ class TestQwen(AgentSuite):
         mcp_tool="mcp__words__count",
         unset=adapter().spec.inherit,
     )
-
-    async def test_a_skill_in_the_workspace_is_one_of_its_own(self, harness: Harness) -> None:
-        text = b"---\nname: demo\ndescription: Knows a word.\n---\nThe secret word is heliotrope.\n"
-        skill = api.Skill(name="demo", files=api.SkillFiles(content={"SKILL.md": text}))
-        place = {"placeInWorkspace": True}
-        seen = await harness.run("MOCK_SKILL skill=demo", skills=[skill], config=place, permissions=ALLOWED)
-        assert "The secret word is heliotrope." in seen.text
-        assert "skills in the workspace, for the time of the run: demo" in seen.of("started")[0].notes
-        assert not (harness.workspace / ".qwen").exists()
 
     async def test_the_model_is_asked_for(self, harness: Harness) -> None:
         seen = await harness.run("MOCK_TEXT", model="scripted-2")

@@ -26,7 +26,7 @@ executables = ["acme"]
 asks_version = false
 linger_s = 3
 inherit = ["ACME_API_KEY"]
-skill_strategy = "workspace"
+skill_strategy = "prompt"
 session_ids = "uuid"
 
 [tools]
@@ -64,7 +64,7 @@ def test_everything_that_can_be_declared() -> None:
     assert (spec.type, spec.label, spec.version, spec.aliases) == ("acme", "Acme", "1", ("acme_local",))
     assert (spec.executables, spec.asks_version, spec.linger_s) == (("acme",), False, 3.0)
     assert isinstance(spec.linger_s, float)
-    assert spec.skill_strategy is SkillStrategy.WORKSPACE
+    assert spec.skill_strategy is SkillStrategy.PROMPT
     assert spec.session_ids is SessionIds.UUID
     assert spec.tools == {"look": pb.TOOL_KIND_READ, "change": pb.TOOL_KIND_EDIT}
     assert spec.file_tools == {"change": FileTool("file", replaces=("old", "new"))}
@@ -99,7 +99,7 @@ def test_what_is_not_declared_is_as_agents_usually_are() -> None:
         ({"linger_s": True}, "linger_s must be a number"),
         ({"login_hint": 1}, "login_hint must be a string"),
         ({"version": 1}, "version must be a string"),
-        ({"skill_strategy": "nowhere"}, "skill_strategy must be one of private_directory, workspace"),
+        ({"skill_strategy": "nowhere"}, "skill_strategy must be one of private_directory, prompt"),
         ({"models": {"id": "m"}}, "models must be tables"),
         ({"models": [{"id": "m", "name": "M"}]}, "models.name is not known"),
         ({"models": [{"label": "M"}]}, "models.id must be given"),

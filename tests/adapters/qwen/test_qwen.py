@@ -67,9 +67,8 @@ def test_skipping_permissions_unless_the_request_has_a_mode(tmp_path: Path, nati
     assert adapter().acp_options(asked).mode == mode
 
 
-def test_skills_go_into_the_prompt_unless_the_workspace_may_be_used() -> None:
-    assert adapter().spec.skill_strategy is SkillStrategy.WORKSPACE
-    assert adapter().spec.skill_layout == ".qwen/skills/{name}"
+def test_skills_go_into_the_prompt() -> None:
+    assert adapter().spec.skill_strategy is SkillStrategy.PROMPT
 
 
 def test_a_recorded_turn(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_common_keys_are_all_there_under_their_names() -> None:
     assert list(common_properties()) == [
         *("cwd", "promptTemplate", "bootstrapPromptTemplate", "model", "effort", "env", "extraArgs", "args"),
         *("command", "timeoutSec", "graceSec", "instructionsFilePath", "maxTurns"),
-        *("dangerouslySkipPermissions", "dangerouslyBypassApprovalsAndSandbox", "placeInWorkspace"),
+        *("dangerouslySkipPermissions", "dangerouslyBypassApprovalsAndSandbox"),
     ]
     assert list(common_properties("model", "cwd")) == ["model", "cwd"]
     with pytest.raises(KeyError):
@@ -92,7 +92,7 @@ def test_properties_say_what_they_do_what_is_dangerous_and_what_not_every_agent_
     assert dangerous == {"command", "extraArgs", "args", *without_safeguard}
     assert all("DANGEROUS" in str(properties[name]["description"]) for name in without_safeguard)
     special = {name for name, schema in properties.items() if not schema.get("x-common")}
-    assert special == {"effort", "maxTurns", "placeInWorkspace", *without_safeguard}
+    assert special == {"effort", "maxTurns", *without_safeguard}
     assert (properties["timeoutSec"]["default"], properties["graceSec"]["default"]) == (0, 15)
 
 

@@ -1,11 +1,11 @@
-"""What a run is given besides its prompt: skills by the agent's best way, files in its workspace, its keys."""
+"""What a run is given besides its prompt: skills by the agent's best way, and its keys."""
 
 import json
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -30,14 +30,11 @@ import json, os, re, sys
 prompt = sys.stdin.read()
 def text(path):
     return open(path).read() if os.path.isfile(path) else None
-facts = {"prompt": prompt, "key": os.environ.get("WORDS_KEY"), "rules": text("RULES.md"),
+facts = {"prompt": prompt, "key": os.environ.get("WORDS_KEY"),
          "beside": {line: text(line) for line in re.findall(r"/\S+/reading/[\w/.]+\w", prompt)},
          "listed": sorted(os.listdir(re.findall(r"(/\S+/reading/\w+)", prompt)[0])) if "/reading/" in prompt else [],
-         "skill": text(".agents/skills/demo/SKILL.md"), "script": text(".agents/skills/demo/run.sh"),
          "own": sorted(os.listdir(os.environ["WORDS_HOME"] + "/skills")) if os.path.isdir(
              os.environ.get("WORDS_HOME", "") + "/skills") else []}
-if "change" in prompt:
-    open("RULES.md", "w").write("changed")
 print(json.dumps({"is": "environment", **facts}))
 print(json.dumps({"is": "done", "ok": True}))
 """
@@ -64,13 +61,12 @@ class Provided(CommandLineAdapter):
         inherit=("WORDS_KEY",),
         api_key_variables=("WORDS_KEY",),
     )
-    files: ClassVar[dict[str, bytes]] = {}
     login: AuthFinding = AuthFinding(api.AUTH_STATE_MISSING)
 
     def plan(self, job: Job) -> Plan:
         argv = (sys.executable, "-I", "-S", "-c", AGENT)
         stdin = f"{job.instructions.with_directive()}\n\n{job.prompt}" if job.instructions is not None else job.prompt
-        return Plan(argv, stdin=stdin.encode(), workspace_files=self.files)
+        return Plan(argv, stdin=stdin.encode())
 
     def parser(self, job: Job) -> Parser:
         del job
@@ -195,19 +191,6 @@ async def test_skills_in_the_agents_own_directory_are_synchronised(arena: Arena,
     assert [path.name for path in root.iterdir()] == ["mine"]
 
 
-async def test_skills_in_the_workspace_only_if_allowed(arena: Arena, words: Provided) -> None:
-    words.spec = replace(words.spec, skill_strategy=SkillStrategy.WORKSPACE)
-    events = await arena.run(request(arena))
-    assert facts(events)["skill"] is None
-    assert "Follow references/a.md." in facts(events)["prompt"]
-    events = await arena.run(request(arena, placeInWorkspace=True))
-    assert facts(events)["skill"].endswith("Follow references/a.md.\n")
-    assert facts(events)["script"] == "#!/bin/sh\n"
-    assert facts(events)["prompt"] == "work"
-    assert "skills in the workspace, for the time of the run: demo" in notes(events)
-    assert not (arena.workspace / ".agents").exists()
-
-
 async def test_what_cannot_be_synchronised_is_refused(words: Provided) -> None:
     with pytest.raises(DragomanError) as refused:
         await words.sync_skills(api.SyncSkillsRequest(skills=[api.Skill(name="../x")]))
@@ -215,57 +198,20 @@ async def test_what_cannot_be_synchronised_is_refused(words: Provided) -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "layout", "config", "strategy"),
+    ("declared", "layout", "strategy"),
     [
-        (None, "", {}, SkillStrategy.PLAN),
-        (None, "x/{name}", {}, SkillStrategy.PRIVATE_DIRECTORY),
-        (SkillStrategy.WORKSPACE, "x/{name}", {}, SkillStrategy.PROMPT),
-        (SkillStrategy.WORKSPACE, "x/{name}", {"placeInWorkspace": True}, SkillStrategy.WORKSPACE),
-        (SkillStrategy.PROMPT, "", {"placeInWorkspace": True}, SkillStrategy.PROMPT),
+        (None, "", SkillStrategy.PLAN),
+        (None, "x/{name}", SkillStrategy.PRIVATE_DIRECTORY),
+        (SkillStrategy.PROMPT, "x/{name}", SkillStrategy.PROMPT),
     ],
 )
-def test_which_way(declared: SkillStrategy | None, layout: str, config: Any, strategy: SkillStrategy) -> None:
-    assert strategy_in_force(declared, layout, config) is strategy
+def test_which_way(declared: SkillStrategy | None, layout: str, strategy: SkillStrategy) -> None:
+    assert strategy_in_force(declared, layout) is strategy
 
 
 def test_no_section_without_skills() -> None:
     assert prompt_section(SkillStrategy.PROMPT, ()) == ""
     assert prompt_section(SkillStrategy.PLAN, [SkillSource("demo", files={"SKILL.md": DOCUMENT})]) == ""
-
-
-# Files in the workspace.
-
-
-async def test_files_are_placed_only_if_allowed(
-    arena: Arena, words: Provided, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Provided, "files", {"RULES.md": b"Be brief."})
-    (arena.workspace / "RULES.md").write_text("Mine.")
-    events = await arena.run(request(arena, skills=False))
-    assert facts(events)["rules"] == "Mine."
-    assert "not placed in the workspace, as config.placeInWorkspace is not set: RULES.md" in notes(events)
-    (arena.workspace / "RULES.md").unlink()
-    events = await arena.run(request(arena, skills=False, placeInWorkspace=True))
-    assert facts(events)["rules"] == "Be brief."
-    assert not (arena.workspace / "RULES.md").exists()
-
-
-async def test_a_placed_file_that_was_changed_is_reported(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Provided, "files", {"RULES.md": b"Be brief."})
-    events = await arena.run(request(arena, "change", skills=False, placeInWorkspace=True))
-    assert codes(events) == ["workspace_file_changed"]
-    assert (arena.workspace / "RULES.md").read_text() == "changed"
-    (arena.workspace / "RULES.md").unlink()
-
-
-async def test_what_is_in_the_way_fails_the_run(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Provided, "files", {"RULES.md": b"Be brief."})
-    (arena.workspace / "RULES.md").symlink_to(arena.workspace.parent / "elsewhere")
-    result = await arena.result(request(arena, skills=False, placeInWorkspace=True))
-    assert (result.outcome, result.failure.kind) == (pb.OUTCOME_FAILED, pb.FAILURE_KIND_WORKSPACE_FAILED)
-    assert result.failure.code == "placement_refused"
-    assert not (arena.workspace.parent / "elsewhere").exists()
-    (arena.workspace / "RULES.md").unlink()
 
 
 # Keys.

@@ -71,7 +71,7 @@ def test_paperclips_adapter_config_fits_unchanged(tmp_path: Path) -> None:
         "dangerouslySkipPermissions": True,
         "dangerouslyBypassApprovalsAndSandbox": False,
     }
-    assert set(config) == set(common_properties()) - {"args", "placeInWorkspace"}
+    assert set(config) == set(common_properties()) - {"args"}
     asked = api.ExecuteRequest()
     asked.config.update(config)
     settings = read(asked)

@@ -12,8 +12,7 @@ from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk._request.job import render_prompt
 from dragoman.sdk._request.sessions import SessionPlan, plan_session
 from dragoman.sdk._request.settings import Settings, read_settings
-from dragoman.sdk._skills.source import SkillError
-from dragoman.sdk._skills.strategy import SkillStrategy, prompt_section, strategy_in_force, workspace_skills
+from dragoman.sdk._skills.strategy import prompt_section, strategy_in_force
 from dragoman.sdk.rules import blank_prompt, native_mode, read_as_options, wrong_mcp_servers
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2
@@ -32,16 +31,11 @@ def accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.Execu
         raise redacted_error(error, Redactor(request_secrets(request))) from error
 
 
-def strategy_of(spec: AgentSpec, settings: Settings) -> SkillStrategy:
-    """Return the way in which a run's skills reach the agent."""
-    return strategy_in_force(spec.skill_strategy, spec.skill_layout, settings.config)
-
-
 def prompt_of(
     spec: AgentSpec, request: adapter_pb2.ExecuteRequest, settings: Settings, session: SessionPlan
 ) -> tuple[str, Mapping[str, int], tuple[str, ...]]:
     """Return the prompt, the sizes of its parts, and the values that its template misses."""
-    skills = prompt_section(strategy_of(spec, settings), settings.skills)
+    skills = prompt_section(strategy_in_force(spec.skill_strategy, spec.skill_layout), settings.skills)
     return render_prompt(request, settings, resumes=session.resumes, skills=skills)
 
 
@@ -65,10 +59,6 @@ def _accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.Exec
         cwd=settings.cwd,
         is_session_id=agent.is_session_id,
     )
-    try:
-        workspace_skills(strategy_of(spec, settings), settings.skills, spec.skill_layout)
-    except SkillError as error:
-        raise invalid_fields([FieldViolation("skills", str(error))]) from error
     if request.WhichOneof("task") != "prompt" or "bootstrapPromptTemplate" in settings.config:
         try:
             prompt_of(spec, request, settings, session)

@@ -3,10 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dragoman.guard.tree import MARKER
 from dragoman.protocol.clocks import Clocks
@@ -16,7 +15,7 @@ from dragoman.protocol.redaction.patterns import REDACTED
 from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.protocol.redaction.sources import request_secrets
 from dragoman.protocol.texts import utf8_bytes
-from dragoman.sdk._agents.accepting import prompt_of, strategy_of
+from dragoman.sdk._agents.accepting import prompt_of
 from dragoman.sdk._agents.hooks import AgentHooks
 from dragoman.sdk._agents.run_directory import lay_out_files, run_directory
 from dragoman.sdk._detection.agent import config_dir
@@ -30,16 +29,15 @@ from dragoman.sdk._output.outcome import (
     signal_name,
     spawn_failure,
 )
-from dragoman.sdk._output.parser import FailureInfo, Report, Terminal
+from dragoman.sdk._output.parser import FailureInfo, Report
 from dragoman.sdk._request.bundled_files import with_bundled_files
 from dragoman.sdk._request.environment import build_environment, node_variables, secret_values
 from dragoman.sdk._request.job import Job, Plan, environment_inputs, masked_argv
 from dragoman.sdk._request.sessions import SessionPlan, make_handle, session_update
 from dragoman.sdk._request.settings import limits_in_force
-from dragoman.sdk._run.attempt import AttemptEnd, nothing_spawned
+from dragoman.sdk._run.attempt import AttemptEnd
 from dragoman.sdk._run.run import Run
-from dragoman.sdk._skills.placement import PlacementError, placed
-from dragoman.sdk._skills.strategy import SkillStrategy, may_place, placing_note, skill_note, workspace_skills
+from dragoman.sdk._skills.strategy import SkillStrategy, skill_note, strategy_in_force
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
@@ -100,7 +98,7 @@ class AgentRun:
 
     async def _job(self, session: SessionPlan, program: tuple[str, str], run_dir: Path) -> Job:
         run, settings = self._run, self._run.accepted
-        strategy = strategy_of(self._spec, settings)
+        strategy = strategy_in_force(self._spec.skill_strategy, self._spec.skill_layout)
         if self._spec.has(pb.FEATURE_WORKSPACE):  # else the agent reads no files
             settings = await asyncio.to_thread(with_bundled_files, settings, strategy, run_dir)
         is_private = strategy is SkillStrategy.PRIVATE_DIRECTORY
@@ -137,20 +135,16 @@ class AgentRun:
         env, plan = await self._without_keys(job, env, plan)
         run.redactor = await _redactor(secret_values(inputs, env))
         self._announce(job, plan, env)
-        end = await self._placed(job, plan, self._agent.attempt(run, job, plan, env, self._clocks))
+        end = await self._agent.attempt(run, job, plan, env, self._clocks)
         report = end.evidence.report
         if not report.billing.type:
             report.billing = self._agent.billing(env, report)
         return end
 
     def _completed(self, job: Job, plan: Plan) -> Plan:
-        """Add what the SDK does for every plan: skills that go into the workspace, and notes."""
-        files = {**workspace_skills(job.skill_strategy, job.skills, self._spec.skill_layout), **plan.workspace_files}
-        own = (*plan.notes, *job.settings.notes)
-        notes = (*own, *skill_note(job.skill_strategy, job.skills), *placing_note(files, job.config))
-        notices = (*plan.notices, *job.settings.notices)
-        placed_files = files if may_place(job.config) else {}
-        return replace(plan, workspace_files=placed_files, notes=notes, notices=notices)
+        """Add the notes and notices that the SDK has for every plan."""
+        notes = (*plan.notes, *job.settings.notes, *skill_note(job.skill_strategy, job.skills))
+        return replace(plan, notes=notes, notices=(*plan.notices, *job.settings.notices))
 
     async def _without_keys(self, job: Job, env: dict[str, str], plan: Plan) -> tuple[dict[str, str], Plan]:
         """Remove keys that the request did not set and that a subscription makes needless; add a note."""
@@ -204,20 +198,6 @@ class AgentRun:
         for path in job.missing_values[:_MOST_MISSING]:
             message = f"The template's {{{{{path}}}}} is not set; it was replaced by nothing."
             run.notice(pb.SEVERITY_INFO, "template_value_missing", message)
-
-    async def _placed(self, job: Job, plan: Plan, attempt: Coroutine[Any, Any, AttemptEnd]) -> AttemptEnd:
-        """Have the attempt with the plan's files in the workspace."""
-        try:
-            with placed(Path(job.settings.cwd), plan.workspace_files) as notices:
-                end = await attempt
-        except PlacementError as error:
-            attempt.close()
-            failure = FailureInfo(pb.FAILURE_KIND_WORKSPACE_FAILED, f"{error}.", code=error.code)
-            report = Report(terminal=Terminal(succeeded=False, failure=failure))
-            return nothing_spawned(Evidence(report, resumed=job.session.resumes))
-        for code, message in notices:
-            self._run.notice(pb.SEVERITY_WARNING, code, message)
-        return end
 
     # After it.
 

@@ -120,9 +120,6 @@ class Plan(Struct, frozen=True):
     """The agent's own variables. ``config.env`` and ``env`` win over them."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Files to lay out, by path relative to ``run_dir``; mode 0600."""
-    workspace_files: Mapping[str, bytes] = field(default_factory=dict)
-    """Files for the workspace, by path relative to it: there for the time of the attempt, if the caller allows it by
-    ``config.placeInWorkspace``; else they are left out, with a note."""
     notes: tuple[str, ...] = ()
     """Decisions of the plan, for people."""
     notices: tuple[tuple[str, str], ...] = ()
