@@ -13,11 +13,11 @@ import pytest
 from dragoman.client import Client, execute_request
 from dragoman.protocol.addresses import parse_address
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.testkit.kubernetes_api import FakeKubernetesApi, endpoint, endpoint_slice
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, routing
+from tests.router.kubernetes_api import FakeKubernetesApi, endpoint, endpoint_slice
 from tests.router.test_processes import program as router_program
 
 UNAVAILABLE = router_pb2.ADAPTER_STATE_UNAVAILABLE

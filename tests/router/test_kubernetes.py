@@ -12,11 +12,11 @@ import structlog
 from dragoman.protocol.addresses import parse_address
 from dragoman.protocol.errors import Reason
 from dragoman.router.adapters.kubernetes import discovery
-from dragoman.testkit.kubernetes_api import FakeKubernetesApi, endpoint, endpoint_slice
 from dragoman.v1 import router_pb2
 
 from tests.certificates import Authority, Files
 from tests.router.harness import PATIENCE_S, Caller, config, kinds, routing
+from tests.router.kubernetes_api import FakeKubernetesApi, endpoint, endpoint_slice
 from tests.router.sidecar import Sidecar, serving
 
 READY = router_pb2.ADAPTER_STATE_READY

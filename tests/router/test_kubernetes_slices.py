@@ -23,9 +23,10 @@ from dragoman.router.adapters.kubernetes.slices import (
     read_page,
 )
 from dragoman.router.adapters.registry import Endpoint
-from dragoman.testkit.kubernetes_api import endpoint, endpoint_slice
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.router.kubernetes_api import endpoint, endpoint_slice
 
 FAKE = ServiceName("agents", "fake")
 

@@ -23,13 +23,13 @@ import structlog
 from dragoman.adapters.process import adapter as process_adapter
 from dragoman.guard.processes import carriers, pids
 from dragoman.sdk import Adapter
-from dragoman.testkit.fakes import agent as fake_agent
-from dragoman.testkit.fakes.journal import facts, read_journal
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
+from tests.adapters.process import fake_agent
+from tests.adapters.process.journal import facts, read_journal
 from tests.hostile import HERE as HOSTILE
 from tests.sdk.serving import DEADLINE_S, Sidecar, Stream, connected, serving
 

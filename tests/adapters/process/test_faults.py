@@ -13,12 +13,12 @@ from dragoman.adapters.process.adapter import ProcessAdapter
 from dragoman.protocol.errors import Reason
 from dragoman.protocol.limits import MAX_EVENT_BYTES, MAX_LINE_BYTES, MIB
 from dragoman.sdk import Job, Plan
-from dragoman.testkit.fakes.journal import facts, journalled, received
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
 from tests.adapters.process.arena import SECRETS, Arena, duration
+from tests.adapters.process.journal import facts, journalled, received
 from tests.hostile import hostile
 from tests.sdk.running import kinds
 from tests.sdk.serving import DEADLINE_S, refusal

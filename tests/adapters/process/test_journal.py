@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from dragoman.client import Client
-from dragoman.testkit.fakes.journal import journalled, read_journal, received
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.adapters.process.arena import SECRETS, Arena, duration
+from tests.adapters.process.journal import journalled, read_journal, received
 from tests.sdk.serving import DEADLINE_S
 
 # Characters that have broken line splitters, decoders and JSON parsers; none that cannot be an argument.

@@ -15,13 +15,13 @@ import pytest_asyncio
 from dragoman.client import Client, DragomanError
 from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command
 from dragoman.guard.processes import carriers
-from dragoman.testkit.fakes import agent as fake_agent
-from dragoman.testkit.fakes.journal import facts, journalled, read_journal, received
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
+from tests.adapters.process import fake_agent
 from tests.adapters.process.arena import COMMAND_VARIABLE, SECRETS, duration
+from tests.adapters.process.journal import facts, journalled, read_journal, received
 from tests.hostile import hostile, is_alive
 from tests.sdk.serving import DEADLINE_S
 

@@ -1,12 +1,12 @@
 """A small agent that performs the steps of its command line, and records every line that it writes in a journal.
 
-Run it as a program, by path or as ``python -m dragoman.testkit.fakes.agent``; it needs the standard library alone::
+Run it as a program, by path or as a module; it needs the standard library alone::
 
     fake_agent.py --journal FILE STEP…
 
 Each step is ``name`` or ``name=value``; they are performed in order. Output is numbered (``[7] text``) and in the
 journal *before* it is written: what a reader received is a prefix of the journal, and all of it if the agent
-ended by itself. ``dragoman.testkit.fakes.journal`` compares the two.
+ended by itself. ``journal.py`` compares the two.
 
 ============================  ==================================================================================
 ``out`` ``err``               a line on standard output, on standard error
@@ -161,7 +161,7 @@ class Agent:
                 os._exit(0)
             # A new program: a fork would leave this one's environment readable.
             argv = [sys.executable, "-I", "-S", __file__, *(["deaf"] if _is_deaf() else []), "hang"]
-            os.execve(sys.executable, argv, {} if how == "wiped" else dict(os.environ))  # noqa: S606 - no shell
+            os.execve(sys.executable, argv, {} if how == "wiped" else dict(os.environ))
         os.wait()
         self._note("daemon", pid=int(os.read(reader, 32)))
 
