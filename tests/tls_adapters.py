@@ -192,4 +192,18 @@ async def refusals(command: Sequence[str], folder: Path, monkeypatch: pytest.Mon
                 await served.process.wait()
 
 
-CASES = [mutual, own_certificate, rotation, run_of_a_client, refusals]
+async def trust(command: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to start on TCP with a table of identities, which only other SDKs know."""
+    _user(folder, monkeypatch)
+    monkeypatch.setenv("DRAGOMAN_TRUST", str(folder / "trust.toml"))
+    served = await _start(command, "127.0.0.1")
+    try:
+        assert "DRAGOMAN_TRUST is set" in await served.logged("adapter failed")
+        assert await served.process.wait() == 1
+    finally:
+        if served.process.returncode is None:
+            served.process.kill()
+            await served.process.wait()
+
+
+CASES = [mutual, own_certificate, rotation, run_of_a_client, refusals, trust]

@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	dragoman/clients/go v0.0.0
+	github.com/BurntSushi/toml v1.6.0
 	google.golang.org/grpc v1.84.0
 	google.golang.org/protobuf v1.36.12
 )

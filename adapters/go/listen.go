@@ -19,6 +19,11 @@ import (
 	dragoman "dragoman/clients/go"
 )
 
+const (
+	authorization = "authorization" // metadata with a token
+	longestName   = 200             // bytes of an unknown identity that an error repeats
+)
+
 // Listen listens at "unix:/path", which only this user can reach, or at "host:port", where callers need this user's
 // token: on loopback, or with TLS anywhere. The server uses TLS there if DRAGOMAN_TLS_CERT names a certificate.
 func Listen(address string) (net.Listener, error) {
@@ -102,10 +107,6 @@ func listenTCP(address string) (net.Listener, error) {
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) && files.Certificate == "" {
 		return nil, clearRefused(address)
 	}
-	if os.Getenv("DRAGOMAN_TRUST") != "" {
-		return nil, errors.New("DRAGOMAN_TRUST is set, and this server does not know callers by their certificates: " +
-			"unset it for this process, and give its callers the token")
-	}
 	token, err := dragoman.UserToken()
 	if err != nil {
 		return nil, err
@@ -156,7 +157,8 @@ func (t transport) mayServe(listener net.Listener) error {
 // caller is who is at the other end of a connection.
 type caller struct {
 	isUnix  bool
-	refused string // why its calls are refused; empty if they are not
+	refused string   // why its calls are refused; empty if they are not
+	uris    []string // of its certificate
 }
 
 func (caller) AuthType() string { return "local" }
@@ -164,8 +166,14 @@ func (caller) AuthType() string { return "local" }
 func (t transport) ServerHandshake(connection net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	socket, isUnix := connection.(*net.UnixConn)
 	if !isUnix && t.secure != nil {
-		encrypted, _, err := t.secure.ServerHandshake(connection)
-		return encrypted, caller{}, err
+		encrypted, info, err := t.secure.ServerHandshake(connection)
+		who := caller{}
+		if shown, isTLS := info.(credentials.TLSInfo); isTLS && len(shown.State.PeerCertificates) > 0 {
+			for _, uri := range shown.State.PeerCertificates[0].URIs {
+				who.uris = append(who.uris, uri.String())
+			}
+		}
+		return encrypted, who, err
 	}
 	if !isUnix {
 		return connection, caller{}, nil
@@ -206,13 +214,15 @@ func callerName(ctx context.Context) string {
 	if from, isKnown := peer.FromContext(ctx); isKnown {
 		if who, _ := from.AuthInfo.(caller); who.isUnix {
 			return fmt.Sprintf("uid %d", os.Geteuid()) // no other user's calls are answered
+		} else if len(who.uris) == 1 && len(metadata.ValueFromIncomingContext(ctx, authorization)) == 0 {
+			return who.uris[0] // without a token, only a table of identities lets it in
 		}
 	}
 	return "token"
 }
 
 // admit returns an error for a call that is not answered.
-func admit(ctx context.Context, method string) error {
+func (s *Server) admit(ctx context.Context, method string) error {
 	from, isKnown := peer.FromContext(ctx)
 	if !isKnown {
 		return dragoman.Errorf(dragoman.CallerRefused, "the caller is not known")
@@ -224,8 +234,16 @@ func admit(ctx context.Context, method string) error {
 	if who.isUnix || strings.HasPrefix(method, "/grpc.health.v1.Health/") {
 		return nil
 	}
+	sent := metadata.ValueFromIncomingContext(ctx, authorization)
+	isAnswered, err := answers(s.trust.Load().current(), who.uris, len(sent) > 0)
+	if err != nil {
+		shown := strings.Join(who.uris, " ")
+		return dragoman.Errorf(dragoman.NotPermitted, "%s is not permitted to do this: %s.", shown[:min(len(shown), longestName)], err)
+	}
+	if isAnswered {
+		return nil
+	}
 	token, err := dragoman.UserToken()
-	sent := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if err == nil && token != "" {
 		for _, value := range sent {
 			if subtle.ConstantTimeCompare([]byte(value), []byte("Bearer "+token)) == 1 {

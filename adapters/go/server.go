@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -51,6 +52,7 @@ type Server struct {
 	logger    *slog.Logger
 	store     *store
 	transport transport
+	trust     atomic.Pointer[trust] // nil without a table, and on Unix sockets
 	grpc      *grpc.Server
 	health    *health.Server
 	driving   sync.WaitGroup
@@ -96,10 +98,18 @@ func NewServer(a *Adapter, logger *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves a listener until Stop. One that other machines can reach is refused without TLS.
+// Serve serves a listener until Stop. One that other machines can reach is refused without TLS. On TCP, the file that
+// DRAGOMAN_TRUST names says which certificates stand for a token.
 func (s *Server) Serve(listener net.Listener) error {
 	if err := s.transport.mayServe(listener); err != nil {
 		return errors.Join(err, listener.Close())
+	}
+	if _, isTCP := listener.Addr().(*net.TCPAddr); isTCP {
+		trust, err := openTrust(s.logger)
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		s.trust.Store(trust)
 	}
 	return s.grpc.Serve(listener)
 }
@@ -150,7 +160,7 @@ func waitFor(group *sync.WaitGroup, limit time.Duration) {
 
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 	defer s.recovered(info.FullMethod, &err)
-	if err := admit(ctx, info.FullMethod); err != nil {
+	if err := s.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
 	if err := checkBounds(info.FullMethod, request); err != nil {
@@ -162,7 +172,7 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 
 func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	defer s.recovered(info.FullMethod, &err)
-	if err := admit(stream.Context(), info.FullMethod); err != nil {
+	if err := s.admit(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
 	return s.explained(info.FullMethod, handler(server, &bounded{ServerStream: stream, method: info.FullMethod}))

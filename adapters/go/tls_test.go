@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,11 +77,19 @@ func newFiles(t *testing.T) dragoman.TLSFiles {
 }
 
 // fill replaces files, as a rotation does: with a certificate of an authority, which is the one that is trusted.
-func (a *authority) fill(t *testing.T, files dragoman.TLSFiles) {
+func (a *authority) fill(t *testing.T, files dragoman.TLSFiles, uris ...string) {
 	t.Helper()
+	names := make([]*url.URL, len(uris))
+	for i, uri := range uris {
+		name, err := url.Parse(uri)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[i] = name
+	}
 	key := newKey(t)
 	certificate := sign(t, &x509.Certificate{
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		URIs: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, a.certificate, &key.PublicKey, a.key)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -101,13 +110,13 @@ func (a *authority) fill(t *testing.T, files dragoman.TLSFiles) {
 }
 
 // overTLS serves an adapter on loopback with certificates, and returns its address.
-func overTLS(t *testing.T, run runFunc, files dragoman.TLSFiles) string {
+func overTLS(t *testing.T, run runFunc, files dragoman.TLSFiles, features ...pb.Feature) string {
 	t.Helper()
 	t.Setenv("DRAGOMAN_TOKEN", "a-token-of-tests")
 	t.Setenv("DRAGOMAN_TLS_CERT", files.Certificate)
 	t.Setenv("DRAGOMAN_TLS_KEY", files.Key)
 	t.Setenv("DRAGOMAN_TLS_CA", files.Authorities)
-	server, err := adapter.NewServer(described(run), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	server, err := adapter.NewServer(described(run, features...), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,10 +270,6 @@ func TestWhatOtherMachinesReachIsRefusedInTheClear(t *testing.T) {
 		t.Fatalf("with a certificate: %v", err)
 	}
 	_ = listener.Close()
-	t.Setenv("DRAGOMAN_TRUST", "/etc/dragoman/trust.toml")
-	if _, err := adapter.Listen("127.0.0.1:0"); err == nil || !strings.Contains(err.Error(), "DRAGOMAN_TRUST") {
-		t.Errorf("it ignores a table of identities: %v", err)
-	}
 	client := clientOf(t, "192.0.2.1:7777", dragoman.WithTLS(files))
 	_ = client.Close() // it connects with the first call
 }

@@ -83,6 +83,13 @@ async fn listen_tcp(address: &str) -> Result<Listener, String> {
              its key."
         ));
     }
+    if std::env::var_os("DRAGOMAN_TRUST").is_some_and(|path| !path.is_empty()) {
+        return Err(
+            "DRAGOMAN_TRUST is set, and adapters on the Rust SDK do not know callers by their certificates: unset it \
+                    for this process, and give its callers the token"
+                .to_owned(),
+        );
+    }
     if user_token()?.is_none() {
         return Err("over TCP callers need a token, and there is none: 'dragoman token' makes it".to_owned());
     }

@@ -95,6 +95,12 @@ function checkTcp(address: string, hasTls: boolean): void {
         "and its key.",
     );
   }
+  if (process.env["DRAGOMAN_TRUST"]) {
+    throw new Error(
+      "DRAGOMAN_TRUST is set, and adapters on the TypeScript SDK do not know callers by their certificates: unset it " +
+        "for this process, and give its callers the token",
+    );
+  }
   if (userToken() === undefined)
     throw new Error("over TCP callers need a token, and there is none: 'dragoman token' makes it");
 }
