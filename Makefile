@@ -63,6 +63,7 @@ test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m go tests/go tests/cli/test_new_adapter.py
 
 test-typescript: $(VENV)/.dev ## the TypeScript packages: stubs as generated, compiled, tested on Node.js and Bun, examined
+	scripts/check-toolchain nodejs
 	npm ci --no-audit --no-fund
 	npm ci --no-audit --no-fund --prefix adapters/typescript/claude-agent
 	scripts/generate-typescript-stubs build/typescript-stubs
@@ -75,12 +76,14 @@ test-typescript: $(VENV)/.dev ## the TypeScript packages: stubs as generated, co
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m typescript tests/typescript tests/cli/test_new_adapter.py
 
 test-rust: $(VENV)/.dev ## the Rust crate: formatted, without warnings, tested, its adapters examined
+	scripts/check-toolchain rust
 	cd adapters/rust && cargo fmt --check
 	cd adapters/rust && cargo clippy --quiet --locked --all-targets -- -D warnings
 	cd adapters/rust && cargo test --quiet --locked
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m rust tests/rust tests/cli/test_new_adapter.py
 
 test-java: $(VENV)/.dev ## the Java client: generated, compiled, tested with a router; the program of its page, as the page runs it
+	scripts/check-toolchain java maven
 	$(VENV)/bin/python -m pytest -m java tests/java
 	$(VENV)/bin/python scripts/check-docs docs/guides/java.md
 
