@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from dragoman.conformance import Options, Verdict, read_expected_failures, run_checks
+from msgspec.structs import replace
 
 from tests.agents.harness import Recipe, ServedAdapter
 
@@ -37,30 +38,36 @@ class ConformanceTests:
     async def test_the_kit_examines_it(
         self, served: ServedAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
-            (tmp_path / "kit" / name).mkdir(mode=0o700, parents=True)
-            monkeypatch.setenv(name, str(tmp_path / "kit" / name))
         for name in self.recipe.unset:
             monkeypatch.delenv(name, raising=False)
-        env = {name: value for name, value in served.isolation.environment.items() if name != "TMPDIR"}
         expected = EXPECTED / f"{served.info.type}.txt"
-        report = await run_checks(
-            Options(
-                command=(sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", served.info.type),
-                config=json.dumps(dict(self.recipe.config)),
-                env=env,
-                agent="model",
-                model=served.model,
-                only=RULES,
-                expected_failures=read_expected_failures(expected) if expected.exists() else frozenset(),
-                at_once=2,
-                check_s=CHECK_S,
-            )
+        options = Options(
+            command=(sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", served.info.type),
+            config=json.dumps(dict(self.recipe.config)),
+            env=dict(served.isolation.environment),
+            model=served.model,
+            expected_failures=read_expected_failures(expected) if expected.exists() else frozenset(),
         )
-        for item in report.outcomes:
-            print(f"{item.verdict:8} {item.duration_s:5.1f} s  {item.rule.id}  {item.message}")
-        wrong = {Verdict.FAILED, Verdict.ERROR}
-        found = [item for item in report.outcomes if item.verdict in wrong and not item.is_expected]
-        assert [f"{item.rule.id}: {item.message}" for item in found] == []
-        assert report.stale == ()
-        assert report.count(Verdict.PASSED) >= LEAST
+        await examine(options, tmp_path, monkeypatch)
+
+
+async def examine(options: Options, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examine an adapter with its real agent; it violates no rule but those that are expected.
+
+    Args:
+        options: which adapter, with its agent's variables and the scripted model.
+        folder: for the homes of the adapter.
+        monkeypatch: of the test.
+    """
+    for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        (folder / "kit" / name).mkdir(mode=0o700, parents=True)
+        monkeypatch.setenv(name, str(folder / "kit" / name))
+    env = {name: value for name, value in options.env.items() if name != "TMPDIR"}
+    report = await run_checks(replace(options, env=env, agent="model", only=RULES, at_once=2, check_s=CHECK_S))
+    for item in report.outcomes:
+        print(f"{item.verdict:8} {item.duration_s:5.1f} s  {item.rule.id}  {item.message}")
+    wrong = {Verdict.FAILED, Verdict.ERROR}
+    found = [item for item in report.outcomes if item.verdict in wrong and not item.is_expected]
+    assert [f"{item.rule.id}: {item.message}" for item in found] == []
+    assert report.stale == ()
+    assert report.count(Verdict.PASSED) >= LEAST

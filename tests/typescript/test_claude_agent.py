@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from dragoman.client import Client, RunStream, execute_request
+from dragoman.conformance import Options
 from dragoman.testkit.isolation import FAKE_KEY, isolate
 from dragoman.testkit.model_server import ModelServer
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
+from tests.agents.conforming import examine
 from tests.router.harness import config, manifest, routing
 from tests.typescript.test_typescript_adapters import NODE, ROOT
 
@@ -145,3 +147,10 @@ async def test_a_failing_model_is_a_failure_with_a_kind(client: Client, cwd: Pat
     async with client.execute(execute_request("claude_agent", "MOCK_401", cwd=str(cwd))) as run:
         events = await answered(run, "")
     assert events[-1].result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+
+
+@pytest.mark.timeout(1500)
+async def test_the_kit_examines_it(model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolation = isolate("claude", tmp_path / "agent", model_url=model.url)
+    options = Options(command=(NODE, str(PROGRAM)), env=dict(isolation.environment), model=model)
+    await examine(options, tmp_path, monkeypatch)
