@@ -39,6 +39,7 @@ const (
 	AlreadyResolved    Reason = "ALREADY_RESOLVED"
 	RequestExpired     Reason = "REQUEST_EXPIRED"
 	RunFinished        Reason = "RUN_FINISHED"
+	ChangesUnknown     Reason = "CHANGES_UNKNOWN"
 	RevisionTooOld     Reason = "REVISION_TOO_OLD"
 	AdapterUnreachable Reason = "ADAPTER_UNREACHABLE"
 	AdapterRefused     Reason = "ADAPTER_REFUSED"
@@ -69,7 +70,7 @@ func (r Reason) Code() codes.Code {
 		return codes.NotFound
 	case RunIDReused, AdapterTaken:
 		return codes.AlreadyExists
-	case CapabilityMissing, SessionBusy, AlreadyResolved, RequestExpired, RunFinished, RevisionTooOld,
+	case CapabilityMissing, SessionBusy, AlreadyResolved, RequestExpired, RunFinished, ChangesUnknown, RevisionTooOld,
 		AdapterUnreachable, AdapterRefused, AdapterNotLaunched, AddressUntrusted:
 		return codes.FailedPrecondition
 	case TokenRequired:

@@ -17,7 +17,6 @@ from tests.conformance.proxy import Break, Call, Events
 
 SECRET = "k7Qz-9fRw2-conformance-Xy31"
 LONGER_THAN_PATIENCE_S = 7.0
-MIB = 1024 * 1024
 
 
 def error(reason: Reason, *paths: str, **metadata: str) -> DragomanError:
@@ -442,7 +441,7 @@ BREAKS: dict[str, Break] = {
     "request.config-key": no_field("config"),
     "request.bounds": no_field("labels"),
     "request.too-large": Break(status=_too_large),
-    "request.large": rejected(_is_execute(lambda execute: 10 * MIB < execute.ByteSize() <= 16 * MIB)),
+    "request.large": rejected(_is_execute(lambda execute: 10 << 20 < execute.ByteSize() <= 16 << 20)),
     "request.unknown-field": rejected(_has_unknown),
     "request.unknown-feature": request(lambda execute: _undeclared(execute, is_later=True)),
     "request.capability-missing": request(lambda execute: _undeclared(execute, is_later=False)),
@@ -464,6 +463,9 @@ BREAKS: dict[str, Break] = {
     "unsupported.fork": request(lambda execute: execute.session.ClearField("fork")),
     "unsupported.permissions": ignored("permissions"),
     "unsupported.mcp-servers": ignored("mcp_servers"),
+    "unsupported.changes": ignored("track_changes"),
+    "changes.files": answer("GetChanges", lambda _, came: came.ClearField("files")),
+    "changes.untracked": reason(Reason.CHANGES_UNKNOWN, Reason.RUN_FINISHED),
     "unsupported.router-fields": ignored("admission"),
     "run.succeeds": text(WELL, "all is well", "nothing"),
     "run.id-header": Break(header="never"),
@@ -499,7 +501,7 @@ BREAKS: dict[str, Break] = {
     "events.run-id": event(WELL, "text", lambda came: setattr(came, "run_id", "another")),
     "events.attempt": event(WELL, "text", lambda came: setattr(came, "attempt", 7)),
     "events.time": event(WELL, "text", lambda came: came.ClearField("time")),
-    "events.size": text(WELL, "well", "well" + "x" * MIB),
+    "events.size": text(WELL, "well", "well" + "x" * (1 << 20)),
     "events.heartbeat": Break(events=_without_heartbeat),
     "events.tool-results": event(
         "tool=", "tool_result", lambda came: setattr(came.tool_result, "tool_call_id", "another")

@@ -82,7 +82,11 @@ class ModestAdapter(ScriptedAdapter):
 
     spec = replace(
         ScriptedAdapter.spec,
-        capabilities=capabilities(*(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE), permission_mode=NONE),
+        capabilities=pb.Capabilities(
+            # Without what the SDK adds to FEATURE_WORKSPACE.
+            items=[pb.Capability(feature=feature) for feature in (pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE)],
+            permission_mode=NONE,
+        ),
     )
 
 

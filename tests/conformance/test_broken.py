@@ -24,7 +24,10 @@ LARGE = {
 """Rules that take megabytes or seconds to examine; each is examined where it is the one that is broken."""
 MODEST = {
     f"unsupported.{name}"
-    for name in ("session", "permissions", "model", "system-prompt", "instructions", "skills", "mcp-servers")
+    for name in (
+        *("session", "permissions", "model", "system-prompt", "instructions", "skills", "mcp-servers"),
+        "changes",
+    )
 }
 """Rules of what an adapter must refuse that does not declare what the others here need."""
 FORKLESS = {"unsupported.fork"}

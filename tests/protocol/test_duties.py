@@ -129,6 +129,7 @@ def test_every_field_that_an_adapter_may_reject_is_found() -> None:
             native_mode="n",
             auto_approve=True,
         ),
+        track_changes=True,
     )
     request.config["a"] = 1
     expected = [rule.name for rule in fields() if rule.who == "adapter_or_refused"]

@@ -43,6 +43,15 @@ METHODS = {
 
 FOR_ALL = {"Describe", "ListAdapters", "WatchAdapters"}
 OF_ADAPTERS = {"Detect", "TestEnvironment", "ListModels", "ListSkills", "Execute"}
+OPENED = {
+    "Attach": {"read", "run"},
+    "GetChanges": {"read", "run"},
+    "GetRun": {"read", "run", "respond"},
+    "Cancel": {"run"},
+}
+"""Scopes that a call for a run needs one of."""
+OF_OTHERS = {"Attach": "read", "GetChanges": "read", "GetRun": "read", "Respond": "respond"}
+"""The scope for runs of others."""
 FOR_ADMINS = {"SyncSkills", "RestartAdapter", "ListSessions", "GetSession", "DeleteSession"}
 OWNERS = {"a-live": "token run", "b-live": "token respond.run", "u-live": "uid", "a-done": "token run"}
 """By run, who started it."""
@@ -65,7 +74,7 @@ def expected(who: Who, rpc: str, adapter: str, run_id: str) -> str:
     if not who.is_known:
         return "TOKEN_REQUIRED"
     if who.run_id:
-        may = {"GetRun": "read", "Attach": "read", "Respond": "respond"}.get(rpc, "nothing") in who.scopes
+        may = OF_OTHERS.get(rpc, "nothing") in who.scopes
         return "OK" if may and run_id in {who.run_id, "none"} else "NOT_PERMITTED"
     if "admin" in who.scopes:
         return "OK"
@@ -80,10 +89,9 @@ def expected(who: Who, rpc: str, adapter: str, run_id: str) -> str:
     if rpc == "ListRuns":
         return "OK" if who.scopes & {"read", "run"} else "NOT_PERMITTED"
     is_own = "run" in who.scopes and OWNERS.get(run_id) == who.name
-    opened = {"Attach": {"read", "run"}, "GetRun": {"read", "run", "respond"}, "Cancel": {"run"}}
-    if not who.scopes & opened.get(rpc, {"run", "respond"}):
+    if not who.scopes & OPENED.get(rpc, {"run", "respond"}):
         return "NOT_PERMITTED"
-    others = {"Attach": "read", "GetRun": "read", "Respond": "respond"}.get(rpc, "nothing")
+    others = OF_OTHERS.get(rpc, "nothing")
     return "OK" if run_id == "none" or is_own or others in who.scopes else "NOT_PERMITTED"
 
 
@@ -159,7 +167,12 @@ class World:
             request.prompt = json.dumps([{"end": "SUCCEEDED"}])
         elif "run_id" in fields:
             request.run_id = run_id
-        if "adapter" in fields and rpc not in {"Attach", "Cancel", "Respond", "ListRuns", "RegisterAdapter"}:
+        if "adapter" in fields and rpc not in {
+            *OF_OTHERS.keys() - {"GetRun"},
+            "Cancel",
+            "ListRuns",
+            "RegisterAdapter",
+        }:
             request.adapter = adapter
         if rpc == "Respond":
             request.request_id, request.answer.text = "never-asked", "x"

@@ -146,6 +146,7 @@ function refuse(request: ExecuteRequest, described: DescribeResponse): void {
     ["system_prompt", request.systemPrompt !== "", Feature.SYSTEM_PROMPT],
     ["instructions", request.instructions !== undefined, Feature.INSTRUCTIONS],
     ["model", request.model !== "", Feature.MODEL_CHOICE],
+    ["track_changes", request.trackChanges, Feature.CHANGES],
     ["session.handle", isHandle, Feature.RESUME],
     ["session.fork", isHandle && Boolean(session?.fork), Feature.FORK],
     ["auth_token", request.authToken !== "", Feature.AUTH_TOKEN],

@@ -1388,7 +1388,7 @@ func (x *EnvironmentCheck) GetDuration() *durationpb.Duration {
 // | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
 // | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
 // | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
-// | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve |
+// | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
 // | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission |
 type ExecuteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1465,7 +1465,9 @@ type ExecuteRequest struct {
 	// Send the agent's own frames too, redacted, in AgentEvent.native.
 	IncludeNative bool `protobuf:"varint,30,opt,name=include_native,json=includeNative,proto3" json:"include_native,omitempty"`
 	// How a router admits the run. Absent: it does not queue the run. A router does not forward it.
-	Admission     *Admission `protobuf:"bytes,31,opt,name=admission,proto3" json:"admission,omitempty"`
+	Admission *Admission `protobuf:"bytes,31,opt,name=admission,proto3" json:"admission,omitempty"`
+	// Record the files of the workspace before the agent starts, so that GetChanges can compare with them.
+	TrackChanges  bool `protobuf:"varint,32,opt,name=track_changes,json=trackChanges,proto3" json:"track_changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1726,6 +1728,13 @@ func (x *ExecuteRequest) GetAdmission() *Admission {
 		return x.Admission
 	}
 	return nil
+}
+
+func (x *ExecuteRequest) GetTrackChanges() bool {
+	if x != nil {
+		return x.TrackChanges
+	}
+	return false
 }
 
 type isExecuteRequest_Task interface {
@@ -3849,6 +3858,291 @@ func (x *SyncSkillsResponse) GetWarnings() []string {
 	return nil
 }
 
+// GetChangesRequest asks what a run changed.
+type GetChangesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run's ID.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The adapter's type or an alias. Empty: a router finds the run.
+	Adapter string `protobuf:"bytes,2,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// Leave `diff` empty in all files.
+	WithoutDiffs  bool `protobuf:"varint,3,opt,name=without_diffs,json=withoutDiffs,proto3" json:"without_diffs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetChangesRequest) Reset() {
+	*x = GetChangesRequest{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetChangesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetChangesRequest) ProtoMessage() {}
+
+func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetChangesRequest.ProtoReflect.Descriptor instead.
+func (*GetChangesRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *GetChangesRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *GetChangesRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
+func (x *GetChangesRequest) GetWithoutDiffs() bool {
+	if x != nil {
+		return x.WithoutDiffs
+	}
+	return false
+}
+
+// GetChangesResponse is what a run changed, compared with the workspace before its agent started. Files that git
+// ignores are not compared, nor those in nested repositories.
+type GetChangesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The directory that was compared, absolute: the top of the git repository that the workspace belongs to, else the
+	// workspace.
+	Root string `protobuf:"bytes,1,opt,name=root,proto3" json:"root,omitempty"`
+	// The files, ordered by path. At most 10,000, with at most 8 MiB of diffs.
+	Files []*ChangedFile `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
+	// Whether the run has ended, so that a later answer is the same.
+	IsFinal bool `protobuf:"varint,3,opt,name=is_final,json=isFinal,proto3" json:"is_final,omitempty"`
+	// Other runs of the adapter that worked below `root` meanwhile: some of the changes may be theirs.
+	OverlappingRunIds []string `protobuf:"bytes,4,rep,name=overlapping_run_ids,json=overlappingRunIds,proto3" json:"overlapping_run_ids,omitempty"`
+	// What was not compared, for people.
+	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetChangesResponse) Reset() {
+	*x = GetChangesResponse{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetChangesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetChangesResponse) ProtoMessage() {}
+
+func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetChangesResponse.ProtoReflect.Descriptor instead.
+func (*GetChangesResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *GetChangesResponse) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *GetChangesResponse) GetFiles() []*ChangedFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *GetChangesResponse) GetIsFinal() bool {
+	if x != nil {
+		return x.IsFinal
+	}
+	return false
+}
+
+func (x *GetChangesResponse) GetOverlappingRunIds() []string {
+	if x != nil {
+		return x.OverlappingRunIds
+	}
+	return nil
+}
+
+func (x *GetChangesResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+// ChangedFile is a file that was changed.
+type ChangedFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The path, from `root` on.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// The kind of change. MODIFY covers the mode, too.
+	Operation FileOperation `protobuf:"varint,2,opt,name=operation,proto3,enum=dragoman.v1.FileOperation" json:"operation,omitempty"`
+	// RENAME: the previous path, from `root` on. Empty otherwise.
+	OldPath string `protobuf:"bytes,3,opt,name=old_path,json=oldPath,proto3" json:"old_path,omitempty"`
+	// Type and permissions before, as git has them (0o100644, 0o100755, 0o120000 for a link, 0o160000 for a submodule).
+	// 0: it was absent.
+	OldMode uint32 `protobuf:"varint,4,opt,name=old_mode,json=oldMode,proto3" json:"old_mode,omitempty"`
+	// The same now. 0: it is absent.
+	NewMode uint32 `protobuf:"varint,5,opt,name=new_mode,json=newMode,proto3" json:"new_mode,omitempty"`
+	// Whether git takes it for binary.
+	IsBinary bool `protobuf:"varint,6,opt,name=is_binary,json=isBinary,proto3" json:"is_binary,omitempty"`
+	// Lines added. Absent: binary, or unknown.
+	AddedLines *uint32 `protobuf:"varint,7,opt,name=added_lines,json=addedLines,proto3,oneof" json:"added_lines,omitempty"`
+	// Lines deleted. Absent: binary, or unknown.
+	DeletedLines *uint32 `protobuf:"varint,8,opt,name=deleted_lines,json=deletedLines,proto3,oneof" json:"deleted_lines,omitempty"`
+	// A unified diff in git's form, redacted. Empty: `diff_left_out`, or the request did not want it.
+	Diff string `protobuf:"bytes,9,opt,name=diff,proto3" json:"diff,omitempty"`
+	// Whether the diff is missing because of its size, or as it could not be made.
+	DiffLeftOut bool `protobuf:"varint,10,opt,name=diff_left_out,json=diffLeftOut,proto3" json:"diff_left_out,omitempty"`
+	// Whether an event `file_change` of this run is about the file.
+	IsReported    bool `protobuf:"varint,11,opt,name=is_reported,json=isReported,proto3" json:"is_reported,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangedFile) Reset() {
+	*x = ChangedFile{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangedFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangedFile) ProtoMessage() {}
+
+func (x *ChangedFile) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangedFile.ProtoReflect.Descriptor instead.
+func (*ChangedFile) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ChangedFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ChangedFile) GetOperation() FileOperation {
+	if x != nil {
+		return x.Operation
+	}
+	return FileOperation_FILE_OPERATION_UNSPECIFIED
+}
+
+func (x *ChangedFile) GetOldPath() string {
+	if x != nil {
+		return x.OldPath
+	}
+	return ""
+}
+
+func (x *ChangedFile) GetOldMode() uint32 {
+	if x != nil {
+		return x.OldMode
+	}
+	return 0
+}
+
+func (x *ChangedFile) GetNewMode() uint32 {
+	if x != nil {
+		return x.NewMode
+	}
+	return 0
+}
+
+func (x *ChangedFile) GetIsBinary() bool {
+	if x != nil {
+		return x.IsBinary
+	}
+	return false
+}
+
+func (x *ChangedFile) GetAddedLines() uint32 {
+	if x != nil && x.AddedLines != nil {
+		return *x.AddedLines
+	}
+	return 0
+}
+
+func (x *ChangedFile) GetDeletedLines() uint32 {
+	if x != nil && x.DeletedLines != nil {
+		return *x.DeletedLines
+	}
+	return 0
+}
+
+func (x *ChangedFile) GetDiff() string {
+	if x != nil {
+		return x.Diff
+	}
+	return ""
+}
+
+func (x *ChangedFile) GetDiffLeftOut() bool {
+	if x != nil {
+		return x.DiffLeftOut
+	}
+	return false
+}
+
+func (x *ChangedFile) GetIsReported() bool {
+	if x != nil {
+		return x.IsReported
+	}
+	return false
+}
+
 var File_dragoman_v1_adapter_proto protoreflect.FileDescriptor
 
 const file_dragoman_v1_adapter_proto_rawDesc = "" +
@@ -3945,7 +4239,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x12\n" +
 	"\x04hint\x18\x05 \x01(\tR\x04hint\x125\n" +
-	"\bduration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\x8c\f\n" +
+	"\bduration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xb1\f\n" +
 	"\x0eExecuteRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\x12(\n" +
@@ -3980,7 +4274,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\bbatching\x18\x1c \x01(\v2\x15.dragoman.v1.BatchingR\bbatching\x12(\n" +
 	"\x05relay\x18\x1d \x01(\v2\x12.dragoman.v1.RelayR\x05relay\x12%\n" +
 	"\x0einclude_native\x18\x1e \x01(\bR\rincludeNative\x124\n" +
-	"\tadmission\x18\x1f \x01(\v2\x16.dragoman.v1.AdmissionR\tadmission\x1a6\n" +
+	"\tadmission\x18\x1f \x01(\v2\x16.dragoman.v1.AdmissionR\tadmission\x12#\n" +
+	"\rtrack_changes\x18  \x01(\bR\ftrackChanges\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
@@ -4146,7 +4441,34 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"a\n" +
 	"\x12SyncSkillsResponse\x12/\n" +
 	"\x06skills\x18\x01 \x03(\v2\x17.dragoman.v1.SkillEntryR\x06skills\x12\x1a\n" +
-	"\bwarnings\x18\x02 \x03(\tR\bwarnings*}\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"i\n" +
+	"\x11GetChangesRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
+	"\aadapter\x18\x02 \x01(\tR\aadapter\x12#\n" +
+	"\rwithout_diffs\x18\x03 \x01(\bR\fwithoutDiffs\"\xb9\x01\n" +
+	"\x12GetChangesResponse\x12\x12\n" +
+	"\x04root\x18\x01 \x01(\tR\x04root\x12.\n" +
+	"\x05files\x18\x02 \x03(\v2\x18.dragoman.v1.ChangedFileR\x05files\x12\x19\n" +
+	"\bis_final\x18\x03 \x01(\bR\aisFinal\x12.\n" +
+	"\x13overlapping_run_ids\x18\x04 \x03(\tR\x11overlappingRunIds\x12\x14\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\"\x94\x03\n" +
+	"\vChangedFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x128\n" +
+	"\toperation\x18\x02 \x01(\x0e2\x1a.dragoman.v1.FileOperationR\toperation\x12\x19\n" +
+	"\bold_path\x18\x03 \x01(\tR\aoldPath\x12\x19\n" +
+	"\bold_mode\x18\x04 \x01(\rR\aoldMode\x12\x19\n" +
+	"\bnew_mode\x18\x05 \x01(\rR\anewMode\x12\x1b\n" +
+	"\tis_binary\x18\x06 \x01(\bR\bisBinary\x12$\n" +
+	"\vadded_lines\x18\a \x01(\rH\x00R\n" +
+	"addedLines\x88\x01\x01\x12(\n" +
+	"\rdeleted_lines\x18\b \x01(\rH\x01R\fdeletedLines\x88\x01\x01\x12\x12\n" +
+	"\x04diff\x18\t \x01(\tR\x04diff\x12\"\n" +
+	"\rdiff_left_out\x18\n" +
+	" \x01(\bR\vdiffLeftOut\x12\x1f\n" +
+	"\vis_reported\x18\v \x01(\bR\n" +
+	"isReportedB\x0e\n" +
+	"\f_added_linesB\x10\n" +
+	"\x0e_deleted_lines*}\n" +
 	"\x04Duty\x12\x14\n" +
 	"\x10DUTY_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eDUTY_TEMPLATES\x10\x01\x12\x12\n" +
@@ -4189,7 +4511,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x15SKILL_STATE_INSTALLED\x10\x01\x12\x15\n" +
 	"\x11SKILL_STATE_STALE\x10\x02\x12\x18\n" +
 	"\x14SKILL_STATE_EXTERNAL\x10\x03\x12\x17\n" +
-	"\x13SKILL_STATE_MISSING\x10\x042\xf4\x05\n" +
+	"\x13SKILL_STATE_MISSING\x10\x042\xc3\x06\n" +
 	"\x0eAdapterService\x12G\n" +
 	"\bDescribe\x12\x1c.dragoman.v1.DescribeRequest\x1a\x1d.dragoman.v1.DescribeResponse\x12A\n" +
 	"\x06Detect\x12\x1a.dragoman.v1.DetectRequest\x1a\x1b.dragoman.v1.DetectResponse\x12\\\n" +
@@ -4203,7 +4525,9 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\n" +
 	"ListSkills\x12\x1e.dragoman.v1.ListSkillsRequest\x1a\x1f.dragoman.v1.ListSkillsResponse\x12M\n" +
 	"\n" +
-	"SyncSkills\x12\x1e.dragoman.v1.SyncSkillsRequest\x1a\x1f.dragoman.v1.SyncSkillsResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"SyncSkills\x12\x1e.dragoman.v1.SyncSkillsRequest\x1a\x1f.dragoman.v1.SyncSkillsResponse\x12M\n" +
+	"\n" +
+	"GetChanges\x12\x1e.dragoman.v1.GetChangesRequest\x1a\x1f.dragoman.v1.GetChangesResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_adapter_proto_rawDescOnce sync.Once
@@ -4218,7 +4542,7 @@ func file_dragoman_v1_adapter_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(Duty)(0),                       // 0: dragoman.v1.Duty
 	(AuthState)(0),                  // 1: dragoman.v1.AuthState
@@ -4267,133 +4591,141 @@ var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(*ListSkillsResponse)(nil),      // 44: dragoman.v1.ListSkillsResponse
 	(*SyncSkillsRequest)(nil),       // 45: dragoman.v1.SyncSkillsRequest
 	(*SyncSkillsResponse)(nil),      // 46: dragoman.v1.SyncSkillsResponse
-	nil,                             // 47: dragoman.v1.DetectRequest.EnvEntry
-	nil,                             // 48: dragoman.v1.TestEnvironmentRequest.EnvEntry
-	nil,                             // 49: dragoman.v1.ExecuteRequest.EnvEntry
-	nil,                             // 50: dragoman.v1.ExecuteRequest.LabelsEntry
-	nil,                             // 51: dragoman.v1.SkillFiles.ContentEntry
-	nil,                             // 52: dragoman.v1.McpStdio.EnvEntry
-	nil,                             // 53: dragoman.v1.McpHttp.HeadersEntry
-	nil,                             // 54: dragoman.v1.Fallback.ConfigsEntry
-	nil,                             // 55: dragoman.v1.ListModelsRequest.EnvEntry
-	nil,                             // 56: dragoman.v1.ListSkillsRequest.EnvEntry
-	nil,                             // 57: dragoman.v1.SyncSkillsRequest.EnvEntry
-	(*Capabilities)(nil),            // 58: dragoman.v1.Capabilities
-	(*structpb.Struct)(nil),         // 59: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 60: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 61: google.protobuf.Duration
-	(Severity)(0),                   // 62: dragoman.v1.Severity
-	(*Limits)(nil),                  // 63: dragoman.v1.Limits
-	(*Permissions)(nil),             // 64: dragoman.v1.Permissions
-	(Feature)(0),                    // 65: dragoman.v1.Feature
-	(*SessionHandle)(nil),           // 66: dragoman.v1.SessionHandle
-	(FailureKind)(0),                // 67: dragoman.v1.FailureKind
-	(Outcome)(0),                    // 68: dragoman.v1.Outcome
-	(*InputAnswer)(nil),             // 69: dragoman.v1.InputAnswer
-	(*AgentEvent)(nil),              // 70: dragoman.v1.AgentEvent
+	(*GetChangesRequest)(nil),       // 47: dragoman.v1.GetChangesRequest
+	(*GetChangesResponse)(nil),      // 48: dragoman.v1.GetChangesResponse
+	(*ChangedFile)(nil),             // 49: dragoman.v1.ChangedFile
+	nil,                             // 50: dragoman.v1.DetectRequest.EnvEntry
+	nil,                             // 51: dragoman.v1.TestEnvironmentRequest.EnvEntry
+	nil,                             // 52: dragoman.v1.ExecuteRequest.EnvEntry
+	nil,                             // 53: dragoman.v1.ExecuteRequest.LabelsEntry
+	nil,                             // 54: dragoman.v1.SkillFiles.ContentEntry
+	nil,                             // 55: dragoman.v1.McpStdio.EnvEntry
+	nil,                             // 56: dragoman.v1.McpHttp.HeadersEntry
+	nil,                             // 57: dragoman.v1.Fallback.ConfigsEntry
+	nil,                             // 58: dragoman.v1.ListModelsRequest.EnvEntry
+	nil,                             // 59: dragoman.v1.ListSkillsRequest.EnvEntry
+	nil,                             // 60: dragoman.v1.SyncSkillsRequest.EnvEntry
+	(*Capabilities)(nil),            // 61: dragoman.v1.Capabilities
+	(*structpb.Struct)(nil),         // 62: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 63: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
+	(Severity)(0),                   // 65: dragoman.v1.Severity
+	(*Limits)(nil),                  // 66: dragoman.v1.Limits
+	(*Permissions)(nil),             // 67: dragoman.v1.Permissions
+	(Feature)(0),                    // 68: dragoman.v1.Feature
+	(*SessionHandle)(nil),           // 69: dragoman.v1.SessionHandle
+	(FailureKind)(0),                // 70: dragoman.v1.FailureKind
+	(Outcome)(0),                    // 71: dragoman.v1.Outcome
+	(*InputAnswer)(nil),             // 72: dragoman.v1.InputAnswer
+	(FileOperation)(0),              // 73: dragoman.v1.FileOperation
+	(*AgentEvent)(nil),              // 74: dragoman.v1.AgentEvent
 }
 var file_dragoman_v1_adapter_proto_depIdxs = []int32{
-	58, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
+	61, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
 	9,  // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
 	0,  // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
-	47, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
-	59, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
+	50, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
+	62, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
 	12, // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
 	1,  // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
 	2,  // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
 	13, // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
-	58, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
-	60, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
+	61, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
+	63, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
 	3,  // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
-	59, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
-	48, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
+	62, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
+	51, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
 	23, // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
-	61, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
+	64, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
 	4,  // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
 	16, // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
-	60, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
+	63, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
 	3,  // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
-	62, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
-	61, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
+	65, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
+	64, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
 	18, // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
-	59, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
-	59, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
+	62, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
+	62, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
 	19, // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
-	59, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
+	62, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
 	20, // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
 	21, // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
 	23, // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
-	49, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
+	52, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
 	24, // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
 	25, // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
 	27, // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
-	63, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
-	64, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
-	61, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
+	66, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
+	67, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
+	64, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
 	30, // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
-	65, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
-	50, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
+	68, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
+	53, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
 	33, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
 	34, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
 	31, // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
-	59, // 43: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
-	59, // 44: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
-	66, // 45: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
+	62, // 43: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
+	62, // 44: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
+	69, // 45: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
 	22, // 46: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
 	26, // 47: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
-	51, // 48: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
+	54, // 48: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
 	28, // 49: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
 	29, // 50: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
-	52, // 51: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
-	53, // 52: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
-	67, // 53: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
-	54, // 54: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
-	61, // 55: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
+	55, // 51: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
+	56, // 52: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
+	70, // 53: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
+	57, // 54: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
+	64, // 55: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
 	32, // 56: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
-	61, // 57: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
-	61, // 58: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
+	64, // 57: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
+	64, // 58: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
 	33, // 59: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
-	61, // 60: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
-	68, // 61: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
-	69, // 62: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
-	59, // 63: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	55, // 64: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	64, // 60: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
+	71, // 61: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
+	72, // 62: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
+	62, // 63: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	58, // 64: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
 	9,  // 65: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
 	5,  // 66: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	60, // 67: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	63, // 67: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
 	23, // 68: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	56, // 69: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	59, // 69: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
 	6,  // 70: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
 	43, // 71: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
 	25, // 72: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	57, // 73: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	60, // 73: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
 	43, // 74: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	59, // 75: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
-	7,  // 76: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
-	10, // 77: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
-	14, // 78: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
-	17, // 79: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
-	35, // 80: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
-	36, // 81: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
-	38, // 82: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	40, // 83: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	42, // 84: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	45, // 85: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	8,  // 86: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	11, // 87: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	15, // 88: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	70, // 89: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	70, // 90: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	37, // 91: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	39, // 92: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	41, // 93: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	44, // 94: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	46, // 95: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	86, // [86:96] is the sub-list for method output_type
-	76, // [76:86] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	49, // 75: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
+	73, // 76: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
+	62, // 77: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	7,  // 78: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
+	10, // 79: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
+	14, // 80: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
+	17, // 81: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
+	35, // 82: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
+	36, // 83: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
+	38, // 84: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
+	40, // 85: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	42, // 86: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	45, // 87: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	47, // 88: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
+	8,  // 89: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11, // 90: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15, // 91: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	74, // 92: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	74, // 93: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	37, // 94: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	39, // 95: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	41, // 96: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	44, // 97: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	46, // 98: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	48, // 99: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
+	89, // [89:100] is the sub-list for method output_type
+	78, // [78:89] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_adapter_proto_init() }
@@ -4426,13 +4758,14 @@ func file_dragoman_v1_adapter_proto_init() {
 		(*McpServer_Http)(nil),
 	}
 	file_dragoman_v1_adapter_proto_msgTypes[30].OneofWrappers = []any{}
+	file_dragoman_v1_adapter_proto_msgTypes[42].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_adapter_proto_rawDesc), len(file_dragoman_v1_adapter_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   51,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

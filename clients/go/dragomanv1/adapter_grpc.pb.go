@@ -38,6 +38,7 @@ const (
 	AdapterService_ListModels_FullMethodName      = "/dragoman.v1.AdapterService/ListModels"
 	AdapterService_ListSkills_FullMethodName      = "/dragoman.v1.AdapterService/ListSkills"
 	AdapterService_SyncSkills_FullMethodName      = "/dragoman.v1.AdapterService/SyncSkills"
+	AdapterService_GetChanges_FullMethodName      = "/dragoman.v1.AdapterService/GetChanges"
 )
 
 // AdapterServiceClient is the client API for AdapterService service.
@@ -166,6 +167,16 @@ type AdapterServiceClient interface {
 	//
 	// No conditions beyond the common ones.
 	SyncSkills(ctx context.Context, in *SyncSkillsRequest, opts ...grpc.CallOption) (*SyncSkillsResponse, error)
+	// GetChanges returns what a run with `track_changes` has changed in its workspace: by now while it runs, as it was
+	// at its end afterwards. What others changed there meanwhile is among it, as files do not say who wrote them. After
+	// a fallback it is what the last adapter's attempts changed.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
+	// | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
+	GetChanges(ctx context.Context, in *GetChangesRequest, opts ...grpc.CallOption) (*GetChangesResponse, error)
 }
 
 type adapterServiceClient struct {
@@ -288,6 +299,16 @@ func (c *adapterServiceClient) SyncSkills(ctx context.Context, in *SyncSkillsReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SyncSkillsResponse)
 	err := c.cc.Invoke(ctx, AdapterService_SyncSkills_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adapterServiceClient) GetChanges(ctx context.Context, in *GetChangesRequest, opts ...grpc.CallOption) (*GetChangesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetChangesResponse)
+	err := c.cc.Invoke(ctx, AdapterService_GetChanges_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -420,6 +441,16 @@ type AdapterServiceServer interface {
 	//
 	// No conditions beyond the common ones.
 	SyncSkills(context.Context, *SyncSkillsRequest) (*SyncSkillsResponse, error)
+	// GetChanges returns what a run with `track_changes` has changed in its workspace: by now while it runs, as it was
+	// at its end afterwards. What others changed there meanwhile is among it, as files do not say who wrote them. After
+	// a fallback it is what the last adapter's attempts changed.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
+	// | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
+	GetChanges(context.Context, *GetChangesRequest) (*GetChangesResponse, error)
 	mustEmbedUnimplementedAdapterServiceServer()
 }
 
@@ -459,6 +490,9 @@ func (UnimplementedAdapterServiceServer) ListSkills(context.Context, *ListSkills
 }
 func (UnimplementedAdapterServiceServer) SyncSkills(context.Context, *SyncSkillsRequest) (*SyncSkillsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SyncSkills not implemented")
+}
+func (UnimplementedAdapterServiceServer) GetChanges(context.Context, *GetChangesRequest) (*GetChangesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetChanges not implemented")
 }
 func (UnimplementedAdapterServiceServer) mustEmbedUnimplementedAdapterServiceServer() {}
 func (UnimplementedAdapterServiceServer) testEmbeddedByValue()                        {}
@@ -647,6 +681,24 @@ func _AdapterService_SyncSkills_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdapterService_GetChanges_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetChangesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdapterServiceServer).GetChanges(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdapterService_GetChanges_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdapterServiceServer).GetChanges(ctx, req.(*GetChangesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdapterService_ServiceDesc is the grpc.ServiceDesc for AdapterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -685,6 +737,10 @@ var AdapterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SyncSkills",
 			Handler:    _AdapterService_SyncSkills_Handler,
+		},
+		{
+			MethodName: "GetChanges",
+			Handler:    _AdapterService_GetChanges_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1685,6 +1685,8 @@ const (
 	Feature_FEATURE_WORKSPACE Feature = 26
 	// The agent compacts its context when it fills up, so that a session can be resumed any number of times.
 	Feature_FEATURE_COMPACTION Feature = 27
+	// What a run changed in its workspace can be asked for: GetChanges.
+	Feature_FEATURE_CHANGES Feature = 28
 )
 
 // Enum value maps for Feature.
@@ -1718,6 +1720,7 @@ var (
 		25: "FEATURE_PROMPT",
 		26: "FEATURE_WORKSPACE",
 		27: "FEATURE_COMPACTION",
+		28: "FEATURE_CHANGES",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":         0,
@@ -1748,6 +1751,7 @@ var (
 		"FEATURE_PROMPT":              25,
 		"FEATURE_WORKSPACE":           26,
 		"FEATURE_COMPACTION":          27,
+		"FEATURE_CHANGES":             28,
 	}
 )
 
@@ -7267,7 +7271,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1fPERMISSION_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PERMISSION_DECISION_ALLOW\x10\x01\x12\x1b\n" +
 	"\x17PERMISSION_DECISION_ASK\x10\x02\x12\x1c\n" +
-	"\x18PERMISSION_DECISION_DENY\x10\x03*\xbc\x05\n" +
+	"\x18PERMISSION_DECISION_DENY\x10\x03*\xd1\x05\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FEATURE_TEXT_DELTAS\x10\x01\x12\x14\n" +
@@ -7297,7 +7301,8 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x11FEATURE_MAX_TURNS\x10\x18\x12\x12\n" +
 	"\x0eFEATURE_PROMPT\x10\x19\x12\x15\n" +
 	"\x11FEATURE_WORKSPACE\x10\x1a\x12\x16\n" +
-	"\x12FEATURE_COMPACTION\x10\x1b*\x93\x01\n" +
+	"\x12FEATURE_COMPACTION\x10\x1b\x12\x13\n" +
+	"\x0fFEATURE_CHANGES\x10\x1c*\x93\x01\n" +
 	"\x10CapabilityOrigin\x12!\n" +
 	"\x1dCAPABILITY_ORIGIN_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCAPABILITY_ORIGIN_DECLARED\x10\x01\x12\x1c\n" +

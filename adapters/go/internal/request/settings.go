@@ -147,6 +147,7 @@ func refuse(request *pb.ExecuteRequest, described *pb.DescribeResponse) *dragoma
 		{"system_prompt", request.GetSystemPrompt() != "", pb.Feature_FEATURE_SYSTEM_PROMPT},
 		{"instructions", request.GetInstructions() != nil, pb.Feature_FEATURE_INSTRUCTIONS},
 		{"model", request.GetModel() != "", pb.Feature_FEATURE_MODEL_CHOICE},
+		{"track_changes", request.GetTrackChanges(), pb.Feature_FEATURE_CHANGES},
 		{"session.handle", session.GetHandle() != nil, pb.Feature_FEATURE_RESUME},
 		{"session.fork", session.GetHandle() != nil && session.GetFork(), pb.Feature_FEATURE_FORK},
 		{"auth_token", request.GetAuthToken() != "", pb.Feature_FEATURE_AUTH_TOKEN},

@@ -43,6 +43,15 @@ class Adapter(abc.ABC):
         del accepted
         return ""
 
+    def workspace_of(self, accepted: Any) -> str:
+        """Return the directory that a run works in, absolute, for GetChanges; empty if there is none.
+
+        Args:
+            accepted: what ``accept`` returned.
+        """
+        del accepted
+        return ""
+
     @abc.abstractmethod
     async def execute(self, run: Run) -> event_pb2.Result:
         """Do one run: emit its events, obey ``run.cancellation``, and return its result.

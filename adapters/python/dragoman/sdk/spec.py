@@ -176,7 +176,12 @@ def capabilities(
     max_concurrent_runs: int | None = None,
     notes: Mapping[event_pb2.Feature.ValueType, str] | None = None,
 ) -> event_pb2.Capabilities:
-    """Return declared capabilities. ``max_concurrent_runs`` is what routers keep to; None: no limit known."""
+    """Return declared capabilities. ``max_concurrent_runs`` is what routers keep to; None: no limit known.
+
+    With FEATURE_WORKSPACE comes FEATURE_CHANGES: the SDK compares workspaces.
+    """
+    if event_pb2.FEATURE_WORKSPACE in features:
+        features = (*features, event_pb2.FEATURE_CHANGES)
     declared = event_pb2.Capabilities(
         resume_style=resume,
         cancel_style=cancel,

@@ -749,7 +749,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
     | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
     | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
-    | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve |
+    | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
     | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission |
     """
 
@@ -818,6 +818,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     RELAY_FIELD_NUMBER: builtins.int
     INCLUDE_NATIVE_FIELD_NUMBER: builtins.int
     ADMISSION_FIELD_NUMBER: builtins.int
+    TRACK_CHANGES_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run's ID, chosen by the caller: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. Empty: the server assigns one."""
     adapter: builtins.str
@@ -840,6 +841,8 @@ class ExecuteRequest(google.protobuf.message.Message):
     """The model. Empty: `config.model`, else the agent's default."""
     include_native: builtins.bool
     """Send the agent's own frames too, redacted, in AgentEvent.native."""
+    track_changes: builtins.bool
+    """Record the files of the workspace before the agent starts, so that GetChanges can compare with them."""
     @property
     def agent(self) -> Global___Agent:
         """The agent's identity in the caller's system. Absent: none."""
@@ -971,9 +974,10 @@ class ExecuteRequest(google.protobuf.message.Message):
         relay: Global___Relay | None = ...,
         include_native: builtins.bool = ...,
         admission: Global___Admission | None = ...,
+        track_changes: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["admission", b"admission", "agent", b"agent", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "fallback", b"fallback", "instructions", b"instructions", "limits", b"limits", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "run", b"run", "session", b"session", "task", b"task", "workspace", b"workspace"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "admission", b"admission", "agent", b"agent", "api_url", b"api_url", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "workspace", b"workspace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "admission", b"admission", "agent", b"agent", "api_url", b"api_url", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "track_changes", b"track_changes", "workspace", b"workspace"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["prompt", "prompt_template"] | None: ...
 
 Global___ExecuteRequest: typing_extensions.TypeAlias = ExecuteRequest
@@ -2024,3 +2028,138 @@ class SyncSkillsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["skills", b"skills", "warnings", b"warnings"]) -> None: ...
 
 Global___SyncSkillsResponse: typing_extensions.TypeAlias = SyncSkillsResponse
+
+@typing.final
+class GetChangesRequest(google.protobuf.message.Message):
+    """GetChangesRequest asks what a run changed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    ADAPTER_FIELD_NUMBER: builtins.int
+    WITHOUT_DIFFS_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run's ID."""
+    adapter: builtins.str
+    """The adapter's type or an alias. Empty: a router finds the run."""
+    without_diffs: builtins.bool
+    """Leave `diff` empty in all files."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        adapter: builtins.str = ...,
+        without_diffs: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "run_id", b"run_id", "without_diffs", b"without_diffs"]) -> None: ...
+
+Global___GetChangesRequest: typing_extensions.TypeAlias = GetChangesRequest
+
+@typing.final
+class GetChangesResponse(google.protobuf.message.Message):
+    """GetChangesResponse is what a run changed, compared with the workspace before its agent started. Files that git
+    ignores are not compared, nor those in nested repositories.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROOT_FIELD_NUMBER: builtins.int
+    FILES_FIELD_NUMBER: builtins.int
+    IS_FINAL_FIELD_NUMBER: builtins.int
+    OVERLAPPING_RUN_IDS_FIELD_NUMBER: builtins.int
+    NOTES_FIELD_NUMBER: builtins.int
+    root: builtins.str
+    """The directory that was compared, absolute: the top of the git repository that the workspace belongs to, else the
+    workspace.
+    """
+    is_final: builtins.bool
+    """Whether the run has ended, so that a later answer is the same."""
+    @property
+    def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChangedFile]:
+        """The files, ordered by path. At most 10,000, with at most 8 MiB of diffs."""
+
+    @property
+    def overlapping_run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Other runs of the adapter that worked below `root` meanwhile: some of the changes may be theirs."""
+
+    @property
+    def notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What was not compared, for people."""
+
+    def __init__(
+        self,
+        *,
+        root: builtins.str = ...,
+        files: collections.abc.Iterable[Global___ChangedFile] | None = ...,
+        is_final: builtins.bool = ...,
+        overlapping_run_ids: collections.abc.Iterable[builtins.str] | None = ...,
+        notes: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["files", b"files", "is_final", b"is_final", "notes", b"notes", "overlapping_run_ids", b"overlapping_run_ids", "root", b"root"]) -> None: ...
+
+Global___GetChangesResponse: typing_extensions.TypeAlias = GetChangesResponse
+
+@typing.final
+class ChangedFile(google.protobuf.message.Message):
+    """ChangedFile is a file that was changed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: builtins.int
+    OPERATION_FIELD_NUMBER: builtins.int
+    OLD_PATH_FIELD_NUMBER: builtins.int
+    OLD_MODE_FIELD_NUMBER: builtins.int
+    NEW_MODE_FIELD_NUMBER: builtins.int
+    IS_BINARY_FIELD_NUMBER: builtins.int
+    ADDED_LINES_FIELD_NUMBER: builtins.int
+    DELETED_LINES_FIELD_NUMBER: builtins.int
+    DIFF_FIELD_NUMBER: builtins.int
+    DIFF_LEFT_OUT_FIELD_NUMBER: builtins.int
+    IS_REPORTED_FIELD_NUMBER: builtins.int
+    path: builtins.str
+    """The path, from `root` on."""
+    operation: dragoman.v1.event_pb2.FileOperation.ValueType
+    """The kind of change. MODIFY covers the mode, too."""
+    old_path: builtins.str
+    """RENAME: the previous path, from `root` on. Empty otherwise."""
+    old_mode: builtins.int
+    """Type and permissions before, as git has them (0o100644, 0o100755, 0o120000 for a link, 0o160000 for a submodule).
+    0: it was absent.
+    """
+    new_mode: builtins.int
+    """The same now. 0: it is absent."""
+    is_binary: builtins.bool
+    """Whether git takes it for binary."""
+    added_lines: builtins.int
+    """Lines added. Absent: binary, or unknown."""
+    deleted_lines: builtins.int
+    """Lines deleted. Absent: binary, or unknown."""
+    diff: builtins.str
+    """A unified diff in git's form, redacted. Empty: `diff_left_out`, or the request did not want it."""
+    diff_left_out: builtins.bool
+    """Whether the diff is missing because of its size, or as it could not be made."""
+    is_reported: builtins.bool
+    """Whether an event `file_change` of this run is about the file."""
+    def __init__(
+        self,
+        *,
+        path: builtins.str = ...,
+        operation: dragoman.v1.event_pb2.FileOperation.ValueType = ...,
+        old_path: builtins.str = ...,
+        old_mode: builtins.int = ...,
+        new_mode: builtins.int = ...,
+        is_binary: builtins.bool = ...,
+        added_lines: builtins.int | None = ...,
+        deleted_lines: builtins.int | None = ...,
+        diff: builtins.str = ...,
+        diff_left_out: builtins.bool = ...,
+        is_reported: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_added_lines", b"_added_lines", "_deleted_lines", b"_deleted_lines", "added_lines", b"added_lines", "deleted_lines", b"deleted_lines"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_added_lines", b"_added_lines", "_deleted_lines", b"_deleted_lines", "added_lines", b"added_lines", "deleted_lines", b"deleted_lines", "diff", b"diff", "diff_left_out", b"diff_left_out", "is_binary", b"is_binary", "is_reported", b"is_reported", "new_mode", b"new_mode", "old_mode", b"old_mode", "old_path", b"old_path", "operation", b"operation", "path", b"path"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_added_lines", b"_added_lines"]) -> typing.Literal["added_lines"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_deleted_lines", b"_deleted_lines"]) -> typing.Literal["deleted_lines"] | None: ...
+
+Global___ChangedFile: typing_extensions.TypeAlias = ChangedFile

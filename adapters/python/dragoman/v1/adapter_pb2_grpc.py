@@ -115,6 +115,11 @@ class AdapterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_adapter__pb2.SyncSkillsRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_adapter__pb2.SyncSkillsResponse.FromString,
                 _registered_method=True)
+        self.GetChanges = channel.unary_unary(
+                '/dragoman.v1.AdapterService/GetChanges',
+                request_serializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesResponse.FromString,
+                _registered_method=True)
 
 
 class AdapterServiceServicer(object):
@@ -291,6 +296,21 @@ class AdapterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetChanges(self, request, context):
+        """GetChanges returns what a run with `track_changes` has changed in its workspace: by now while it runs, as it was
+        at its end afterwards. What others changed there meanwhile is among it, as files do not say who wrote them. After
+        a fallback it is what the last adapter's attempts changed.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
+        | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -343,6 +363,11 @@ def add_AdapterServiceServicer_to_server(servicer, server):
                     servicer.SyncSkills,
                     request_deserializer=dragoman_dot_v1_dot_adapter__pb2.SyncSkillsRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_adapter__pb2.SyncSkillsResponse.SerializeToString,
+            ),
+            'GetChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetChanges,
+                    request_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -645,6 +670,33 @@ class AdapterService(object):
             '/dragoman.v1.AdapterService/SyncSkills',
             dragoman_dot_v1_dot_adapter__pb2.SyncSkillsRequest.SerializeToString,
             dragoman_dot_v1_dot_adapter__pb2.SyncSkillsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.AdapterService/GetChanges',
+            dragoman_dot_v1_dot_adapter__pb2.GetChangesRequest.SerializeToString,
+            dragoman_dot_v1_dot_adapter__pb2.GetChangesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -194,7 +194,23 @@ _AdapterServiceSyncSkillsType = typing_extensions.TypeVar(
     ],
 )
 
-class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType]):
+_AdapterServiceGetChangesType = typing_extensions.TypeVar(
+    '_AdapterServiceGetChangesType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetChangesRequest,
+        dragoman.v1.adapter_pb2.GetChangesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetChangesRequest,
+        dragoman.v1.adapter_pb2.GetChangesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetChangesRequest,
+        dragoman.v1.adapter_pb2.GetChangesResponse,
+    ],
+)
+
+class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType]):
     """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
     sidecar it may be empty. Common to all RPCs:
 
@@ -269,6 +285,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
             dragoman.v1.adapter_pb2.SyncSkillsRequest,
             dragoman.v1.adapter_pb2.SyncSkillsResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.GetChangesRequest,
+            dragoman.v1.adapter_pb2.GetChangesResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -312,6 +332,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.adapter_pb2.SyncSkillsRequest,
             dragoman.v1.adapter_pb2.SyncSkillsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.GetChangesRequest,
+            dragoman.v1.adapter_pb2.GetChangesResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -426,6 +450,18 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     No conditions beyond the common ones.
     """
 
+    GetChanges: _AdapterServiceGetChangesType
+    """GetChanges returns what a run with `track_changes` has changed in its workspace: by now while it runs, as it was
+    at its end afterwards. What others changed there meanwhile is among it, as files do not say who wrote them. After
+    a fallback it is what the last adapter's attempts changed.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+    | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
+    | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
+    """
+
 AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.DescribeRequest,
@@ -466,6 +502,10 @@ AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.SyncSkillsRequest,
         dragoman.v1.adapter_pb2.SyncSkillsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetChangesRequest,
+        dragoman.v1.adapter_pb2.GetChangesResponse,
     ],
 ]
 
@@ -661,6 +701,23 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         """SyncSkills installs skills where the agent keeps its own, and removes those that it installed before.
 
         No conditions beyond the common ones.
+        """
+
+    @abc.abstractmethod
+    def GetChanges(
+        self,
+        request: dragoman.v1.adapter_pb2.GetChangesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.adapter_pb2.GetChangesResponse, collections.abc.Awaitable[dragoman.v1.adapter_pb2.GetChangesResponse]]:
+        """GetChanges returns what a run with `track_changes` has changed in its workspace: by now while it runs, as it was
+        at its end afterwards. What others changed there meanwhile is among it, as files do not say who wrote them. After
+        a fallback it is what the last adapter's attempts changed.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
+        | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
         """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -988,6 +988,8 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The run works in a directory."""
     FEATURE_COMPACTION: _Feature.ValueType  # 27
     """The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
+    FEATURE_CHANGES: _Feature.ValueType  # 28
+    """What a run changed in its workspace can be asked for: GetChanges."""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper):
     """Feature is something that an adapter may support."""
@@ -1048,6 +1050,8 @@ FEATURE_WORKSPACE: Feature.ValueType  # 26
 """The run works in a directory."""
 FEATURE_COMPACTION: Feature.ValueType  # 27
 """The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
+FEATURE_CHANGES: Feature.ValueType  # 28
+"""What a run changed in its workspace can be asked for: GetChanges."""
 Global___Feature: typing_extensions.TypeAlias = Feature
 
 class _CapabilityOrigin:

@@ -181,7 +181,7 @@ fn refuse(request: &ExecuteRequest, described: &DescribeResponse) -> Result<(), 
         let is_kept = keeps || has(described, Feature::PermissionRequests);
         (!is_kept).then(|| format!("{label} never asks for permission; leave permissions out"))
     };
-    let fields: [(&str, bool, Option<String>); 13] = [
+    let fields: [(&str, bool, Option<String>); 14] = [
         ("fallback", request.fallback.is_some(), routers()),
         ("admission", request.admission.is_some(), routers()),
         ("session.key", matches!(session.selector, Some(Selector::Key(_))), routers()),
@@ -191,6 +191,7 @@ fn refuse(request: &ExecuteRequest, described: &DescribeResponse) -> Result<(), 
         ("system_prompt", !request.system_prompt.is_empty(), unless(Feature::SystemPrompt)),
         ("instructions", request.instructions.is_some(), unless(Feature::Instructions)),
         ("model", !request.model.is_empty(), unless(Feature::ModelChoice)),
+        ("track_changes", request.track_changes, unless(Feature::Changes)),
         ("session.handle", handle, unless(Feature::Resume)),
         ("session.fork", handle && session.fork, unless(Feature::Fork)),
         ("auth_token", !request.auth_token.is_empty(), unless(Feature::AuthToken)),

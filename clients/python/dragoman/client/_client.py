@@ -16,6 +16,8 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
 _LIVE_REQUEST_S = 60
+_CHANGES_S = 120
+"""Seconds that a large workspace may take to be compared."""
 _PAGE = 1000
 _Item = TypeVar("_Item")
 _Listing = TypeVar("_Listing", router_pb2.ListRunsRequest, router_pb2.ListSessionsRequest)
@@ -219,6 +221,20 @@ class Client:
             run_id=run_id, request_id=request_id, answer=answer, responder=responder, adapter=adapter
         )
         return await self._channel.answer(self._channel.adapter.Respond(request, timeout=self._timeout))
+
+    async def get_changes(self, run_id: str, *, with_diffs: bool = True, adapter: str = "") -> pb.GetChangesResponse:
+        """Return which files a run with ``track_changes`` has changed: by now, or by its end.
+
+        Args:
+            run_id: the run.
+            with_diffs: whether the answer has the diffs.
+            adapter: the run's adapter; empty if the router knows the run.
+
+        Raises:
+            DragomanError: CHANGES_UNKNOWN: the run did not ask for it, or its adapter has ended.
+        """
+        request = pb.GetChangesRequest(run_id=run_id, without_diffs=not with_diffs, adapter=adapter)
+        return await self._channel.answer(self._channel.adapter.GetChanges(request, timeout=_CHANGES_S))
 
     async def list_models(
         self,

@@ -125,7 +125,7 @@ class AdapterServicer:
             attach = pb.AttachRequest(run_id=request.run_id, hold=True)
             if request.HasField("batching"):
                 attach.batching.CopyFrom(request.batching)
-            await self._elsewhere(located, attach, context)
+            await _elsewhere(self._streams, located, attach, context)
             return True
         batching = request.HasField("batching")  # before it is rewritten for its adapter
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
@@ -148,7 +148,7 @@ class AdapterServicer:
         located = await self._settled(request)
         allow_read(located.facts)
         if isinstance(located, Remote | Finished):
-            await self._elsewhere(located, request, context)
+            await _elsewhere(self._streams, located, request, context)
             return
         run = located.run
         bind(adapter=run.record.adapter, run_id=run.run_id)
@@ -165,16 +165,6 @@ class AdapterServicer:
             if isinstance(located.run.state, Superseded):  # the other one may have sent events already
                 return await self._locator.resolve(request.run_id, request.adapter)
         return located
-
-    async def _elsewhere(self, located: Remote | Finished, request: pb.AttachRequest, context: Context) -> None:
-        """Stream a run of another router, or from the log."""
-        stored = located.stored
-        bind(adapter=stored.adapter, run_id=stored.run_id)
-        if isinstance(located, Remote):
-            await self._streams.forwarded(located, request, context)
-        else:
-            after_sequence, batching = request.after_sequence, request.HasField("batching")
-            await self._streams.stored(stored, context, after_sequence=after_sequence, batching=batching)
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""
@@ -220,6 +210,24 @@ class AdapterServicer:
             case never:
                 assert_never(never)
 
+    async def GetChanges(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Say what a run changed: its adapter knows."""
+        request = read(pb.GetChangesRequest, data)
+        located = await self._locator.resolve(request.run_id, request.adapter)
+        allow_read(located.facts)
+        match located:
+            case Local(run):
+                backend, instance_id = run.backend, run.record.instance_id
+            case Remote(stored, forwarder):
+                return await forwarder.answer(stored, "GetChanges", data, context)
+            case Finished(stored):
+                backend, instance_id = await self._adapters.get(stored.adapter), stored.state.run.instance_id
+            case never:
+                assert_never(never)
+        bind(adapter=backend.record.type, run_id=request.run_id)
+        data = addressed(pb.GetChangesRequest, data, request.adapter, backend.record.type)
+        return await _changes(backend, instance_id, data, context)
+
     async def _forward(self, method: str, kind: type[_Named], data: bytes, context: Context) -> bytes:
         self._drain.refuse_new()
         request = read(kind, data)
@@ -238,6 +246,35 @@ async def _call(backend: AdapterBackend, method: str, data: bytes, context: Cont
             if is_cut(error):
                 message = f"The connection to adapter {backend.record.type!r} was lost; try again."
                 raise unavailable(message) from error
+            raise
+
+
+async def _elsewhere(
+    streams: RunStreams, located: Remote | Finished, request: pb.AttachRequest, context: Context
+) -> None:
+    """Stream a run of another router, or from the log."""
+    stored = located.stored
+    bind(adapter=stored.adapter, run_id=stored.run_id)
+    if isinstance(located, Remote):
+        await streams.forwarded(located, request, context)
+    else:
+        after_sequence, batching = request.after_sequence, request.HasField("batching")
+        await streams.stored(stored, context, after_sequence=after_sequence, batching=batching)
+
+
+async def _changes(backend: AdapterBackend, instance_id: str, data: bytes, context: Context) -> bytes:
+    gone = DragomanError(
+        Reason.CHANGES_UNKNOWN,
+        f"Adapter {backend.record.type!r} no longer knows what the run changed; ask sooner after the run's end.",
+    )
+    if not backend.is_up:
+        raise gone
+    async with backend.use(instance_id) as instance:
+        try:
+            return await instance.channel.answer("GetChanges", data, timeout_s=remaining_s(context))
+        except DragomanError as error:
+            if error.reason is Reason.RUN_NOT_FOUND:
+                raise gone from error
             raise
 
 

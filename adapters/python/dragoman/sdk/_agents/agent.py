@@ -65,6 +65,11 @@ class AgentAdapter(AgentHooks, Adapter):
         session: SessionPlan = accepted.session
         return session.native_id if session.disposition == pb.SESSION_DISPOSITION_RESUME else ""
 
+    def workspace_of(self, accepted: Any) -> str:
+        """Return the directory that the run works in."""
+        settings: Settings = accepted
+        return settings.cwd if self.spec.has(pb.FEATURE_WORKSPACE) else ""
+
     async def detect(self, request: adapter_pb2.DetectRequest) -> adapter_pb2.Detection:
         """Look for the agent."""
         return await self.look({**os.environ, **request.env}, struct_to_dict(request.config))

@@ -19,6 +19,7 @@ _BY_FEATURE: tuple[tuple[str, pb.Feature.ValueType], ...] = (
     ("system_prompt", pb.FEATURE_SYSTEM_PROMPT),
     ("instructions", pb.FEATURE_INSTRUCTIONS),
     ("model", pb.FEATURE_MODEL_CHOICE),
+    ("track_changes", pb.FEATURE_CHANGES),
 )
 """Fields that are refused where the capability is missing."""
 

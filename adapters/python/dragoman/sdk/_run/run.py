@@ -16,6 +16,7 @@ from dragoman.protocol.order import OrderError, Phase
 from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.sdk._output.text_streams import KINDS, TextStreams
 from dragoman.sdk._process.prepared_guard import SpareGuards
+from dragoman.sdk._run.changes import RunChanges
 from dragoman.sdk._run.event_writer import EventWriter, RunCounts
 from dragoman.sdk._run.faults import Faults
 from dragoman.sdk._run.inputs import Inputs, Resolution
@@ -96,6 +97,8 @@ class Run:
         self.result: pb.Result | None = None
         self.result_sequence = 0
         self.keepalive: KeepaliveStreams | None = None
+        self.changes: RunChanges | None = None
+        """What it changes in its workspace, if that is tracked."""
         self._loop = asyncio.get_running_loop()
         self.accepted_at = self._loop.time()
         self._text_streams = TextStreams(

@@ -1,7 +1,11 @@
 """The runs that an adapter's server knows: live ones, and finished ones for a while."""
 
 import asyncio
-from collections.abc import Iterator
+import math
+import os.path
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RequestDigests
@@ -83,9 +87,28 @@ class RunTable:
     def _forget_oldest(self) -> None:
         """Forget the runs that were accepted first among those that have ended, while there are too many."""
         finished = [entry.run for entry in self._runs.values() if entry.forget is not None]
-        kept_bytes = sum(run.event_buffer.kept_bytes for run in finished)
+        kept_bytes = sum(_kept_bytes(run) for run in finished)
         for number, run in enumerate(finished[:-1]):
             if len(finished) - number <= MAX_RETAINED_RUNS and kept_bytes <= _RETAINED_BYTES:
                 break
-            kept_bytes -= run.event_buffer.kept_bytes
+            kept_bytes -= _kept_bytes(run)
             self._forget(run.run_id)
+
+
+def _kept_bytes(run: Run) -> int:
+    return run.event_buffer.kept_bytes + (run.changes.kept_bytes if run.changes else 0)
+
+
+def overlapping(run: Run, root: str, runs: Iterable[Run], directory_of: Callable[[Any], str]) -> Iterator[str]:
+    """Yield the ids of other runs that worked below a directory while this one did."""
+    began, ended = run.accepted_at, _ended_at(run)
+    for other in runs:
+        directory = directory_of(other.accepted)
+        if other is run or not directory or not Path(os.path.realpath(directory)).is_relative_to(root):
+            continue
+        if other.accepted_at < ended and began < _ended_at(other):
+            yield other.run_id
+
+
+def _ended_at(run: Run) -> float:
+    return run.accepted_at + run.result.duration.ToNanoseconds() / 1e9 if run.result is not None else math.inf

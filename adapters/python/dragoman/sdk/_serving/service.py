@@ -27,10 +27,11 @@ from dragoman.protocol.logs import Logger, bind_context, failure_fields
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.protocol.signals import Signal
 from dragoman.sdk._process.prepared_guard import SpareGuards
+from dragoman.sdk._run.changes import RunChanges, unknown_changes
 from dragoman.sdk._run.faults import place_of
 from dragoman.sdk._run.run import Run
 from dragoman.sdk._serving.described import described_schema
-from dragoman.sdk._serving.runs import RunTable
+from dragoman.sdk._serving.runs import RunTable, overlapping
 from dragoman.sdk.adapter import Adapter
 from dragoman.sdk.spec import AdapterInfo
 from dragoman.v1 import adapter_pb2 as pb
@@ -181,6 +182,21 @@ class AdapterServicer:
         sequence = run.inputs.answer(request.request_id, request.answer, request.responder or caller_name())
         return pb.RespondResponse(sequence=sequence)
 
+    async def GetChanges(self, request: pb.GetChangesRequest, _context: Context) -> pb.GetChangesResponse:  # noqa: N802
+        """Say what a run changed in its workspace."""
+        _check_name(self.info, request.adapter)
+        run = self._runs.find(request.run_id)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
+        if run.changes is None:
+            raise unknown_changes("its request did not set track_changes")
+        response = await run.changes.present()
+        response.is_final = run.finished.is_set()
+        response.overlapping_run_ids.extend(overlapping(run, response.root, self._runs, self._adapter.workspace_of))
+        if request.without_diffs:
+            for file in response.files:
+                file.ClearField("diff")
+        return response
+
     async def drain(self, grace_s: float) -> None:
         """Refuse new runs, let live ones continue for a while, stop the rest, then end the streams.
 
@@ -218,23 +234,11 @@ class AdapterServicer:
         run.keepalive = KeepaliveStreams(_orphan_after(request), lambda: _cancel_orphan(run))
         run.guards = self._guards
         self._runs.add(run)
-        task = asyncio.get_running_loop().create_task(self._drive(run), name=f"run {run.run_id}")
+        task = asyncio.get_running_loop().create_task(_drive(self._adapter, run), name=f"run {run.run_id}")
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
+        task.add_done_callback(lambda _: self._runs.retire(run))
         return run
-
-    async def _drive(self, run: Run) -> None:
-        run.begin()
-        log = _log.bind(run_id=run.run_id, adapter=self.info.type)
-        log.info("run accepted")
-        try:
-            run.finish(await self._adapter.execute(run))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever an adapter does, its run ends
-            log.error("adapter failed", **failure_fields(error))
-            run.finish(_internal_failure(place_of(error, self._adapter)))
-        outcome = event_pb2.Outcome.Name(run.result.outcome) if run.result else ""
-        log.info("run ended", outcome=outcome, sequence=run.result_sequence)
-        self._runs.retire(run)
 
     async def _stream(self, run: Run, context: Context, reader: Reader, *, batching: bool) -> None:
         work = stream_events(context, reader, batching=batching, ended_early=self._streams_end)
@@ -245,6 +249,37 @@ class AdapterServicer:
             await stream
         finally:
             stream.cancel()
+
+
+async def _drive(adapter: Adapter, run: Run) -> None:
+    run.begin()
+    log = _log.bind(run_id=run.run_id, adapter=run.adapter)
+    log.info("run accepted")
+    try:
+        run.finish(await _executed(adapter, run))
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever an adapter does, its run ends
+        log.error("adapter failed", **failure_fields(error))
+        run.finish(_internal_failure(place_of(error, adapter)))
+    outcome = event_pb2.Outcome.Name(run.result.outcome) if run.result else ""
+    log.info("run ended", outcome=outcome, sequence=run.result_sequence)
+
+
+async def _executed(adapter: Adapter, run: Run) -> event_pb2.Result:
+    """Do a run, and compare its workspace before and after if its request asks for that."""
+    directory = adapter.workspace_of(run.accepted)
+    if not run.request.track_changes or not directory:
+        return await adapter.execute(run)
+    changes = run.changes = RunChanges(directory, lambda: run.redactor)
+    await changes.record(run.cancellation.changed)
+    try:
+        with run.observed(changes.observe):
+            result = await adapter.execute(run)
+    finally:
+        await changes.conclude()
+    if changes.problem:
+        message = f"GetChanges has no answer: {changes.problem}."
+        run.notice(event_pb2.SEVERITY_WARNING, "changes_unknown", message)
+    return result
 
 
 def _token_of(context: Context) -> str:

@@ -114,6 +114,9 @@ class RunOptions(Struct, frozen=True):
     permissions: PermissionOptions
     label_pairs: Annotated[tuple[str, ...], option("--label", "Label of the run, for your own use.", "KEY=VALUE")]
     fallback: FallbackOptions
+    changes: Annotated[
+        bool, option("--changes", "Record the workspace first, and list the changed files at the end.")
+    ]
     run_id: Annotated[str, text("--run-id", "ID", "Your ID for the run. Default: a new one.")]
 
     def check(self, prompt: str | None) -> None:
@@ -172,6 +175,7 @@ class RunOptions(Struct, frozen=True):
         if self.template and prompt is not None:
             request.prompt_template = prompt
         request.run_id = self.run_id
+        request.track_changes = self.changes
         request.labels.update(values.labels(self.label_pairs))
         self.limits.put(request)
         self.session.put(request)

@@ -1,4 +1,4 @@
-"""``dragoman cancel`` and ``respond``: control of a run by its ID."""
+"""``dragoman cancel``, ``respond`` and ``changes``: calls for a run by its ID."""
 
 import json
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import click
 from dragoman.cli.commands._options import Seconds, adapter_option, json_option, option, router_option, with_options
 from dragoman.cli.connection.connect import run_connected
+from dragoman.cli.display.changes import change_lines
 from dragoman.cli.display.printing import print_json, print_lines
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK, is_confirmed_dead, processes
@@ -91,6 +92,25 @@ def respond_command(run_id: str, request_id: str, options: AnswerOptions, adapte
             run_id, request_id, answer, responder="dragoman command line", adapter=adapter
         )
         print_lines([[Segment(f"answered; recorded as event {response.sequence}")]])
+
+    return run_connected(router, work)
+
+
+@click.command("changes")
+@click.argument("run_id", metavar="RUN")
+@click.option("--diff", "with_diffs", is_flag=True, help="Show the diffs, too.")
+@json_option("Print the GetChangesResponse as JSON.")
+@adapter_option()
+@router_option(finds_runs=True)
+def changes_command(run_id: str, with_diffs: bool, as_json: bool, adapter: str, router: str | None) -> int:
+    """Show which files RUN has changed. It must have been started with --changes; its adapter must still run."""
+
+    async def work(client: Client) -> None:
+        changes = await client.get_changes(run_id, with_diffs=with_diffs or as_json, adapter=adapter)
+        if as_json:
+            print_json(changes)
+        else:
+            print_lines(change_lines(changes, with_diffs=with_diffs))
 
     return run_connected(router, work)
 

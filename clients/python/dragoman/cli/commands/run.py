@@ -82,9 +82,24 @@ def run_command(
             return await _detached(client, request)
         async with Screen(as_json=as_json, debug=view.debug) as screen:
             stream = client.execute(request)
-            return await RunView(stream, screen, interactive=request.permissions.interactive).run()
+            code = await RunView(stream, screen, interactive=request.permissions.interactive).run()
+        if options.changes and stream.result is not None:
+            await _show_changes(client, stream.run_id, as_json=as_json)
+        return code
 
     return run_connected(router, work, adapter=adapter, debug=view.debug)
+
+
+async def _show_changes(client: "Client", run_id: str, *, as_json: bool) -> None:
+    """Print what a run changed after its last event; as JSON on one line."""
+    from dragoman.cli.display.changes import change_lines  # noqa: PLC0415 - as above
+    from dragoman.cli.display.printing import print_json_lines, print_lines  # noqa: PLC0415
+
+    changes = await client.get_changes(run_id, with_diffs=as_json)
+    if as_json:
+        print_json_lines([changes])
+    else:
+        print_lines(change_lines(changes, with_diffs=False))
 
 
 async def _detached(client: "Client", request: pb.ExecuteRequest) -> int:

@@ -3,6 +3,7 @@
 from dragoman.conformance.checks import (
     attach,
     cancel,
+    changes,
     describe,
     errors,
     events,
@@ -21,6 +22,7 @@ from dragoman.conformance.checks import (
 __all__ = [
     "attach",
     "cancel",
+    "changes",
     "describe",
     "errors",
     "events",

@@ -175,6 +175,10 @@ def _fork(request: api.ExecuteRequest) -> None:
     request.session.fork = True
 
 
+def _changes(request: api.ExecuteRequest) -> None:
+    request.track_changes = True
+
+
 def _unsupported(
     rule: str, feature: pb.Feature.ValueType, field: str, change: Callable[[api.ExecuteRequest], None]
 ) -> None:
@@ -193,6 +197,7 @@ _unsupported("unsupported.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prom
 _unsupported("unsupported.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
 _unsupported("unsupported.skills", pb.FEATURE_SKILLS, "skills", _skills)
 _unsupported("unsupported.mcp-servers", pb.FEATURE_MCP_SERVERS, "mcp_servers", _mcp_servers)
+_unsupported("unsupported.changes", pb.FEATURE_CHANGES, "track_changes", _changes)
 _unsupported("unsupported.session", pb.FEATURE_RESUME, "session", _handle)
 _unsupported("unsupported.fork", pb.FEATURE_FORK, "session", _fork)
 
