@@ -11,7 +11,7 @@ from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.ports import Launcher
+from dragoman.router.adapters.launcher import GuardLauncher
 from dragoman.router.adapters.registry import AdapterRecord, AdapterRegistry, AdapterSpec
 from dragoman.router.model.ports import Processes
 from dragoman.router.system import SystemClock
@@ -29,7 +29,7 @@ class Resting(AdapterBackend):
         spec = AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS)
         context = AdapterContext(
             AdapterRegistry(),
-            cast("Launcher", None),
+            cast("GuardLauncher", None),
             cast("DescriptionFolder", None),
             SystemClock(),
             cast("Processes", None),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters import launcher
-from dragoman.router.adapters.ports import LaunchError
+from dragoman.router.adapters.launcher import LaunchError
 from dragoman.router.adapters.registry import LaunchSpec
 from dragoman.router.app import Router
 from dragoman.router.launching import open_launching

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router.adapters.adapter_set import AdapterSet
-from dragoman.router.adapters.discovery import FileState, Manifests, SocketDirectories
+from dragoman.router.adapters.discovery import FileSource, FileState, Manifests, SocketDirectories
 from dragoman.router.adapters.registry import AdapterSpec
 from dragoman.router.adapters.watch import FileWatch
 from dragoman.v1 import adapter_pb2 as pb
@@ -177,7 +177,7 @@ class Adapters:
 
 def test_a_file_counts_once_it_has_settled() -> None:
     files, adapters = Files(), Adapters()
-    watch = FileWatch(files, cast("AdapterSet", adapters))
+    watch = FileWatch(cast("FileSource", files), cast("AdapterSet", adapters))
     files.write("a", 1)
     watch.look()
     files.write("a", 2)

@@ -2,7 +2,7 @@
 
 from dragoman.protocol.limits import DEFAULT_GRACE_S, REATTACH_S
 from dragoman.router.adapters.descriptions import DescriptionFolder
-from dragoman.router.adapters.ports import Launcher
+from dragoman.router.adapters.launcher import GuardLauncher
 from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.model.ports import Clock, Processes
 from dragoman.router.model.tasks import Changes, Tasks
@@ -34,7 +34,7 @@ class AdapterContext(Struct, frozen=True):
     """What the backends of all adapters share."""
 
     registry: AdapterRegistry
-    launcher: Launcher
+    launcher: GuardLauncher
     descriptions: DescriptionFolder
     clock: Clock
     processes: Processes

@@ -13,7 +13,7 @@ from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
-from dragoman.router.adapters.ports import LaunchError
+from dragoman.router.adapters.launcher import LaunchError
 from dragoman.router.adapters.registry import AdapterRecord, LaunchSpec, without_process
 from dragoman.router.model.tasks import first_of
 

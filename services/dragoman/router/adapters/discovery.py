@@ -27,7 +27,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Annotated, Final, Protocol, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from dragoman.protocol.addresses import AddressError, check_local
@@ -71,23 +71,6 @@ class FileState(Struct, frozen=True):
     modified_ns: int
     size: int
     owner: int
-
-
-class FileSource(Protocol):
-    """Files of which each is an adapter."""
-
-    kind: router_pb2.AdapterSource.ValueType
-
-    def files(self) -> Mapping[Path, FileState]:
-        """Return the files that there are now, in order."""
-
-    def spec(self, path: Path) -> AdapterSpec:
-        """Return the adapter that a file is; one that cannot be used says why."""
-
-
-def specs_of(source: FileSource) -> list[AdapterSpec]:
-    """Return the adapters of all files that there are now."""
-    return [source.spec(path) for path in source.files()]
 
 
 class _ManifestError(ValueError):
@@ -151,7 +134,7 @@ def detection_launch(specs: Iterable[AdapterSpec]) -> LaunchSpec:
 
 
 class Manifests:
-    """Manifests; a ``FileSource``.
+    """Manifests.
 
     Args:
         paths: files, or folders whose ``.toml`` and ``.json`` files are read in order of their names.
@@ -198,7 +181,7 @@ def _manifests_in(folder: Path) -> Iterator[tuple[Path, FileState]]:
 
 
 class SocketDirectories:
-    """Directories of sockets; a ``FileSource``.
+    """Directories of sockets.
 
     Args:
         paths: the directories, which need not exist yet.
@@ -231,6 +214,15 @@ class SocketDirectories:
             return AdapterSpec(file, self.kind, origin=origin, file=file, problem=problem)
         inode = mark.inode if mark is not None else 0
         return AdapterSpec(address, self.kind, address=address, origin=origin, file=file, inode=inode)
+
+
+FileSource: TypeAlias = Manifests | SocketDirectories
+"""Files of which each is an adapter."""
+
+
+def specs_of(source: FileSource) -> list[AdapterSpec]:
+    """Return the adapters of all files that there are now."""
+    return [source.spec(path) for path in source.files()]
 
 
 def _listed(folder: Path) -> Sequence[Path]:

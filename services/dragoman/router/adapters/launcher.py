@@ -7,7 +7,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dragoman.guard import processes
 from dragoman.guard.instance import is_guarded, read_instance
@@ -15,7 +15,6 @@ from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import ROUTER_VARIABLE, TOKEN_VARIABLE, check_socket_path
-from dragoman.router.adapters.ports import LaunchError
 from dragoman.router.adapters.registry import LaunchSpec
 from msgspec import Struct
 
@@ -40,6 +39,10 @@ _POLL_S = 0.1
 _log = Logger("dragoman.router")
 
 
+class LaunchError(Exception):
+    """An adapter could not be started; the message is for people and contains no environment."""
+
+
 class _Paths(Struct, frozen=True):
     socket: Path
     control: Path
@@ -48,7 +51,7 @@ class _Paths(Struct, frozen=True):
 
 
 class GuardLauncher:
-    """Starts adapters; a ``Launcher``.
+    """Starts adapters, each under a guard that outlives this process.
 
     Args:
         runtime: a private directory with a short path, for sockets.
@@ -70,6 +73,10 @@ class GuardLauncher:
 
     async def launch(self, name: str, spec: LaunchSpec) -> "GuardedProcess":
         """Start an adapter, or return the one that was prepared.
+
+        Args:
+            name: the adapter's type, for paths and logs.
+            spec: the command to start.
 
         Raises:
             LaunchError: it did not start.
@@ -196,23 +203,6 @@ async def _kill(guard: asyncio.subprocess.Process) -> None:
     await guard.wait()
 
 
-class _Guard(Protocol):
-    """The guard's process."""
-
-    @property
-    def pid(self) -> int:
-        """Its id."""
-
-    async def wait(self) -> object:
-        """Wait until it is gone."""
-
-    def kill(self) -> None:
-        """Kill it."""
-
-    def leave(self) -> None:
-        """Let go of it."""
-
-
 class _OwnGuard:
     """A guard that this router started."""
 
@@ -255,15 +245,15 @@ class _AdoptedGuard:
             processes.send(process, signal.SIGKILL)
 
     def leave(self) -> None:
-        """Let go of it."""
+        """Do nothing: it is no child."""
 
 
 class GuardedProcess:
-    """An adapter's process under its guard; a ``Launched``. Made by ``GuardLauncher``."""
+    """An adapter's process under its guard. Made by ``GuardLauncher``."""
 
     def __init__(
         self,
-        guard: "_Guard",
+        guard: _OwnGuard | _AdoptedGuard,
         spawned: dict[str, Any],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,

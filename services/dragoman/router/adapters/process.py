@@ -12,7 +12,7 @@ from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.health import HealthWatch, handshake
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.ports import Launched, LaunchError
+from dragoman.router.adapters.launcher import GuardedProcess, LaunchError
 from dragoman.router.model.tasks import first_of
 from dragoman.v1 import adapter_pb2, router_pb2
 
@@ -76,7 +76,7 @@ class AdapterProcess:
         self.address = address
         self.ready: asyncio.Future[AdapterInstance] = asyncio.get_running_loop().create_future()
         self.ownership = Ownership.ADOPTED if address else Ownership.LAUNCHED
-        self.launched: Launched | None = None
+        self.launched: GuardedProcess | None = None
         self.stopping = asyncio.Event()
         """Set once it is to stop."""
         self.retiring = asyncio.Event()
@@ -109,14 +109,14 @@ class AdapterProcess:
             if grace_s is not None:
                 self._context.tasks.start(_stop_after(self, grace_s, stop_s), f"grace {self._adapter}")
 
-    def start(self, launch: Callable[[], Awaitable[Launched]], wait_s: float = 0.0) -> None:
+    def start(self, launch: Callable[[], Awaitable[GuardedProcess]], wait_s: float = 0.0) -> None:
         """Start it, after ``wait_s`` seconds."""
         self.task = self._context.tasks.start(self._run(launch, wait_s), f"adapter {self._adapter}")
 
-    def start_adopted(self, launched: Launched) -> None:
+    def start_adopted(self, launched: GuardedProcess) -> None:
         """Begin with a process that runs already."""
 
-        async def running() -> Launched:
+        async def running() -> GuardedProcess:
             return launched
 
         self.launched = launched
@@ -146,7 +146,7 @@ class AdapterProcess:
             self.ready.set_exception(error)
             self.ready.exception()  # read once, as perhaps no call waits
 
-    async def _run(self, launch: Callable[[], Awaitable[Launched]], wait_s: float) -> None:
+    async def _run(self, launch: Callable[[], Awaitable[GuardedProcess]], wait_s: float) -> None:
         try:
             if wait_s:
                 await first_of(self.stopping.wait(), timeout_s=wait_s)
@@ -160,7 +160,7 @@ class AdapterProcess:
             self._owner.ended(self, is_gone=True)
             self._fail(self._owner.unavailable("is stopping"))
 
-    async def _see_through(self, launched: Launched) -> None:
+    async def _see_through(self, launched: GuardedProcess) -> None:
         """Serve it from its start to the proof that it is gone."""
         try:
             channel = AdapterChannel(launched.address)
@@ -184,7 +184,7 @@ class AdapterProcess:
             what = "adapter left to its guard" if is_left else "adapter stopped"
             _log.info(what, adapter=self._adapter, pid=launched.pid)
 
-    async def _reach(self, launched: Launched, channel: AdapterChannel) -> AdapterInstance | None:
+    async def _reach(self, launched: GuardedProcess, channel: AdapterChannel) -> AdapterInstance | None:
         """Wait until it is ready; ``None`` if it will not be, and the calls that wait have failed."""
         start_s = self._context.timing.start_s
         ended = asyncio.ensure_future(launched.ended())
@@ -220,7 +220,7 @@ class AdapterProcess:
         self.ready.set_result(instance)
         return instance
 
-    async def _serve(self, launched: Launched, instance: AdapterInstance) -> None:
+    async def _serve(self, launched: GuardedProcess, instance: AdapterInstance) -> None:
         """Serve it until it ends, or is stopped."""
         tasks, ready_since = self._context.tasks, self._context.clock.monotonic()
 

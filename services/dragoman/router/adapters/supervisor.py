@@ -9,7 +9,7 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import is_overdue
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.ports import Launched
+from dragoman.router.adapters.launcher import GuardedProcess
 from dragoman.router.adapters.process import AdapterProcess, Ownership, users_of
 from dragoman.router.adapters.registry import AdapterRecord, without_process
 from dragoman.router.adapters.restart_delay import RestartDelay
@@ -161,7 +161,7 @@ class ProcessSupervisor(AdapterBackend):
             )
         spec = self.record.spec
 
-        async def launch() -> Launched:
+        async def launch() -> GuardedProcess:
             assert spec.launch is not None
             launched = await self._context.launcher.launch(spec.name, spec.launch)
             _log.info("adapter started", adapter=spec.name, pid=launched.pid, guard_pid=launched.guard_pid)
