@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import cast
 
 from dragoman.router.model.stored import SessionId
-from dragoman.router.storage.database import Database, Value
+from dragoman.router.storage.database import Database
 from dragoman.router.storage.rows import equal_to
 from dragoman.v1 import router_pb2
+from msgspec.structs import asdict
 
 
 class SessionTable:
@@ -20,7 +21,7 @@ class SessionTable:
         rows = await self._database.fetch(
             "SELECT state FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
             " AND adapter = :adapter AND task_key = :task_key",
-            _key(key),
+            asdict(key),
         )
         return router_pb2.StoredSession.FromString(cast("bytes", rows[0][0])) if rows else None
 
@@ -32,7 +33,8 @@ class SessionTable:
             " ON CONFLICT (company_id, agent_id, adapter, task_key)"
             " DO UPDATE SET used_at = excluded.used_at, state = excluded.state"
         )
-        await self._database.execute([(sql, {**_key(key), "used_at": used_at, "state": session.SerializeToString()})])
+        values = {**asdict(key), "used_at": used_at, "state": session.SerializeToString()}
+        await self._database.execute([(sql, values)])
 
     async def delete(self, key: SessionId) -> bool:
         """Delete a session; False if there was none."""
@@ -40,7 +42,7 @@ class SessionTable:
             "DELETE FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
             " AND adapter = :adapter AND task_key = :task_key"
         )
-        (deleted,) = await self._database.execute([(sql, _key(key))])
+        (deleted,) = await self._database.execute([(sql, asdict(key))])
         return deleted > 0
 
     async def delete_unused(self, *, before: float) -> int:
@@ -75,12 +77,3 @@ class SessionTable:
 def session_name(key: SessionId) -> str:
     """Return what sessions of one time are sorted by."""
     return f"{key.company_id}/{key.agent_id}/{key.adapter}/{key.task_key}"
-
-
-def _key(key: SessionId) -> dict[str, Value]:
-    return {
-        "company_id": key.company_id,
-        "agent_id": key.agent_id,
-        "adapter": key.adapter,
-        "task_key": key.task_key,
-    }
