@@ -119,10 +119,12 @@ class PostgresDatabase:
             name="run-log",
         )
         try:
+            # By itself first: why a connection fails, the pool only logs.
+            await (await psycopg.AsyncConnection.connect(self._url, connect_timeout=int(self.connect_s))).close()
             await pool.open(wait=True, timeout=self.connect_s)
         except self._errors as error:
             await pool.close()
-            raise self._explained(await self._cause() or error) from None
+            raise self._explained(error) from None
         self._pool = pool
         if not await self._is_current():
             await self.execute([(_BLOB, {})])
@@ -208,16 +210,6 @@ class PostgresDatabase:
     async def _configure(self, connection: "AsyncConnection[Any]") -> None:
         await connection.execute(f"SET lock_timeout = {int(self.busy_s * 1000)}")
         await connection.commit()
-
-    async def _cause(self) -> Exception | None:
-        """Return why there is no connection, which the pool only logs; ``None`` if there is one by now."""
-        from psycopg import AsyncConnection  # noqa: PLC0415 - an extra
-
-        try:
-            await (await AsyncConnection.connect(self._url, connect_timeout=int(self.connect_s))).close()
-        except self._errors as error:
-            return error
-        return None
 
     async def _is_current(self) -> bool:
         rows = await self.fetch("SELECT to_regclass('_yoyo_migration') IS NOT NULL", {})
