@@ -115,11 +115,11 @@ async def test_what_makes_a_cached_finding_stale(folder: Path, executable: Path,
         elif change == "gone":
             executable.unlink()
         elif change == "version":
-            file.write_text(content.replace('"router_version": "', '"router_version": "9'))
+            file.write_text(content.replace('"router_version":"', '"router_version":"9'))
         elif change == "corrupt":
             file.write_text(content[:40])
         elif change == "format":
-            file.write_text(content.replace('"format": 2', '"format": 3'))
+            file.write_text(content.replace('"format":3', '"format":2'))
         ttl_s = 0.0 if change == "age" else 3600.0
         async with routing(addressed(folder, detect_ttl_s=ttl_s)) as (_, caller):
             await caller.until("fake", READY)
