@@ -297,18 +297,24 @@ class Harness:
         Args:
             prompt: its prompt.
             react: called with every event.
-            leaves: paths that the run adds to or changes in the workspace.
+            leaves: paths that the run adds to or changes in the workspace; GetChanges must list them, too.
             secrets: values that no event may hold.
             **fields: of the request.
         """
         request = self.request(prompt, **fields)
+        request.track_changes = self.has(pb.FEATURE_CHANGES)
         before = self.snapshot()
+        left_before = set(self.changed(Path(request.workspace.cwd)))
         seen = await self.follow(request, react)
         check_stream(seen.events, secrets=list(secrets))
         if seen.of("started"):
             await self.expect_nothing_left(seen)
         assert self.snapshot() == before, "the home changed outside the agent's own directory"
         assert self.changed(Path(request.workspace.cwd)) == sorted(leaves)
+        if request.track_changes:
+            changes = await self.client.get_changes(seen.events[0].run_id)
+            assert {*leaves} - left_before <= {file.path for file in changes.files} <= {*leaves}
+            assert changes.is_final
         return seen
 
     async def follow(self, request: api.ExecuteRequest, react: React | None = None) -> Seen:
