@@ -24,6 +24,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import Logger, configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
+from dragoman.protocol.telemetry import load_metrics
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
@@ -37,6 +38,7 @@ from dragoman.router.api.adapter_service import AdapterServicer
 from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
+from dragoman.router.api.levels import RunsWatched
 from dragoman.router.api.locate import RunLocator
 from dragoman.router.api.router_service import AdapterList, RouterServicer, RunList
 from dragoman.router.api.streaming import RunStreams
@@ -104,6 +106,8 @@ class Router:
             if launching is None:
                 launching = await held.enter_async_context(open_launching(self.config))
             running = _Running(self.config, launching)
+            if running.metrics is not None:
+                await held.enter_async_context(running.metrics.served(self.config.metrics))
             await running.run_log.open()
             try:
                 await running.server.start()
@@ -226,17 +230,22 @@ class _Running:
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
         run_list = RunList(runs, self.run_log, processes, forwarder)
+        watched = RunsWatched(runs, adapters, admission, self.run_log)
+        self.metrics = load_metrics(watched.levels) if config.metrics else None
+        watched.observer, runs.ended = self.metrics or watched.observer, watched.ended
         services = {
             _ADAPTERS: service_handler(
                 _ADAPTERS,
                 AdapterServicer(adapters, acceptance, locator, streams, self.detector, self.drain),
                 raw_requests=True,
+                observer=self.metrics,
             ),
             _ROUTER: service_handler(
                 _ROUTER,
                 RouterServicer(
                     adapter_list, run_list, runs.sessions, self.drain, self._registrations, version=version
                 ),
+                observer=self.metrics,
             ),
         }
         self.server = DragomanServer(

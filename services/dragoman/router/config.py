@@ -69,6 +69,7 @@ class RouterConfig(Struct, frozen=True):
             never.
         uvloop: whether ``run_router`` uses the event loop of ``uvloop`` (extra ``uvloop``), which costs less CPU.
         drain_grace_s: how long live runs may continue after the first SIGTERM or SIGINT.
+        metrics: the address at which Prometheus reads metrics; empty for none. Needs the extra ``telemetry``.
         log_format: ``json``, ``console``, or ``auto``: console at a terminal.
         log_level: the lowest level to log.
     """
@@ -111,6 +112,7 @@ class RouterConfig(Struct, frozen=True):
     breaker_crashes: int = 5
     uvloop: bool = False
     drain_grace_s: float = 30.0
+    metrics: str = ""
     log_format: LogFormat = "auto"
     log_level: str = "info"
 

@@ -29,6 +29,7 @@ from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import Logger, begin_context, failure_fields
+from dragoman.protocol.observer import Observer
 from dragoman.protocol.private import hold_socket_path
 from dragoman.protocol.signals import Signal, interruptible
 from dragoman.protocol.tls import server_credentials
@@ -71,7 +72,7 @@ def _serialize(response: Message | bytes) -> bytes:
 
 
 def service_handler(
-    descriptor: ServiceDescriptor, service: object, *, raw_requests: bool = False
+    descriptor: ServiceDescriptor, service: object, *, raw_requests: bool = False, observer: Observer | None = None
 ) -> grpc.GenericRpcHandler:
     """Return the handler that serves ``service`` as ``descriptor`` says.
 
@@ -79,9 +80,11 @@ def service_handler(
         descriptor: the service's descriptor.
         service: has a coroutine method ``Name(request, context)`` for each RPC it serves.
         raw_requests: hand over requests as bytes, for those who pass them on.
+        observer: takes note of calls that have ended.
     """
+    boundary = _Boundary(observer or Observer())
     handlers = {
-        method.name: _method_handler(method, getattr(service, method.name, None), raw_requests)
+        method.name: _method_handler(method, getattr(service, method.name, None), raw_requests, boundary)
         for method in descriptor.methods
     }
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
@@ -92,17 +95,17 @@ Method = Callable[[Any, Context], Awaitable[Message | bytes | None]]
 
 
 def _method_handler(
-    method: MethodDescriptor, implementation: Method | None, raw: bool
+    method: MethodDescriptor, implementation: Method | None, raw: bool, boundary: "_Boundary"
 ) -> "grpc.RpcMethodHandler[Any, Any]":
     call = implementation or _not_implemented(method)
     if not raw:
         call = _parsing(method, call)
 
     async def unary(request: Any, context: Context) -> Any:
-        return await _guarded(method.name, call, request, context)
+        return await boundary.run(method.name, call, request, context)
 
     async def streaming(request: Any, context: Context) -> None:
-        await _guarded(method.name, call, request, context)
+        await boundary.run(method.name, call, request, context)
 
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(streaming, None, _serialize)
@@ -132,38 +135,45 @@ def _not_implemented(method: MethodDescriptor) -> Method:
     return refuse
 
 
-async def _guarded(name: str, call: Method, request: Any, context: Context) -> Any:
-    """Run one RPC's implementation; log its start and end; turn failures into statuses, here and only here."""
-    begin_context(rpc=name, rpc_id=os.urandom(4).hex())
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    _log.info("rpc started", peer=context.peer(), caller=current_caller().name)
-    error: DragomanError | None = None
-    code = "OK"
-    try:
-        return await call(request, context)
-    except DragomanError as failure:
-        error = failure
-    except PeerGoneError:
-        code = "CANCELLED"
-    except asyncio.CancelledError as failure:
-        code = "CANCELLED"
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # Another task's cancellation leaked in here. Without a status the caller would wait for ever.
-        error = _incident(failure)
-    except Exception as failure:  # noqa: BLE001 - the one boundary; nothing of it may reach the caller
-        error = _incident(failure)
-    finally:
+class _Boundary:
+    """The one boundary of all calls: it logs them, reports them, and turns failures into statuses."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    async def run(self, name: str, call: Method, request: Any, context: Context) -> Any:
+        """Run one RPC's implementation; log its start and end; turn failures into statuses, here and only here."""
+        begin_context(rpc=name, rpc_id=os.urandom(4).hex())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        _log.info("rpc started", peer=context.peer(), caller=current_caller().name)
+        error: DragomanError | None = None
+        code = "OK"
+        try:
+            return await call(request, context)
+        except DragomanError as failure:
+            error = failure
+        except PeerGoneError:
+            code = "CANCELLED"
+        except asyncio.CancelledError as failure:
+            code = "CANCELLED"
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Another task's cancellation leaked in here. Without a status the caller would wait for ever.
+            error = _incident(failure)
+        except Exception as failure:  # noqa: BLE001 - the one boundary; nothing of it may reach the caller
+            error = _incident(failure)
+        finally:
+            if error is not None:
+                code = error.code.name
+            fields: dict[str, str] = {"reason": error.reason.value} if error and error.reason else {}
+            audit.end(error)
+            self._observer.call_ended(name, code, fields.get("reason", ""))
+            _log.info("rpc ended", code=code, duration_s=round(loop.time() - began, 4), **fields)
         if error is not None:
-            code = error.code.name
-        fields: dict[str, str] = {"reason": error.reason.value} if error and error.reason else {}
-        audit.end(error)
-        _log.info("rpc ended", code=code, duration_s=round(loop.time() - began, 4), **fields)
-    if error is not None:
-        await _abort(context, error)
-    return None
+            await _abort(context, error)
+        return None
 
 
 async def _abort(context: Context, error: DragomanError) -> None:

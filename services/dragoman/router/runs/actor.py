@@ -102,6 +102,8 @@ class Run(RunMachine):
             stored=lambda: self.ledger.logged,
             shared=host.memory,
         )
+        self.inherited_events = record.last_sequence
+        """How many events other routers had of it."""
         self.adapter_token = ""
         """A credential for calls of its adapters about it; empty for none."""
         self.notices = RunNotices(record, self.fanout, host.clock)

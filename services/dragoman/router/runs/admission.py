@@ -64,6 +64,10 @@ class AdmissionController:
         self._policy = policy
         self._limiter = ConcurrencyLimiter(policy.max_runs)
         self._breakers = CircuitBreakers(policy.breaker_crashes)
+        self.queued = self._limiter.queued
+        """Returns how many runs wait for a slot of an adapter."""
+        self.open_breakers: Callable[[str], int] = lambda adapter: len(self._breakers.opened(adapter, clock.time()))
+        """Returns how many circuit breakers of an adapter are open."""
         self.find = find
         self.requests = requests
         self.detections: Callable[[], list[adapter_pb2.Detection]] = list

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
@@ -68,6 +68,8 @@ class RunRegistry:
         self.sessions = Sessions(run_log, clock, lambda run_id: run.record if (run := self.find(run_id)) else None)
         self.exclusion = TaskExclusion(self.live, run_log)
         self._host = RunHost(clock, tasks, over=self._over, superseded=self._superseded)
+        self.ended: Callable[[Run], None] = _nothing
+        """Called once a run is over, or another router's."""
         run_log.is_in_memory = self._runs.__contains__
 
     def __iter__(self) -> Iterator[Run]:
@@ -188,6 +190,7 @@ class RunRegistry:
 
     def _superseded(self, run: Run) -> None:
         """Forget a run that another router owns: from now on it is found through the log."""
+        self.ended(run)
         if self._runs.get(run.run_id) is not run:
             return  # this router has recovered its own run
         self._drop(run.run_id)
@@ -198,6 +201,7 @@ class RunRegistry:
             run.tasks.start(end_duplicate(run, run.instance, self.run_log), f"leave {run.run_id}")
 
     def _over(self, run: Run) -> None:
+        self.ended(run)
         is_here = self._runs.get(run.run_id) is run
         if run.refusal is not None:
             run.ledger.remove()
@@ -220,6 +224,10 @@ class RunRegistry:
         self._retained.discard(run_id)
         if (run := self._runs.pop(run_id, None)) is not None:
             run.fanout.release()
+
+
+def _nothing(_run: Run) -> None:
+    """Do nothing."""
 
 
 def taken(run_id: str) -> DragomanError:

@@ -43,6 +43,8 @@ class Backlog:
         self._signals = signals
         self.size = 0
         """Bytes of events that wait."""
+        self.lost = 0
+        """How many events are not in the log, and never will be."""
 
     def __iter__(self) -> Iterator[LoggedRun]:
         return iter(list(self._runs.values()))
@@ -119,6 +121,7 @@ class Backlog:
     def skip(self, run: LoggedRun, sequence: int) -> None:
         """Note that a run's events up to this one are missing."""
         if run.is_tracked and sequence > run.last:
+            self.lost += sequence - run.last
             run.last = run.dropped = sequence
             self.changed(run)
 
@@ -150,4 +153,5 @@ class Backlog:
         run.dropped = max(run.dropped, sequence)
         run.waiting_bytes -= len(data)
         self.size -= len(data)
+        self.lost += 1
         return True

@@ -10,6 +10,7 @@ from typing import Any
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RequestDigests
 from dragoman.protocol.limits import MAX_RETAINED_RUNS, RETAIN_FINISHED_S
+from dragoman.protocol.observer import Level
 from dragoman.sdk._run.run import Run
 from dragoman.v1 import adapter_pb2 as pb
 from msgspec import Struct
@@ -31,6 +32,7 @@ class RunTable:
     def __init__(self) -> None:
         self._digests = RequestDigests()
         self._runs: dict[str, _Entry] = {}
+        self._ended_events = 0
 
     def __iter__(self) -> Iterator[Run]:
         return (entry.run for entry in self._runs.values())
@@ -75,9 +77,19 @@ class RunTable:
 
     def retire(self, run: Run) -> None:
         """Keep a finished run for its time, and no more of them than there is room for."""
+        self._ended_events += _events(run)
         loop = asyncio.get_running_loop()
         self._runs[run.run_id].forget = loop.call_later(RETAIN_FINISHED_S, self._forget, run.run_id)
         self._forget_oldest()
+
+    def levels(self, adapter: str) -> list[Level]:
+        """Return what is to be measured of the runs now."""
+        live = [entry.run for entry in self._runs.values() if entry.forget is None]
+        events = self._ended_events + sum(map(_events, live))
+        return [
+            Level("live_runs", "Runs that have not ended.", {adapter: len(live)}),
+            Level("events", "Events of runs, without those that are not kept.", {adapter: events}, is_total=True),
+        ]
 
     def _forget(self, run_id: str) -> None:
         entry = self._runs.pop(run_id)
@@ -112,3 +124,7 @@ def overlapping(run: Run, root: str, runs: Iterable[Run], directory_of: Callable
 
 def _ended_at(run: Run) -> float:
     return run.accepted_at + run.result.duration.ToNanoseconds() / 1e9 if run.result is not None else math.inf
+
+
+def _events(run: Run) -> int:
+    return run.event_buffer.last_sequence - run.first_sequence + 1

@@ -1,6 +1,7 @@
 """Serving an adapter as a process of its own."""
 
 import asyncio
+import contextlib
 import math
 import os
 import signal
@@ -10,6 +11,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.logs import LogFormat, Logger, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
+from dragoman.protocol.telemetry import load_metrics
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._serving.registering import Registration, registered
 from dragoman.sdk._serving.service import AdapterServicer
@@ -18,6 +20,8 @@ from dragoman.v1 import adapter_pb2
 
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable in which a launcher says where to listen."""
+METRICS_VARIABLE = "DRAGOMAN_METRICS"
+"""The environment variable with the address at which Prometheus reads metrics; absent, none are kept."""
 DRAIN_GRACE_VARIABLE = "DRAGOMAN_DRAIN_GRACE"
 """The environment variable that says for how many seconds live runs may continue after SIGTERM; 0 if it is absent.
 
@@ -36,6 +40,7 @@ class AdapterServer:
         listen: addresses: ``unix:/path``, or ``host:port`` on loopback (port 0: any) for callers with the token.
         insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
         drain_grace_s: how long live runs may continue once it is to stop, before they are cancelled.
+        metrics: the address at which Prometheus reads metrics; empty for none.
     """
 
     def __init__(
@@ -45,11 +50,16 @@ class AdapterServer:
         *,
         insecure_tcp_without_token: bool = False,
         drain_grace_s: float = 0.0,
+        metrics: str = "",
     ) -> None:
         self._adapter = adapter
         self._guards = SpareGuards(is_keeping=True)
         self.servicer = AdapterServicer(adapter, self._guards, drain_grace_s)
-        handler = service_handler(_SERVICE, self.servicer)
+        self._metrics = load_metrics(self.servicer.levels) if metrics else None
+        self._metrics_address = metrics
+        self._held = contextlib.AsyncExitStack()
+        self.servicer.observer = self._metrics or self.servicer.observer
+        handler = service_handler(_SERVICE, self.servicer, observer=self.servicer.observer)
         self._server = DragomanServer(
             {_SERVICE: handler}, listen, insecure_tcp_without_token=insecure_tcp_without_token
         )
@@ -65,6 +75,8 @@ class AdapterServer:
         Raises:
             AddressError: an address is taken, or is not on this machine.
         """
+        if self._metrics is not None:
+            await self._held.enter_async_context(self._metrics.served(self._metrics_address))
         await self._server.start()
         await self._server.set_serving()
 
@@ -78,6 +90,7 @@ class AdapterServer:
             await self._server.stop([self.servicer], grace_s)
         finally:
             self._guards.close()
+            await self._held.aclose()
             await self._adapter.close()
 
 
@@ -119,7 +132,11 @@ def serve(
 
     def server() -> AdapterServer:
         return AdapterServer(
-            adapter, addresses, insecure_tcp_without_token=insecure_tcp_without_token, drain_grace_s=grace_s
+            adapter,
+            addresses,
+            insecure_tcp_without_token=insecure_tcp_without_token,
+            drain_grace_s=grace_s,
+            metrics=os.environ.get(METRICS_VARIABLE, ""),
         )
 
     asyncio.run(_serve(server, register))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from dragoman.protocol.limits import (
     MAX_ORPHAN_AFTER_S,
 )
 from dragoman.protocol.logs import Logger, bind_context, failure_fields
+from dragoman.protocol.observer import Observer
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.protocol.signals import Signal
 from dragoman.sdk._process.prepared_guard import SpareGuards
@@ -65,6 +67,10 @@ class AdapterServicer:
         self._streams: set[asyncio.Task[None]] = set()
         self._draining = False
         self._streams_end = Signal()
+        self.observer = Observer()
+        """Takes note of runs that have ended."""
+        self.levels = functools.partial(self._runs.levels, self.info.type)
+        """Returns what is to be measured of it now."""
 
     # Describe, Detect, TestEnvironment, models, skills.
 
@@ -238,6 +244,7 @@ class AdapterServicer:
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
         task.add_done_callback(lambda _: self._runs.retire(run))
+        task.add_done_callback(lambda _: _report(self.observer, run))
         return run
 
     async def _stream(self, run: Run, context: Context, reader: Reader, *, batching: bool) -> None:
@@ -280,6 +287,13 @@ async def _executed(adapter: Adapter, run: Run) -> event_pb2.Result:
         message = f"GetChanges has no answer: {changes.problem}."
         run.notice(event_pb2.SEVERITY_WARNING, "changes_unknown", message)
     return result
+
+
+def _report(observer: Observer, run: Run) -> None:
+    """Report the end of a run."""
+    assert run.result is not None
+    outcome = event_pb2.Outcome.Name(run.result.outcome).removeprefix("OUTCOME_")
+    observer.run_ended(run.adapter, outcome, run.result.duration.ToNanoseconds() / 1e9)
 
 
 def _token_of(context: Context) -> str:

@@ -202,6 +202,18 @@ class RouterOptions(Struct, frozen=True):
             show_envvar=True,
         ),
     ]
+    metrics: Annotated[
+        str,
+        option(
+            "--metrics",
+            "Port, on loopback, or host:port at which Prometheus reads metrics over HTTP. Needs the extra telemetry. "
+            "Default: none are kept.",
+            "ADDR",
+            default="",
+            envvar="DRAGOMAN_METRICS",
+            show_envvar=True,
+        ),
+    ]
     uvloop: Annotated[
         bool,
         option(
@@ -270,6 +282,7 @@ def serve_command(options: RouterOptions) -> None:
             policy=options.policy,
             max_runs=_max_runs(options.max_runs_pairs),
             detects_at_start=options.detect,
+            metrics=options.metrics,
             uvloop=options.uvloop,
             log_format=options.process.log_format,
             log_level=options.process.log_level,
