@@ -24,7 +24,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import Logger, configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
-from dragoman.protocol.telemetry import load_metrics
+from dragoman.protocol.telemetry import load_metrics, load_tracing
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
@@ -175,6 +175,7 @@ class Router:
             try:
                 await running.run_log.close()
             finally:
+                await asyncio.to_thread(running.tracing.close)
                 await self._held.aclose()
         _log.info("router stopped")
 
@@ -230,6 +231,7 @@ class _Running:
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
         run_list = RunList(runs, self.run_log, processes, forwarder)
+        self.tracing = runs.tracing = load_tracing("dragoman-router")
         watched = RunsWatched(runs, adapters, admission, self.run_log)
         self.metrics = load_metrics(watched.levels) if config.metrics else None
         watched.observer, runs.ended = self.metrics or watched.observer, watched.ended

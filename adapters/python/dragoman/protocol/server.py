@@ -33,6 +33,7 @@ from dragoman.protocol.observer import Observer
 from dragoman.protocol.private import hold_socket_path
 from dragoman.protocol.signals import Signal, interruptible
 from dragoman.protocol.tls import server_credentials
+from dragoman.protocol.tracing import bind_trace
 from dragoman.protocol.wire import join
 from dragoman.v1 import event_pb2
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -144,6 +145,7 @@ class _Boundary:
     async def run(self, name: str, call: Method, request: Any, context: Context) -> Any:
         """Run one RPC's implementation; log its start and end; turn failures into statuses, here and only here."""
         begin_context(rpc=name, rpc_id=os.urandom(4).hex())
+        bind_trace(context.invocation_metadata())
         loop = asyncio.get_running_loop()
         began = loop.time()
         _log.info("rpc started", peer=context.peer(), caller=current_caller().name)

@@ -10,6 +10,7 @@ from dragoman.client._events import EventFilter
 from dragoman.client._reconnect import ReconnectPolicy, is_rejection, may_reconnect, reconnect_failed
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.tracing import outgoing_trace
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -128,7 +129,7 @@ class RunCalls:
             raise closed_error()
         call: _Call
         if self._execute is not None and not await self._must_attach():
-            call = self._channel.adapter.Execute(self._execute)
+            call = self._channel.adapter.Execute(self._execute, metadata=outgoing_trace().metadata)
         else:
             # A copy: grpc may serialize it later.
             attach = api.AttachRequest()

@@ -34,8 +34,9 @@ class RunsWatched:
         self.observer = Observer()
 
     def ended(self, run: Run) -> None:
-        """Report a run that is over, or another router's."""
+        """Report a run that is over, or another router's, and end its span here."""
         record = run.record
+        run.span.end(record.result)
         self._events[record.adapter] += _events(run)
         if isinstance(run.state, Superseded):
             return  # that router reports its end

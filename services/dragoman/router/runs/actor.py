@@ -14,6 +14,7 @@ from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.limits import MIB
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.signals import Signal
+from dragoman.protocol.tracing import NO_TRACE, RunSpan
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.assignment import Dispatched
@@ -104,6 +105,8 @@ class Run(RunMachine):
         )
         self.inherited_events = record.last_sequence
         """How many events other routers had of it."""
+        self.span = RunSpan(NO_TRACE)
+        """Its span, and the trace that its adapters are to continue."""
         self.adapter_token = ""
         """A credential for calls of its adapters about it; empty for none."""
         self.notices = RunNotices(record, self.fanout, host.clock)

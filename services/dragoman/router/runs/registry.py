@@ -9,6 +9,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import new_run_id
 from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
+from dragoman.protocol.tracing import Tracing
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.ports import Clock
@@ -68,6 +69,8 @@ class RunRegistry:
         self.sessions = Sessions(run_log, clock, lambda run_id: run.record if (run := self.find(run_id)) else None)
         self.exclusion = TaskExclusion(self.live, run_log)
         self._host = RunHost(clock, tasks, over=self._over, superseded=self._superseded)
+        self.tracing = Tracing()
+        """Begins the spans of runs."""
         self.ended: Callable[[Run], None] = _nothing
         """Called once a run is over, or another router's."""
         run_log.is_in_memory = self._runs.__contains__
@@ -120,6 +123,8 @@ class RunRegistry:
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
         run = Run(record, backend, self._host)
+        run.span = self.tracing.begin(run.record.adapter, request)
+        run.log = run.log.bind(**run.span.trace.fields)
         run.equip(keepalive=KeepaliveStreams(orphan_after_s(request), lambda: end_orphan(run)))
         self._runs[run.run_id] = run
         self._keep(run, orphan_after_s(request))

@@ -232,8 +232,9 @@ class UpstreamStream:
             ProtocolViolationError: what came is not allowed.
             _BrokenError: the stream ended before the run.
         """
-        token = self._run.adapter_token
-        call = instance.channel.stream(method, request, metadata=((RUN_TOKEN_METADATA_KEY, token),) if token else ())
+        token, metadata = self._run.adapter_token, self._run.span.trace.metadata
+        metadata += ((RUN_TOKEN_METADATA_KEY, token),) if token else ()
+        call = instance.channel.stream(method, request, metadata=metadata)
         self._run.end_upstream = call.cancel
         self._run.record.validator.begin_stream()
         if self.intake.stand_in is not None:

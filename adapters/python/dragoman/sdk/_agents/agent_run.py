@@ -130,7 +130,7 @@ class AgentRun:
         lay_out_files(job, plan, self._spec.skill_layout)
         inputs = environment_inputs(run.request, job.settings, self._marker, run.secrets)
         node = node_variables(os.environ) if self._spec.runs_on_node else {}
-        own = {"TMPDIR": str(job.run_dir / "tmp"), **node, **plan.env}
+        own = {"TMPDIR": str(job.run_dir / "tmp"), **run.span.trace.variables, **node, **plan.env}
         env = build_environment(inputs, os.environ, strip=self._spec.strip, allow=self._spec.inherit, plan_env=own)
         env, plan = await self._without_keys(job, env, plan)
         run.redactor = await _redactor(secret_values(inputs, env))

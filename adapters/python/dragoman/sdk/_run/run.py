@@ -14,6 +14,7 @@ from dragoman.protocol.event_buffer import EventBuffer
 from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.order import OrderError, Phase
 from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.tracing import NO_TRACE, RunSpan
 from dragoman.sdk._output.text_streams import KINDS, TextStreams
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._run.changes import RunChanges
@@ -77,6 +78,8 @@ class Run:
         self.instance_id = instance_id
         self.router_token = ""
         """A token for calls about this run at the router that sent it; empty if there is none. It is a secret."""
+        self.span = RunSpan(NO_TRACE)
+        """Its span, and the trace that its agent is to continue."""
         self.secrets: tuple[str, ...] = ()
         """What is secret in the request, once it was looked for."""
         self.redactor = Redactor([request.auth_token] if request.auth_token else [])

@@ -11,7 +11,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.logs import LogFormat, Logger, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
-from dragoman.protocol.telemetry import load_metrics
+from dragoman.protocol.telemetry import load_metrics, load_tracing
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._serving.registering import Registration, registered
 from dragoman.sdk._serving.service import AdapterServicer
@@ -163,8 +163,9 @@ async def _serve(make_server: Callable[[], AdapterServer], register: Registratio
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await server.start()
     info, instance_id = server.servicer.info, server.servicer.instance_id
+    server.servicer.tracing = load_tracing(f"dragoman-adapter-{info.type}")
+    await server.start()
     _log.info("adapter ready", adapter=info.type, listen=server.addresses, instance_id=instance_id)
     async with registered(register, register.announced(server.addresses), info.type, instance_id):
         await stop.wait()
@@ -176,4 +177,5 @@ async def _serve(make_server: Callable[[], AdapterServer], register: Registratio
         await server.servicer.drain(0.0)
     await drain
     hasty.cancel()
+    await asyncio.to_thread(server.servicer.tracing.close)
     _log.info("adapter stopped", adapter=info.type)

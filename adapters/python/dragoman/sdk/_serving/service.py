@@ -28,6 +28,7 @@ from dragoman.protocol.logs import Logger, bind_context, failure_fields
 from dragoman.protocol.observer import Observer
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.protocol.signals import Signal
+from dragoman.protocol.tracing import Tracing
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._run.changes import RunChanges, unknown_changes
 from dragoman.sdk._run.faults import place_of
@@ -67,6 +68,8 @@ class AdapterServicer:
         self._streams: set[asyncio.Task[None]] = set()
         self._draining = False
         self._streams_end = Signal()
+        self.tracing = Tracing()
+        """Begins the spans of runs."""
         self.observer = Observer()
         """Takes note of runs that have ended."""
         self.levels = functools.partial(self._runs.levels, self.info.type)
@@ -239,6 +242,7 @@ class AdapterServicer:
         run = Run(request, accepted, adapter=self.info.type, instance_id=self.instance_id)
         run.keepalive = KeepaliveStreams(_orphan_after(request), lambda: _cancel_orphan(run))
         run.guards = self._guards
+        run.span = self.tracing.begin(self.info.type, request)
         self._runs.add(run)
         task = asyncio.get_running_loop().create_task(_drive(self._adapter, run), name=f"run {run.run_id}")
         self._driving.add(task)
@@ -260,10 +264,11 @@ class AdapterServicer:
 
 async def _drive(adapter: Adapter, run: Run) -> None:
     run.begin()
-    log = _log.bind(run_id=run.run_id, adapter=run.adapter)
+    log = _log.bind(run_id=run.run_id, adapter=run.adapter, **run.span.trace.fields)
     log.info("run accepted")
     try:
-        run.finish(await _executed(adapter, run))
+        with run.observed(run.span.note) if run.span.is_recorded else contextlib.nullcontext():
+            run.finish(await _executed(adapter, run))
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever an adapter does, its run ends
         log.error("adapter failed", **failure_fields(error))
         run.finish(_internal_failure(place_of(error, adapter)))
@@ -290,7 +295,8 @@ async def _executed(adapter: Adapter, run: Run) -> event_pb2.Result:
 
 
 def _report(observer: Observer, run: Run) -> None:
-    """Report the end of a run."""
+    """Report the end of a run, and end its span."""
+    run.span.end(run.result)
     assert run.result is not None
     outcome = event_pb2.Outcome.Name(run.result.outcome).removeprefix("OUTCOME_")
     observer.run_ended(run.adapter, outcome, run.result.duration.ToNanoseconds() / 1e9)
