@@ -100,6 +100,23 @@ def test_a_turn(make: Any, frames: list[dict[str, Any]]) -> None:
     assert len(closed) == 1
 
 
+def test_signed_thinking_goes_back_to_the_model_and_other_thinking_does_not() -> None:
+    reply = Reply("m1")
+    hidden = {"type": "redacted_thinking", "data": "opaque"}
+    read(anthropic(reply), [*ANTHROPIC[:-1], {"type": "content_block_start", "index": 3, "content_block": hidden}])
+    read_file = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"file_path": "a"}}
+    signed = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
+    assert reply.message() == {
+        "role": "assistant",
+        "content": [signed, {"type": "text", "text": "I read."}, read_file, hidden],
+    }
+    reply = Reply("m1")
+    read(openai(reply), OPENAI)
+    message = reply.message()
+    assert message is not None
+    assert [block["type"] for block in message["content"]] == ["text", "tool_use"]  # type: ignore[index, union-attr, call-overload] # as made above
+
+
 @pytest.mark.parametrize(("make", "frames"), [(anthropic, ANTHROPIC), (openai, OPENAI)])
 def test_a_stream_without_its_end_is_not_complete(make: Any, frames: list[dict[str, Any]]) -> None:
     last = max(
