@@ -9,7 +9,6 @@ from typing import Any
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-from dragoman.v1 import router_pb2
 from google.protobuf import unknown_fields
 from grpc_health.v1 import health_pb2
 
@@ -408,7 +407,7 @@ async def _silent(call: Call, events: Events) -> Events:
     has_words = call.method != "Execute"
     async for came in events:
         kept.append(came)
-        has_words = has_words or came.WhichOneof("body") in {"text", "log", "input_request", "result"}
+        has_words = has_words or came.WhichOneof("body") in {"text", "log", "tool_call", "input_request", "result"}
         while has_words and kept:
             yield kept.pop(0)
 
@@ -435,6 +434,7 @@ BREAKS: dict[str, Break] = {
     "test.invalid-is-data": rejected(lambda call: call.method == "TestEnvironment", Reason.INVALID_REQUEST),
     "models.answer": rejected(lambda call: call.method == "ListModels", Reason.RUN_NOT_FOUND),
     "skills.answer": rejected(lambda call: call.method == "ListSkills", Reason.RUN_NOT_FOUND),
+    "skills.sync": rejected(lambda call: call.method == "SyncSkills", Reason.RUN_NOT_FOUND),
     "request.run-id": no_field("run_id", lambda call: call.request.run_id == "not an id"),
     "request.cwd-relative": no_field("workspace.cwd", lambda call: call.request.workspace.cwd == "relative"),
     "request.cwd-missing": no_field("workspace.cwd", lambda call: call.request.workspace.cwd != "relative"),
@@ -488,6 +488,9 @@ BREAKS: dict[str, Break] = {
         "wait=", "afterwards", "", "Attach", lambda call: call.request.after_sequence > 3
     ),
     "run.concurrent": text("say=run 0", "run 0", "run 0, run 1"),
+    "run.unheld-output": text(
+        "flood=5000", "the end", "", "Attach", lambda call: call.script.startswith("say=ready\nwait=")
+    ),
     "session.resumes": Break(event=_another_session),
     "session.forks": request(lambda execute: execute.session.ClearField("fork"), "session="),
     "session.unfit": request(_fitting),
@@ -502,6 +505,7 @@ BREAKS: dict[str, Break] = {
     "events.attempt": event(WELL, "text", lambda came: setattr(came, "attempt", 7)),
     "events.time": event(WELL, "text", lambda came: came.ClearField("time")),
     "events.size": text(WELL, "well", "well" + "x" * (1 << 20)),
+    "events.origin": event(WELL, "text", lambda came: setattr(came, "origin", pb.EVENT_ORIGIN_ADAPTER)),
     "events.heartbeat": Break(events=_without_heartbeat),
     "events.tool-results": event(
         "tool=", "tool_result", lambda came: setattr(came.tool_result, "tool_call_id", "another")
@@ -570,31 +574,4 @@ BREAKS: dict[str, Break] = {
     "errors.retry-info": _no_id_status(error(Reason.ADAPTER_UNAVAILABLE)),
     "errors.no-internal": _no_id_status(error(Reason.INTERNAL)),
 }
-"""What breaks each rule of adapters. The rules of processes are in ``broken_process``."""
-
-
-def _longer(call: Call) -> None:
-    if call.method == "RegisterAdapter" and call.request.lease.seconds == 1:
-        call.request.lease.seconds = 60
-
-
-def _as_configured(call: Call, came: router_pb2.ListAdaptersResponse) -> None:
-    del call
-    for entry in came.adapters:
-        entry.source = router_pb2.ADAPTER_SOURCE_ADDRESS
-
-
-ROUTER_BREAKS: dict[str, Break] = {
-    "registration.listed": answer("ListAdapters", _as_configured),
-    "registration.lease": answer(
-        "RegisterAdapter",
-        lambda call, came: setattr(came.expires_at, "seconds", 0) if not call.request.HasField("lease") else None,
-    ),
-    "registration.lease-bounds": no_field("lease"),
-    "registration.expires": Break(request=_longer),
-    "registration.taken": reason(Reason.ADAPTER_TAKEN, Reason.ADAPTER_REFUSED),
-    "registration.unreachable": reason(Reason.ADAPTER_UNREACHABLE, Reason.ADAPTER_REFUSED),
-    "registration.unregister": answer("UnregisterAdapter", lambda _, came: setattr(came, "unregistered", True)),
-    "registration.restart": reason(Reason.ADAPTER_NOT_LAUNCHED, Reason.ADAPTER_REFUSED),
-}
-"""What breaks each rule that only a router has to keep."""
+"""What breaks each rule of adapters but those of ``feature_breaks``; ``broken_process`` has those of processes."""

@@ -168,6 +168,9 @@ class Proxy(grpc.GenericRpcHandler):
 
     async def _events(self, call: Call, upstream: Any) -> Events:
         async for event in upstream:
+            if not isinstance(event, pb.AgentEvent):
+                yield event  # of WatchAdapters
+                continue
             for single in event.batch.events if event.HasField("batch") else [event]:
                 if self.broken.event:
                     self.broken.event(call, single)

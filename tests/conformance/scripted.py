@@ -27,6 +27,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
+from tests.conformance.reported import reported
 from tests.sdk.schemas import config_schema
 
 NONE = pb.PERMISSION_MODE_NONE
@@ -59,6 +60,16 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_SKILLS,
             pb.FEATURE_MCP_SERVERS,
             pb.FEATURE_MAX_TURNS,
+            pb.FEATURE_TEXT_DELTAS,
+            pb.FEATURE_THINKING,
+            pb.FEATURE_TOOL_OUTPUT_DELTAS,
+            pb.FEATURE_PER_CALL_USAGE,
+            pb.FEATURE_PER_MODEL_USAGE,
+            pb.FEATURE_COST,
+            pb.FEATURE_FILE_CHANGES,
+            pb.FEATURE_PLAN,
+            pb.FEATURE_SUBAGENTS,
+            pb.FEATURE_INPUT_REQUESTS,
             permission_mode=pb.PERMISSION_MODE_STRICT,
         ),
     )
@@ -118,8 +129,8 @@ class Performer:
                     await asyncio.sleep(POLL_S)
             case "hold":
                 self._hold(Path(value))
-            case "ask":
-                await self._ask()
+            case "ask" | "write" | "question":
+                await self._ask(name, value)
             case "hang":
                 await self._hang()
             case "fail":
@@ -220,7 +231,7 @@ class Performer:
             case "child":
                 pass  # there is no process
             case _:
-                raise AssertionError(name)
+                self._emit(reported(name, value, self._turn.report))
 
     def _print(self, name: str, value: str) -> None:
         stream: Stream = "stdout"
@@ -255,12 +266,16 @@ class Performer:
         self._turn.activity()
         self._turn.run.emit(event)
 
-    async def _ask(self) -> None:
-        subject = pb.InputSubject(tool_name="write", tool_kind=pb.TOOL_KIND_EDIT)
-        request = pb.InputRequest(id="1", kind=pb.INPUT_KIND_PERMISSION, title="May I?", subject=subject)
-        request.options.add(id="yes", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE, label="Yes")
-        request.options.add(id="no", kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="No")
+    async def _ask(self, step: str, value: str) -> None:
+        request = pb.InputRequest(id="1", kind=pb.INPUT_KIND_TEXT, title=value)
+        if step != "question":
+            subject = pb.InputSubject(tool_name="write", tool_kind=pb.TOOL_KIND_EDIT)
+            request = pb.InputRequest(id="1", kind=pb.INPUT_KIND_PERMISSION, title="May I?", subject=subject)
+            request.options.add(id="yes", kind=pb.INPUT_OPTION_KIND_ALLOW_ONCE, label="Yes")
+            request.options.add(id="no", kind=pb.INPUT_OPTION_KIND_REJECT_ONCE, label="No")
         answer = await self._turn.ask(request)
+        if step == "write" and answer.allowed:
+            Path(value).touch()
         self._say(f"answered {answer}")
 
 

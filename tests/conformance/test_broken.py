@@ -7,19 +7,22 @@ from types import SimpleNamespace
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
 
-from tests.conformance.breaks import BREAKS, ROUTER_BREAKS
+from tests.conformance.breaks import BREAKS
 from tests.conformance.broken_process import PROCESS_BREAKS
+from tests.conformance.feature_breaks import FEATURE_BREAKS
 from tests.conformance.leaks import HANDLES, LEAKS
 from tests.conformance.proxy import Break, proxied
+from tests.conformance.router_breaks import ROUTER_BREAKS
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
 from tests.router.harness import config, routing
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
 
 AT_ONCE = 16
+ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS}
 LARGE = {
     *("request.large", "request.too-large", "prompt.large", "output.slow-reader", "output.huge-line"),
-    *("events.heartbeat", "attach.retention", "limits.grace"),
+    *("events.heartbeat", "attach.retention", "limits.grace", "run.orphan-after", "run.unheld-output"),
 }
 """Rules that take megabytes or seconds to examine; each is examined where it is the one that is broken."""
 MODEST = {
@@ -30,6 +33,8 @@ MODEST = {
     )
 }
 """Rules of what an adapter must refuse that does not declare what the others here need."""
+DRAIN = "router.drain"
+"""The rule of a router's process."""
 FORKLESS = {"unsupported.fork"}
 """The same for one that resumes sessions."""
 
@@ -51,14 +56,14 @@ async def examine(broken: Break, folder: Path, rule_id: str) -> Report:
 
 
 def test_each_rule_is_broken_by_an_adapter() -> None:
-    assert sorted([*BREAKS, *PROCESS_BREAKS, *ROUTER_BREAKS]) == sorted(RULES)
+    assert sorted([*ADAPTER_BREAKS, *PROCESS_BREAKS, *ROUTER_BREAKS, DRAIN]) == sorted(RULES)
 
 
 async def test_an_adapter_that_breaks_nothing_passes(tmp_path: Path) -> None:
     report = await examine(Break(), tmp_path, "")
     assert failed(report) == []
     skipped = {item.rule.id for item in report.outcomes if item.verdict is Verdict.SKIPPED}
-    assert skipped == {*PROCESS_BREAKS, *ROUTER_BREAKS, *MODEST, *FORKLESS}
+    assert skipped == {*PROCESS_BREAKS, *ROUTER_BREAKS, DRAIN, *MODEST, *FORKLESS}
 
 
 async def test_a_modest_adapter_that_breaks_nothing_passes(tmp_path: Path) -> None:
@@ -67,9 +72,9 @@ async def test_a_modest_adapter_that_breaks_nothing_passes(tmp_path: Path) -> No
     assert {item.rule.id for item in report.outcomes if item.verdict is Verdict.PASSED} >= MODEST
 
 
-@pytest.mark.parametrize("rule_id", BREAKS)
+@pytest.mark.parametrize("rule_id", ADAPTER_BREAKS)
 async def test_the_kit_names_exactly_the_broken_rule(rule_id: str, tmp_path: Path) -> None:
-    report = await examine(BREAKS[rule_id], tmp_path, rule_id)
+    report = await examine(ADAPTER_BREAKS[rule_id], tmp_path, rule_id)
     names = [line.partition(":")[0] for line in failed(report)]
     assert names == [rule_id], failed(report)
 
@@ -96,12 +101,13 @@ async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Pat
 
 
 async def test_a_rule_that_has_seen_nothing_is_skipped(tmp_path: Path) -> None:
-    rules = ("run.succeeds", "events.tool-results", "events.input-resolved")
+    rules = ("run.succeeds", "events.tool-results", "events.input-resolved", "batching.form")
     found = await examine_some(Break(), tmp_path, *rules)
     assert found == {
         "run.succeeds": (Verdict.PASSED, ""),
         "events.tool-results": (Verdict.SKIPPED, "no tool_call or tool_result was seen"),
         "events.input-resolved": (Verdict.SKIPPED, "no input_request was seen"),
+        "batching.form": (Verdict.SKIPPED, "no batch was seen"),
     }
     found = await examine_some(Break(event=lambda _, came: came.ClearField("sequence")), tmp_path, "attach.replay")
     assert found["attach.replay"] == (Verdict.SKIPPED, "no event has a sequence: there is nothing to replay")
@@ -131,13 +137,14 @@ async def test_ids_and_handles_are_not_searched_for_secrets(place: str, tmp_path
 
 
 async def examine_router(broken: Break, folder: Path) -> Report:
-    """Examine registrations at a router of this process in front of the scripted adapter."""
+    """Examine a router of this process in front of the scripted adapter."""
     async with (
         serving(f"unix:{folder / 'whole.sock'}") as server,
         routing(config(folder, addresses=(str(server.addresses[0]),))) as (router, _),
         proxied(router.addresses[0], broken) as address,
     ):
-        return await run_checks(Options(address=address, adapter=TYPE, only=("registration.",)))
+        options = Options(address=address, adapter=TYPE, agent="script", only=("registration.", "router."))
+        return await run_checks(options)
 
 
 async def test_a_router_that_breaks_nothing_passes(tmp_path: Path) -> None:
@@ -169,3 +176,14 @@ async def test_a_process_that_breaks_nothing_passes(monkeypatch: pytest.MonkeyPa
     report = await run_checks(Options(command=command, agent="script", only=("process.",)))
     assert failed(report) == []
     assert report.count(Verdict.PASSED) == len(PROCESS_BREAKS)
+
+
+@pytest.mark.parametrize("rule_id", ["", DRAIN])
+async def test_the_kit_names_the_broken_rule_of_a_router_process(
+    rule_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BREAK", rule_id)
+    command = (sys.executable, "-m", "tests.conformance.broken_router")
+    report = await run_checks(Options(command=command, adapter=TYPE, agent="script", only=(DRAIN,)))
+    (outcome,) = report.outcomes
+    assert outcome.verdict is (Verdict.FAILED if rule_id else Verdict.PASSED), outcome.message

@@ -83,7 +83,7 @@ async def test_what_an_agent_cannot_perform_is_skipped(tmp_path: Path) -> None:
     own = write(tmp_path / "format.py", "def line(frame):\n    raise NotImplementedError\n")
     command = (sys.executable, "-m", "dragoman.cli.main", "adapter", "serve", "process")
     env = {script.FORMAT_VARIABLE: str(own)}
-    only = ("run.succeeds", "run.progressive", "tools.")
+    only = ("run.succeeds", "run.progressive", "tools.results")
     report = await run_checks(Options(command=command, config='{"command": "{script}"}', env=env, only=only))
     assert [item.verdict for item in report.outcomes] == [Verdict.SKIPPED] * 3
     steps = [item.message.rpartition(" ")[2] for item in report.outcomes]

@@ -51,21 +51,29 @@ async def test_a_router_in_front_of_process() -> None:
     report = await run_checks(Options(command=serve, adapter="process", config=PLAIN))
     assert report.is_router
     reasons = check(report, 113)
-    assert reasons == {
+    declared = {
         *(
-            f"FEATURE_{name} is not declared"
-            for name in ("PERMISSION_REQUESTS", "RESUME", "RESUME_REJECTION", "FORK")
+            f"FEATURE_{name}"
+            for name in ("PERMISSION_REQUESTS", "INPUT_REQUESTS", "RESUME", "RESUME_REJECTION", "FORK")
         ),
-        *(f"FEATURE_{name} is not declared" for name in ("MODEL_CHOICE", "SYSTEM_PROMPT", "INSTRUCTIONS")),
-        *(f"FEATURE_{name} is not declared" for name in ("SKILLS", "MCP_SERVERS", "MAX_TURNS", "TOOL_START")),
+        *(f"FEATURE_{name}" for name in ("MODEL_CHOICE", "SYSTEM_PROMPT", "INSTRUCTIONS", "SKILLS", "MCP_SERVERS")),
+        *(f"FEATURE_{name}" for name in ("MAX_TURNS", "TOOL_START", "TOOL_OUTPUT_DELTAS", "TEXT_DELTAS", "THINKING")),
+        *(f"FEATURE_{name}" for name in ("PLAN", "FILE_CHANGES", "SUBAGENTS", "COST", "PER_CALL_USAGE")),
+        *("FEATURE_PER_MODEL_USAGE", "PERMISSION_MODE_STRICT"),
+        "FEATURE_PERMISSION_REQUESTS or PERMISSION_MODE_STRICT or PERMISSION_MODE_PERMISSIVE",
+    }
+    assert reasons == {
+        *(f"{name} is not declared" for name in declared),
         "FEATURE_TOOL_START is not declared, and no tool call is reported",
         "the adapter reports no tokens, and declares no feature that needs them",
+        "no tool_call was seen",
         "no tool_call or tool_result was seen",
         "no input_request was seen",
         "a router begins attempts itself",
         "a router hands live runs to its successor",
         "a router honours these fields",
         "the adapter has no alias",
+        "FEATURE_CHANGES is declared",
         "the instance behind a router may change",
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use dragoman_adapter::api::agent_event::Body;
 use dragoman_adapter::api::{
-    self, FailureKind, Feature, InputSubject, PermissionMode, SessionChange, SessionDisposition, Started, ToolKind,
-    ToolStatus, UsageScope, text,
+    self, FailureKind, Feature, InputKind, InputRequest, InputSubject, PermissionMode, SessionChange,
+    SessionDisposition, Started, ToolKind, ToolStatus, UsageScope, text,
 };
 use dragoman_adapter::{Adapter, Error, Failure, Question, Run, features, serve, succeeded};
 
@@ -97,6 +97,19 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
                     InputSubject { tool_name: value.into(), tool_kind: ToolKind::Execute as i32, ..Default::default() };
                 let is_allowed = run.permit(subject, Question::default()).await?.is_allowed;
                 says.whole(if is_allowed { "allowed" } else { "rejected" }).await?;
+            }
+            "write" => {
+                let subject =
+                    InputSubject { tool_name: "write".into(), tool_kind: ToolKind::Edit as i32, ..Default::default() };
+                if run.permit(subject, Question::default()).await?.is_allowed {
+                    std::fs::write(value, "")?;
+                }
+            }
+            "question" => {
+                let kind = InputKind::Text as i32;
+                let asked = InputRequest { kind, title: value.into(), ..Default::default() };
+                let words = run.ask(asked).await?.answer.text;
+                says.whole(&format!("answered {words}")).await?;
             }
             "session" if session.is_empty() || run.session().disposition == SessionDisposition::Fork => {
                 value.clone_into(&mut session);

@@ -4,7 +4,7 @@ import { access, writeFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
 
 import { Failure, features, serve, type Run } from "@dragoman/adapter";
-import { FailureKind, Feature, PermissionMode, ToolKind, ToolStatus } from "@dragoman/client/v1";
+import { FailureKind, Feature, InputKind, PermissionMode, ToolKind, ToolStatus } from "@dragoman/client/v1";
 
 const MARK = "dragoman-script:\n";
 const END = "\n---\n";
@@ -51,16 +51,18 @@ async function run(run: Run) {
       case "flood":
         for (let i = 0; i < Number(value); i++) await say(String(i).padStart(100, "0"));
         break;
+      case "call":
       case "tool": {
         const id = `call-${++calls}`;
         await run.emit({
           case: "toolCall",
           value: { id, name: value, kind: ToolKind.OTHER, inputJson: "{}", status: ToolStatus.RUNNING },
         });
-        await run.emit({
-          case: "toolResult",
-          value: { toolCallId: id, content: "done", status: ToolStatus.COMPLETED },
-        });
+        if (name === "tool")
+          await run.emit({
+            case: "toolResult",
+            value: { toolCallId: id, content: "done", status: ToolStatus.COMPLETED },
+          });
         break;
       }
       case "touch":
@@ -81,6 +83,19 @@ async function run(run: Run) {
           { title: `May I use ${value}?` },
         );
         await say(isAllowed ? "allowed" : "rejected");
+        break;
+      }
+      case "write": {
+        const { isAllowed } = await run.permit(
+          { toolName: "write", toolKind: ToolKind.EDIT },
+          { title: "May I write?" },
+        );
+        if (isAllowed) await writeFile(value, "");
+        break;
+      }
+      case "question": {
+        const { answer } = await run.ask({ kind: InputKind.TEXT, title: value });
+        await say(`answered ${answer.text}`);
         break;
       }
       case "fail":

@@ -116,14 +116,8 @@ func (a *agent) step(name, value string) error {
 		return os.WriteFile(value, nil, 0o600)
 	case "wait":
 		return a.wait(value)
-	case "ask":
-		decision, err := a.run.Permit(
-			&pb.InputSubject{ToolName: value, ToolKind: pb.ToolKind_TOOL_KIND_EXECUTE}, adapter.Question{Title: "May I use " + value + "?"},
-		)
-		if err != nil {
-			return err
-		}
-		return a.say(map[bool]string{true: "allowed", false: "rejected"}[decision.Allowed])
+	case "ask", "write", "question":
+		return a.ask(name, value)
 	case "fail":
 		return &adapter.Failure{Kind: pb.FailureKind_FAILURE_KIND_PROCESS_CRASHED, Code: "scripted", Message: value}
 	case "hang":
@@ -134,6 +128,30 @@ func (a *agent) step(name, value string) error {
 		Kind: pb.FailureKind_FAILURE_KIND_INVALID_CONFIG, Code: "step",
 		Message: fmt.Sprintf("dragoman-script: step '%s' not supported", name),
 	}
+}
+
+func (a *agent) ask(name, value string) error {
+	if name == "question" {
+		resolution, err := a.run.Ask(&pb.InputRequest{Kind: pb.InputKind_INPUT_KIND_TEXT, Title: value})
+		if err != nil {
+			return err
+		}
+		return a.say("answered " + resolution.Answer.GetText())
+	}
+	subject := &pb.InputSubject{ToolName: value, ToolKind: pb.ToolKind_TOOL_KIND_EXECUTE}
+	if name == "write" {
+		subject.ToolName, subject.ToolKind = "write", pb.ToolKind_TOOL_KIND_EDIT
+	}
+	decision, err := a.run.Permit(subject, adapter.Question{Title: "May I use " + subject.GetToolName() + "?"})
+	if err != nil {
+		return err
+	}
+	if name == "write" && decision.Allowed {
+		if err := os.WriteFile(value, nil, 0o600); err != nil {
+			return err
+		}
+	}
+	return a.say(map[bool]string{true: "allowed", false: "rejected"}[decision.Allowed])
 }
 
 func (a *agent) say(text string) error {

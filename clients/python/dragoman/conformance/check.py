@@ -39,6 +39,17 @@ class Rule(Struct, frozen=True):
     """The revision of the contract that has it first."""
     wait_s: float = 0.0
     """How long the check waits by its nature, in seconds; that does not count against its time limit."""
+    declared_by: tuple[str, ...] = ()
+    """What a description says of an adapter that has to keep the rule, as ``declarations`` names it; one of them is
+    enough. Empty: every adapter has to."""
+
+
+UNEXAMINED: dict[str, str] = {
+    "FEATURE_SURGICAL_EDIT": "what an agent's own tools can do shows in no event",
+    "FEATURE_COMPACTION": "the kit cannot fill the context of an agent, and a stand-in has none",
+    "FEATURE_NATIVE_SKILLS": "in whichever way a skill reaches the agent, settings.skills examines that it does",
+}
+"""The features that no rule examines, with the reasons."""
 
 
 class Violation(Exception):  # noqa: N818 - what a check finds, not an error of the kit
@@ -61,7 +72,10 @@ def expect(condition: object, message: str) -> None:
 
 def _load() -> dict[str, Rule]:
     data = tomllib.loads(resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))
-    rules = [Rule(name, Level(entry.pop("level")), **entry) for name, entry in _flat(data)]
+    rules = [
+        Rule(name, Level(entry.pop("level")), declared_by=tuple(entry.pop("declared_by", ())), **entry)
+        for name, entry in _flat(data)
+    ]
     return {rule.id: rule for rule in rules}
 
 

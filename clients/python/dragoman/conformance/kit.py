@@ -165,6 +165,7 @@ class Kit:
 
     def _stream(self, rpc: str, call: Any, after: int) -> Stream:
         stream = Stream(rpc, call, after, lambda error: self.seen.statuses.append((rpc, error)))
+        stream.is_of_router = self.is_router
         self.seen.streams.append(stream)
         return stream
 

@@ -30,6 +30,7 @@ from dragoman.conformance.kit import AgentKind, Kit, Seen, Setup
 from dragoman.conformance.launch import LaunchError, Process, launched
 from dragoman.conformance.streams import shown
 from dragoman.protocol.dialing import open_channel
+from dragoman.protocol.duties import declarations
 from dragoman.protocol.errors import DragomanError, from_rpc_error
 from dragoman.protocol.limits import channel_options
 from dragoman.testkit.model_server import ModelServer
@@ -318,11 +319,10 @@ async def _judge(
                 raise _TargetEndedError(_ended(process, course.running()))
             course.note(outcome)
 
-    due = [rule for rule in rules if _is_due(rule, kit)]
+    due = [rule for rule in rules if not _why_not(rule, kit)]
     for rule in rules:
         if rule not in due:
-            text = f"revision {rule.revision} has it first, and the adapter implements {kit.described.revision}"
-            course.note(Outcome(rule, Verdict.SKIPPED, text))
+            course.note(Outcome(rule, Verdict.SKIPPED, _why_not(rule, kit)))
     try:
         async with asyncio.TaskGroup() as group:
             for rule in due:
@@ -343,8 +343,13 @@ def _ended(process: Process, running: Sequence[str]) -> str:
     return f"the target {process.ending} while the kit examined {rules}. It printed last:\n{process.printed}"
 
 
-def _is_due(rule: Rule, kit: Kit) -> bool:
-    return rule.revision <= max(kit.described.revision, 1)
+def _why_not(rule: Rule, kit: Kit) -> str:
+    """Return why an adapter need not keep a rule; empty if it must."""
+    if rule.revision > max(kit.described.revision, 1):
+        return f"revision {rule.revision} has it first, and the adapter implements {kit.described.revision}"
+    if rule.declared_by and declarations(kit.described).isdisjoint(rule.declared_by):
+        return f"{' or '.join(rule.declared_by)} is not declared"
+    return ""
 
 
 async def _examined(rule: Rule, kit: Kit, limit_s: float) -> Outcome:

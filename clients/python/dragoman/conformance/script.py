@@ -20,7 +20,14 @@ agent cannot report; the rules that need that step are skipped.
 ``flood=LINES``      so many messages of 100 characters, as fast as they are read
 ``tool=NAME``        a tool call and its result
 ``call=NAME``        a tool call that gets no result
+``output=TEXT``      the output of the call that was made last, while that tool runs
+``think=TEXT``       a piece of reasoning
+``plan=TEXT``        a plan with this one entry
+``change=PATH``      create a file, and report that the agent did
+``nested=TEXT``      a message of a nested agent
 ``usage=IN,OUT``     report so many input and output tokens, at the latest at the end; a number may be missing
+``model=ID,IN,OUT``  report that one call of this model used so many tokens
+``cost=AMOUNT``      report this cost in dollars, at the latest at the end
 ``received=HEX``     a message ``received: yes`` if the agent received this text (in hexadecimal UTF-8), else
                      ``received: no``: in arguments, variables, the prompt, and in files that these name or that are
                      in the working directory
@@ -32,6 +39,8 @@ agent cannot report; the rules that need that step are skipped.
 ``child``            leave a child process that keeps standard output open, and lives for a minute
 ``deaf``             ignore SIGTERM, SIGINT and SIGHUP from here on
 ``ask=PERMISSION``   request a permission; a message says which option was answered. Only adapters whose agent can ask
+``question=TEXT``    ask for a text; a message says what was answered. Only adapters whose agent can ask
+``write=PATH``       create a file if a permission to edit it, which is asked for, is granted. Only these adapters
 ``fail=TEXT``        report a failure, and end with exit code 1
 ``hang``             wait for ever
 ===================  ===============================================================================================
@@ -111,7 +120,14 @@ class Agent:
             "flood": self._flood,
             "tool": self._tool,
             "call": self._call,
+            "output": lambda text: self._json(text, type="tool_output", toolUseId=f"call-{self._calls}", text=text),
+            "think": lambda text: self._json(text, type="thinking", text=text),
+            "plan": lambda text: self._json(text, type="plan", entries=[text]),
+            "change": self._change,
+            "nested": lambda text: self._json(text, type="assistant", text=text, subagent="nested-1"),
             "usage": self._report_usage,
+            "model": self._report_model,
+            "cost": lambda amount: self._usage.update(costUsd=float(amount)),
             "received": lambda word: self._say(
                 f"received: {'yes' if self._has_received(bytes.fromhex(word)) else 'no'}"
             ),
@@ -178,7 +194,16 @@ class Agent:
 
     def _report_usage(self, counts: str) -> None:
         names = ("inputTokens", "outputTokens")
-        self._usage = {name: int(count) for name, count in zip(names, counts.split(","), strict=True) if count}
+        self._usage |= {name: int(count) for name, count in zip(names, counts.split(","), strict=True) if count}
+
+    def _report_model(self, used: str) -> None:
+        model, inputs, outputs = used.split(",")
+        counts: dict[str, object] = {"inputTokens": int(inputs), "outputTokens": int(outputs)}
+        self._json(f"{model} used {inputs} and {outputs} tokens", type="usage", model=model, **counts)
+
+    def _change(self, path: str) -> None:
+        open(path, "w", encoding="utf-8").close()
+        self._json(f"created {path}", type="file_change", path=os.path.abspath(path))  # noqa: PTH100 - starts faster
 
     def _has_received(self, word: bytes) -> bool:
         variables = {name: value for name, value in os.environb.items() if name.decode() not in _NOT_SEARCHED}

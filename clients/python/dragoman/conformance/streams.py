@@ -33,6 +33,8 @@ class Stream:
     def __init__(self, rpc: str, call: Any, after: int, on_error: Callable[[DragomanError], object]) -> None:
         self.rpc = rpc
         self.after = after
+        self.is_of_router = False
+        """Whether a router sends it."""
         self.messages: list[pb.AgentEvent] = []
         """What came, batches as they came."""
         self.events: list[pb.AgentEvent] = []
@@ -51,8 +53,8 @@ class Stream:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of all events; empty for a body of a later revision."""
-        return {event.WhichOneof("body") or "" for event in self.events}
+        """The kinds of all events, and of batches; empty for a body of a later revision."""
+        return {event.WhichOneof("body") or "" for event in (*self.events, *self.messages)}
 
     @property
     def text(self) -> str:

@@ -1,7 +1,7 @@
 """Changes: what a run did to the files of its workspace."""
 
 from dragoman.conformance.check import check, expect
-from dragoman.conformance.kit import Kit, expect_reason, need, refusal
+from dragoman.conformance.kit import Kit, expect_reason, refusal
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -12,7 +12,6 @@ _FILE = "written-by-the-agent"
 @check("changes.files")
 async def files(kit: Kit) -> None:
     """Have a file written, and ask for the changes afterwards."""
-    need(kit, pb.FEATURE_CHANGES)
     request = kit.request(f"touch={_FILE}")
     request.track_changes = True
     await kit.run(request)
@@ -29,7 +28,6 @@ async def files(kit: Kit) -> None:
 @check("changes.untracked")
 async def untracked(kit: Kit) -> None:
     """Ask for the changes of a run that did not set track_changes."""
-    need(kit, pb.FEATURE_CHANGES)
     request = kit.request("say=one")
     await kit.run(request)
     asked = api.GetChangesRequest(run_id=request.run_id, adapter=kit.adapter)

@@ -190,6 +190,22 @@ async def skills(kit: Kit) -> None:
     await _answers(kit, "ListSkills", api.ListSkillsRequest(adapter=kit.adapter))
 
 
+@check("skills.sync")
+async def sync_skills(kit: Kit) -> None:
+    """Install a skill whose name would leave the directory of skills, in a home of its own."""
+    home = kit.path("home")
+    home.mkdir()
+    request = api.SyncSkillsRequest(adapter=kit.adapter, env={"HOME": str(home)})
+    request.skills.add(name="../conformance").files.content["SKILL.md"] = b"# Conformance\n"
+    error = await refusal(kit.call("SyncSkills", request))
+    if error.reason is Reason.INVALID_REQUEST:
+        paths = [item.path for item in error.violations]
+        expect(any(path.startswith("skills") for path in paths), f"BadRequest must name the skill; it has {paths}")
+    else:
+        expect_reason(error, Reason.NOT_IMPLEMENTED, Reason.NOT_SUPPORTED)
+    expect(not any(home.rglob("SKILL.md")), "a skill with an invalid name is installed")
+
+
 async def _answers(kit: Kit, rpc: str, request: object) -> None:
     try:
         await kit.call(rpc, request)

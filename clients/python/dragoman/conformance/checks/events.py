@@ -1,5 +1,6 @@
 """Rules that every stream keeps, whatever the run: they look at the streams of all other checks."""
 
+import json
 from collections.abc import Iterator
 
 from dragoman.conformance.check import stream_check
@@ -170,7 +171,41 @@ def input_resolved(stream: Stream) -> str:
     return ""
 
 
-@stream_check("batching.form")
+_OF_AGENT = {"text", "thinking", "tool_output"}
+"""Kinds of events in which only an agent speaks, as in a log of its output."""
+_OUTPUT = {pb.OUTPUT_STREAM_STDOUT, pb.OUTPUT_STREAM_STDERR}
+_NOT_OF_AGENT = {"started", "attempt_ended", "result", "input_resolved"}
+
+
+@stream_check("events.origin")
+def origin(stream: Stream) -> str:
+    """Compare origins with what an event says."""
+    for event in stream.durable:
+        kind = _kind(event)
+        is_of_agent = event.origin == pb.EVENT_ORIGIN_AGENT
+        if event.origin == pb.EVENT_ORIGIN_ROUTER and not stream.is_of_router:
+            return f"{kind} (sequence {event.sequence}) has the origin ROUTER"
+        speaks = kind in _OF_AGENT and bool(event.WhichOneof("body"))
+        if (speaks or event.log.stream in _OUTPUT) and not is_of_agent:
+            return f"{kind} (sequence {event.sequence}) of the agent has not the origin AGENT"
+        if kind in _NOT_OF_AGENT and is_of_agent:
+            return f"{kind} (sequence {event.sequence}) has the origin AGENT"
+    return ""
+
+
+@stream_check("tools.input", "tool_call")
+def tool_input(stream: Stream) -> str:
+    """Parse the input of each tool call."""
+    for call in stream.of("tool_call"):
+        if call.input_json and not call.truncated_bytes:
+            try:
+                json.loads(call.input_json)
+            except ValueError as error:
+                return f"the input_json of {call.name or call.id!r} is no JSON: {error}"
+    return ""
+
+
+@stream_check("batching.form", "batch")
 def batches(stream: Stream) -> str:
     """Look at every batch."""
     for batch in (message for message in stream.messages if message.HasField("batch")):

@@ -1,5 +1,8 @@
 """Input requests and Respond."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 from dragoman.conformance.check import Skip, check, expect
 from dragoman.conformance.kit import Kit, expect_reason, need, need_duty, refusal, seconds
 from dragoman.conformance.streams import Stream, is_kind, last
@@ -134,6 +137,61 @@ async def unattended(kit: Kit) -> None:
     resolved = {item.id: item.resolution for item in stream.of("input_resolved")}
     waiting = [name for name in open_requests if resolved.get(name) != pb.INPUT_RESOLUTION_POLICY]
     expect(not waiting, "an unattended run asks its caller")
+
+
+@check("respond.question")
+async def question(kit: Kit) -> None:
+    """Have an agent ask for a text, and look whether it gets it."""
+    request = kit.request("question=Which word?", "say=done")
+    request.permissions.interactive = True
+    stream = kit.execute(request)
+    asked = (await stream.until(is_kind("input_request"))).input_request
+    expect(
+        asked.kind not in {0, pb.INPUT_KIND_PERMISSION}, f"a question has the kind {pb.InputKind.Name(asked.kind)}"
+    )
+    respond = api.RespondRequest(run_id=request.run_id, request_id=asked.id, adapter=request.adapter)
+    respond.answer.text = "an answering word"
+    await kit.call("Respond", respond)
+    await stream.rest()
+    expect("an answering word" in stream.text, "the agent does not get the answer to its question")
+
+
+async def _written(kit: Kit, change: Callable[[pb.Permissions], object]) -> tuple[bool, Stream]:
+    """Return whether an agent wrote a file, and the stream; its run is unattended."""
+    path = kit.path("written")
+    request = kit.request(f"write={path}", "say=done", model=f"{_MODEL} path={path.name}")
+    if kit.setup.agent == "model":
+        path = Path(request.workspace.cwd) / path.name
+    change(request.permissions)
+    stream = await kit.run(request)
+    return path.exists(), stream
+
+
+def _deciding(decision: pb.PermissionDecision.ValueType) -> Callable[[pb.Permissions], object]:
+    return lambda permissions: setattr(permissions, "default_decision", decision)
+
+
+@check("permissions.strict")
+async def strict(kit: Kit) -> None:
+    """Run an agent that writes a file, with nothing allowed."""
+    is_written, _ = await _written(kit, lambda _: None)
+    expect(not is_written, "the agent does what no permission allows")
+
+
+@check("permissions.allowed")
+async def allowed(kit: Kit) -> None:
+    """Run an agent that writes a file, with everything allowed."""
+    is_written, stream = await _written(kit, _deciding(pb.PERMISSION_DECISION_ALLOW))
+    expect(is_written, "the agent does not do what default_decision allows")
+    expect(not stream.of("input_request"), "the caller is asked for what default_decision allows")
+
+
+@check("permissions.denied")
+async def denied(kit: Kit) -> None:
+    """Run an agent that writes a file, with everything denied."""
+    is_written, stream = await _written(kit, _deciding(pb.PERMISSION_DECISION_DENY))
+    expect(not is_written, "the agent does what default_decision denies")
+    expect(not stream.of("input_request"), "the caller is asked for what default_decision denies")
 
 
 @check("attach.pending-request")

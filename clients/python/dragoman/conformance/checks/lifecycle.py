@@ -54,7 +54,7 @@ async def draining(kit: Kit) -> None:
         await stream.until_text("ready")
         process.signal(signal.SIGTERM)
         try:
-            error = await _refused(other)
+            error = await refused_run(other)
         finally:
             with contextlib.suppress(DragomanError):  # it may refuse this too
                 await other.cancel(request.run_id, grace_s=0)
@@ -63,7 +63,7 @@ async def draining(kit: Kit) -> None:
     expect(error.retry_after_s is not None, "DRAINING without RetryInfo")
 
 
-async def _refused(kit: Kit) -> DragomanError:
+async def refused_run(kit: Kit) -> DragomanError:
     """Return the status that refuses a new run, once SIGTERM has taken effect."""
     try:
         async with asyncio.timeout(_DRAINS_WITHIN_S):

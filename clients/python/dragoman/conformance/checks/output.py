@@ -3,7 +3,7 @@
 import hashlib
 
 from dragoman.conformance.check import check, expect
-from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need, need_duty, run_in_time
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need_duty, run_in_time
 from dragoman.conformance.streams import Stream, texts
 from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.v1 import adapter_pb2 as api
@@ -74,7 +74,6 @@ async def slow_reader(kit: Kit) -> None:
 @check("prompt.large")
 async def large_prompt(kit: Kit) -> None:
     """Send a prompt of 1 MB."""
-    need(kit, pb.FEATURE_PROMPT)
     request = kit.request("prompt", model="MOCK_TEXT", prompt="p" * 1_000_000)
     data = request.prompt.encode()
     stream = await kit.run(request)
@@ -150,7 +149,6 @@ async def in_started(kit: Kit) -> None:
 @check("secrets.auth-token")
 async def auth_token(kit: Kit) -> None:
     """Send a token for the caller's API."""
-    need(kit, pb.FEATURE_AUTH_TOKEN)
     need_duty(kit, api.DUTY_REDACTION)
     request = kit.request("env=DRAGOMAN_API_KEY", "say=after")
     request.auth_token = _SECRET

@@ -24,7 +24,7 @@ _REMOVED_WITHIN_S = 8.0
 _POLL_S = 0.1
 
 
-class _Announced(Struct, frozen=True):
+class Announced(Struct, frozen=True):
     """An adapter of the kit that does nothing but describe itself.
 
     Attributes:
@@ -39,7 +39,7 @@ class _Announced(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def _adapter(kit: Kit, adapter: str = "") -> AsyncIterator[_Announced]:
+async def own_adapter(kit: Kit, adapter: str = "") -> AsyncIterator[Announced]:
     """Serve an adapter that can be registered; end its registration afterwards.
 
     Args:
@@ -53,7 +53,7 @@ async def _adapter(kit: Kit, adapter: str = "") -> AsyncIterator[_Announced]:
         raise Skip("an adapter keeps no registrations")
     path = kit.path("registered")
     name = f"conformance_{path.name.rpartition('-')[2]}_{int(time.time())}"
-    announced = _Announced(f"unix:{path}", adapter or name)
+    announced = Announced(f"unix:{path}", adapter or name)
     described = api.DescribeResponse(adapter=announced.adapter, revision=1, instance_id=announced.instance_id)
     described.capabilities.permission_mode = pb.PERMISSION_MODE_NONE
 
@@ -80,9 +80,15 @@ async def _adapter(kit: Kit, adapter: str = "") -> AsyncIterator[_Announced]:
         await server.stop(None)
 
 
-async def _register(
-    kit: Kit, announced: _Announced, lease_s: float | None = None, *, instance_id: str = ""
+async def register(
+    kit: Kit, announced: Announced, lease_s: float | None = None, *, instance_id: str = ""
 ) -> router_pb2.RegisterAdapterResponse:
+    """Register an adapter.
+
+    Raises:
+        Skip: the kit may not.
+        DragomanError: the router refuses it.
+    """
     request = router_pb2.RegisterAdapterRequest(address=announced.address, instance_id=instance_id)
     if lease_s is not None:
         request.lease.CopyFrom(seconds(lease_s))
@@ -96,13 +102,13 @@ async def _register(
     return answer
 
 
-async def _unregister(kit: Kit, announced: _Announced, instance_id: str = "") -> bool:
+async def _unregister(kit: Kit, announced: Announced, instance_id: str = "") -> bool:
     request = router_pb2.UnregisterAdapterRequest(address=announced.address, instance_id=instance_id)
     answer = await kit.answer("UnregisterAdapter", kit.router.UnregisterAdapter(request))
     return bool(answer.unregistered)
 
 
-async def _entry(kit: Kit, announced: _Announced) -> router_pb2.AdapterEntry | None:
+async def _entry(kit: Kit, announced: Announced) -> router_pb2.AdapterEntry | None:
     """Return what the router lists of an adapter; None if it does not."""
     token = ""
     while True:
@@ -124,8 +130,8 @@ def _left_s(answer: router_pb2.RegisterAdapterResponse) -> float:
 @check("registration.listed")
 async def listed(kit: Kit) -> None:
     """Register an adapter, and look for it."""
-    async with _adapter(kit) as announced:
-        answer = await _register(kit, announced, _LONG_LEASE_S, instance_id=announced.instance_id)
+    async with own_adapter(kit) as announced:
+        answer = await register(kit, announced, _LONG_LEASE_S, instance_id=announced.instance_id)
         expect(answer.adapter.adapter == announced.adapter, f"the answer lists {answer.adapter.adapter!r}")
         entry = await _entry(kit, announced)
         if entry is None:
@@ -140,9 +146,9 @@ async def listed(kit: Kit) -> None:
 @check("registration.lease")
 async def lease(kit: Kit) -> None:
     """Register without a lease, and renew with one."""
-    async with _adapter(kit) as announced:
+    async with own_adapter(kit) as announced:
         for lease_s in (None, _LONG_LEASE_S):
-            left_s = _left_s(await _register(kit, announced, lease_s))
+            left_s = _left_s(await register(kit, announced, lease_s))
             due_s = lease_s or _DEFAULT_LEASE_S
             asked = "the lease is absent" if lease_s is None else f"{lease_s:g} s are requested"
             is_near = abs(left_s - due_s) <= _TOLERANCE_S
@@ -152,17 +158,17 @@ async def lease(kit: Kit) -> None:
 @check("registration.lease-bounds")
 async def lease_bounds(kit: Kit) -> None:
     """Request a lease that is too short, and one that is too long."""
-    async with _adapter(kit) as announced:
+    async with own_adapter(kit) as announced:
         for lease_s in (0.5, 3601.0):
-            error = await refusal(_register(kit, announced, lease_s))
+            error = await refusal(register(kit, announced, lease_s))
             expect_reason(error, Reason.INVALID_REQUEST, field_path="lease")
 
 
 @check("registration.expires")
 async def expires(kit: Kit) -> None:
     """Let a lease expire."""
-    async with _adapter(kit) as announced:
-        await _register(kit, announced, _SHORT_LEASE_S)
+    async with own_adapter(kit) as announced:
+        await register(kit, announced, _SHORT_LEASE_S)
         try:
             async with asyncio.timeout(_REMOVED_WITHIN_S):
                 while await _entry(kit, announced) is not None:  # noqa: ASYNC110 - a list is what is examined
@@ -176,25 +182,25 @@ async def expires(kit: Kit) -> None:
 @check("registration.taken")
 async def taken(kit: Kit) -> None:
     """Register an adapter of the type that the router has already."""
-    async with _adapter(kit, kit.described.adapter) as announced:
-        expect_reason(await refusal(_register(kit, announced)), Reason.ADAPTER_TAKEN)
+    async with own_adapter(kit, kit.described.adapter) as announced:
+        expect_reason(await refusal(register(kit, announced)), Reason.ADAPTER_TAKEN)
 
 
 @check("registration.unreachable")
 async def unreachable(kit: Kit) -> None:
     """Register where nothing listens, and in the name of another process than the one that does."""
-    async with _adapter(kit) as announced:
-        nowhere = _Announced(f"unix:{kit.path('nowhere')}", announced.adapter)
-        expect_reason(await refusal(_register(kit, nowhere)), Reason.ADAPTER_UNREACHABLE)
-        other = _register(kit, announced, instance_id="conformance-another")
+    async with own_adapter(kit) as announced:
+        nowhere = Announced(f"unix:{kit.path('nowhere')}", announced.adapter)
+        expect_reason(await refusal(register(kit, nowhere)), Reason.ADAPTER_UNREACHABLE)
+        other = register(kit, announced, instance_id="conformance-another")
         expect_reason(await refusal(other), Reason.ADAPTER_UNREACHABLE)
 
 
 @check("registration.unregister")
 async def unregister(kit: Kit) -> None:
     """End a registration: in the name of another process, of its own, and again."""
-    async with _adapter(kit) as announced:
-        await _register(kit, announced, _LONG_LEASE_S)
+    async with own_adapter(kit) as announced:
+        await register(kit, announced, _LONG_LEASE_S)
         is_other = await _unregister(kit, announced, "conformance-another")
         expect(not is_other, "the registration is ended in the name of another process")
         expect(await _unregister(kit, announced), "UnregisterAdapter does not report that it ended a registration")
@@ -207,7 +213,7 @@ async def unregister(kit: Kit) -> None:
 @check("registration.restart")
 async def restart(kit: Kit) -> None:
     """Have a registered adapter restarted, whose process is not the router's."""
-    async with _adapter(kit) as announced:
-        await _register(kit, announced, _LONG_LEASE_S)
+    async with own_adapter(kit) as announced:
+        await register(kit, announced, _LONG_LEASE_S)
         call = kit.router.RestartAdapter(router_pb2.RestartAdapterRequest(adapter=announced.adapter))
         expect_reason(await refusal(kit.answer("RestartAdapter", call)), Reason.ADAPTER_NOT_LAUNCHED)

@@ -1,11 +1,20 @@
-"""What an agent reports beside its words: tool calls and their results, tokens."""
+"""What an agent reports beside its words: tool calls, tokens, cost, reasoning, plans, files, nested agents."""
 
-from dragoman.conformance.check import Skip, check, expect
+import asyncio
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from dragoman.conformance.check import Skip, Violation, check, expect
 from dragoman.conformance.kit import Kit
+from dragoman.conformance.streams import Stream, is_kind
 from dragoman.v1 import event_pb2 as pb
 
 _MODEL = "MOCK_READ"
 _INPUT, _OUTPUT = 11, 7
+_MODELS = {"conformance-small": (11, 7), "conformance-large": (5, 3)}
+"""What the calls of two models use: input and output tokens."""
+_COST = "0.25"
+_ARRIVES_WITHIN_S = 5.0
 _COUNTING = {pb.FEATURE_PER_CALL_USAGE, pb.FEATURE_PER_MODEL_USAGE}
 
 
@@ -58,3 +67,136 @@ async def absent(kit: Kit) -> None:
     counts = await _tokens(kit, f"usage={_INPUT},")
     present = [count for count in counts if count.HasField("output")]
     expect(not present, f"output tokens are {[count.output for count in present]}, although none were reported")
+
+
+async def _before_gate(kit: Kit, *steps: str, kind: str, fault: str) -> Stream:
+    """Return the stream of a run whose agent waits after the steps, once an event of a kind came meanwhile."""
+    gate = kit.path("gate")
+    stream = kit.execute(kit.request(*steps, f"wait={gate}", "say=done"))
+    try:
+        async with asyncio.timeout(_ARRIVES_WITHIN_S * kit.setup.slowness):
+            await stream.until(is_kind(kind))
+    except TimeoutError:
+        raise Violation(fault) from None
+    finally:
+        gate.touch()
+    return await stream.rest()
+
+
+@check("tools.start")
+async def start(kit: Kit) -> None:
+    """Have an agent wait after the start of a tool call."""
+    steps = ("call=conformance",)
+    await _before_gate(kit, *steps, kind="tool_call", fault="a tool call is not reported while it runs")
+
+
+@check("tools.output")
+async def output(kit: Kit) -> None:
+    """Have a tool print something, and wait."""
+    steps = ("call=conformance", "output=a word of the tool")
+    stream = await _before_gate(
+        kit, *steps, kind="tool_output", fault="the output of a tool does not arrive meanwhile"
+    )
+    calls = {call.id for call in stream.of("tool_call")}
+    pieces = stream.of("tool_output")
+    expect("a word of the tool" in "".join(piece.text for piece in pieces), "the output of the tool is another one")
+    expect({piece.tool_call_id for piece in pieces} <= calls, "tool_output.tool_call_id is that of no tool call")
+
+
+@check("reports.text-deltas")
+async def text_deltas(kit: Kit) -> None:
+    """Have an agent wait in the middle of a message."""
+    if kit.setup.agent == "model":
+        stream = await kit.run(kit.request(model="MOCK_SLOW"))
+        expect(sum(bool(text.delta) for text in stream.of("text")) > 1, "a slow message does not arrive in pieces")
+        return
+    steps = ("piece=one half of a message ",)
+    stream = await _before_gate(
+        kit, *steps, kind="text", fault="half a message does not arrive while the agent waits"
+    )
+    expect(any(text.delta for text in stream.of("text")), "no text has a delta")
+
+
+@check("reports.thinking")
+async def thinking(kit: Kit) -> None:
+    """Have an agent think."""
+    stream = await kit.run(kit.request("think=a word of reasoning", "say=done", model="MOCK_THINKING"))
+    words = "".join(piece.delta or piece.whole for piece in stream.of("thinking"))
+    due = "a word of reasoning" if kit.setup.agent == "script" else "short answer"
+    expect(due in words, "the agent's reasoning is in no thinking event")
+
+
+@check("reports.plan")
+async def plan(kit: Kit) -> None:
+    """Have an agent plan."""
+    stream = await kit.run(kit.request("plan=a step of the plan", "say=done"))
+    entries = [entry.content for item in stream.of("plan") for entry in item.entries]
+    expect(entries == ["a step of the plan"], f"the entries of the plan are {entries}")
+
+
+@check("reports.file-changes")
+async def file_changes(kit: Kit) -> None:
+    """Have an agent create a file."""
+    path = kit.path("changed")
+    request = kit.request(f"change={path}", "say=done", model=f"MOCK_WRITE path={path.name}")
+    if kit.setup.agent == "model":
+        path = Path(request.workspace.cwd) / path.name
+        request.permissions.auto_approve = True
+    stream = await kit.run(request)
+    due = str(path)
+    found = [change.path for change in stream.of("file_change")]
+    expect(due in found, f"the changed file {due} is in no file_change; found {found}")
+    expect(all(change.operation for change in stream.of("file_change")), "a file_change has no operation")
+
+
+@check("reports.subagents")
+async def subagents(kit: Kit) -> None:
+    """Have a nested agent and the agent itself speak."""
+    stream = await kit.run(kit.request("nested=of the nested agent", "say=of the agent itself"))
+    nested, own = (
+        [event for event in stream.events if words in (event.text.whole or event.text.delta)]
+        for words in ("of the nested agent", "of the agent itself")
+    )
+    expect(nested and own, "what a nested agent or the agent itself says is in no text")
+    expect(all(event.lineage.subagent_id for event in nested), "what a nested agent says has no lineage.subagent_id")
+    expect(not any(event.lineage.subagent_id for event in own), "what the agent itself says has a lineage")
+
+
+async def _of_models(kit: Kit) -> Stream:
+    steps = [f"model={name},{inputs},{outputs}" for name, (inputs, outputs) in _MODELS.items()]
+    return await kit.run(kit.request(*steps, "say=done", model="MOCK_TEXT"))
+
+
+@check("usage.per-call")
+async def per_call(kit: Kit) -> None:
+    """Have two models called."""
+    stream = await _of_models(kit)
+    calls = [usage.tokens for usage in stream.of("usage") if usage.scope == pb.USAGE_SCOPE_CALL]
+    found = [(tokens.input, tokens.output) for tokens in calls]
+    if kit.setup.agent == "model":
+        expect(any(found), "no usage of scope CALL has tokens")
+        return
+    due = list(_MODELS.values())
+    expect(found == due, f"usage of scope CALL has input and output tokens {found}, where {due} are due")
+
+
+@check("usage.per-model")
+async def per_model(kit: Kit) -> None:
+    """Have two models called."""
+    result = (await _of_models(kit)).result
+    found = {item.model: (item.tokens.input, item.tokens.output) for item in result.usage.models}
+    if kit.setup.agent == "model":
+        expect(found, "result.usage.models is empty")
+        return
+    expect(found == _MODELS, f"result.usage.models has {found}, where {_MODELS} is due")
+
+
+@check("usage.cost")
+async def cost(kit: Kit) -> None:
+    """Report a cost."""
+    found = (await kit.run(kit.request(f"cost={_COST}", "say=done"))).result.usage.cost
+    try:
+        is_it = Decimal(found.amount) == Decimal(_COST)
+    except InvalidOperation:
+        is_it = False
+    expect(is_it and found.currency == "USD", f"the cost is {found.amount!r} {found.currency!r}; {_COST} USD is due")

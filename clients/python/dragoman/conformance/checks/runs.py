@@ -1,6 +1,7 @@
 """Execute: acceptance, identity, the opening event, failures as data, idempotence."""
 
 import asyncio
+import time
 import uuid
 from pathlib import Path
 
@@ -18,6 +19,9 @@ _PATIENCE_S = 8.0
 _OBSERVED_S = 0.5
 _DEADLINE_S = 2.0
 _HEARTBEAT_S = 22.0
+_ORPHAN_S = 2
+_FLOOD = 5000
+"""Messages of 100 characters: with what belongs to each, more than a run's buffer need hold."""
 
 
 def _name(outcome: pb.Outcome.ValueType) -> str:
@@ -227,6 +231,44 @@ async def orphan(kit: Kit) -> None:
         await kit.cancel(request.run_id, grace_s=0)
         raise Violation(f"a run that no client holds lives on ({patience_s:g} s)") from None
     expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+
+
+@check("run.orphan-after")
+async def orphan_after(kit: Kit) -> None:
+    """Go away from a run for longer than orphan_after, as a router does that is missing."""
+    request = kit.request("say=ready", "hang", model="MOCK_STALL_MID")
+    request.orphan_after.FromSeconds(_ORPHAN_S)
+    stream = kit.execute(request)
+    await until_ready(kit, stream, request)
+    began = time.monotonic()
+    stream.cancel()
+    later = kit.attach(request.run_id)
+    patience_s = _ORPHAN_S + _PATIENCE_S * kit.setup.slowness
+    try:
+        async with asyncio.timeout(patience_s):
+            await later.rest()
+    except TimeoutError:
+        await kit.cancel(request.run_id, grace_s=0)
+        raise Violation(f"a run with an orphan_after of {_ORPHAN_S} s lives on for {patience_s:g} s") from None
+    passed_s = time.monotonic() - began
+    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+    expect(passed_s >= _ORPHAN_S, f"a run with an orphan_after of {_ORPHAN_S} s ended after {passed_s:.1f} s")
+
+
+@check("run.unheld-output")
+async def unheld_output(kit: Kit) -> None:
+    """Have an agent say 2 MB while no client holds its run, and come back."""
+    gate = kit.path("gate")
+    request = kit.request("say=ready", f"wait={gate}", f"flood={_FLOOD}", "say=the end")
+    stream = kit.execute(request)
+    await stream.until_text("ready")
+    stream.cancel()
+    gate.touch()
+    await asyncio.sleep(_OBSERVED_S)
+    later = await kit.attach(request.run_id, last(stream).sequence, hold=True).rest()
+    output = later.text
+    expect(len(output) >= 100 * _FLOOD, f"{len(output)} of {100 * _FLOOD} characters of that time arrive")
+    expect("the end" in output, "what the agent said last is missing")
 
 
 async def _lives_on(kit: Kit, request: api.ExecuteRequest, gate: Path) -> None:

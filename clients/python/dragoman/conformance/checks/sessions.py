@@ -58,7 +58,6 @@ async def resumes(kit: Kit) -> None:
 @check("session.forks")
 async def forks(kit: Kit) -> None:
     """Run again in a copy of the session of a result."""
-    need(kit, pb.FEATURE_FORK)
     handle = (await _stored(kit)).session.handle
     request = kit.request(f"session={_COPY_ID}", "say=two", model=_MODEL)
     request.session.handle.CopyFrom(handle)
@@ -83,7 +82,6 @@ async def unfit(kit: Kit) -> None:
 @check("session.lost")
 async def lost(kit: Kit) -> None:
     """Send the handle of a session that does not exist."""
-    need(kit, pb.FEATURE_RESUME_REJECTION)
     handle = (await _stored(kit)).session.handle
     unknown = handle.native_id[:-1] + ("1" if handle.native_id.endswith("0") else "0")
     handle.native_id = unknown

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.conformance.check import Skip, check, expect
-from dragoman.conformance.kit import Kit, need, run_in_time
+from dragoman.conformance.kit import Kit, run_in_time
 from dragoman.conformance.streams import Stream
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -44,7 +44,6 @@ async def _arrives(kit: Kit, request: api.ExecuteRequest, word: str, name: str) 
 @check("settings.model")
 async def model(kit: Kit) -> None:
     """Choose a model."""
-    need(kit, pb.FEATURE_MODEL_CHOICE)
     word = _word()
     request = _request(kit, word)
     request.model = word
@@ -74,27 +73,23 @@ def _skills(request: api.ExecuteRequest, word: str) -> None:
     request.skills.add(name="conformance").files.content["SKILL.md"] = f"{head}\nRemember {word}.\n".encode()
 
 
-def _reaches(
-    rule: str, feature: pb.Feature.ValueType, name: str, change: Callable[[api.ExecuteRequest, str], None]
-) -> None:
+def _reaches(rule: str, name: str, change: Callable[[api.ExecuteRequest, str], None]) -> None:
     @check(rule)
     async def examine(kit: Kit) -> None:
-        need(kit, feature)
         word = _word()
         request = _request(kit, word)
         change(request, word)
         await _arrives(kit, request, word, name)
 
 
-_reaches("settings.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prompt", _system_prompt)
-_reaches("settings.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
-_reaches("settings.skills", pb.FEATURE_SKILLS, "a skill", _skills)
+_reaches("settings.system-prompt", "system_prompt", _system_prompt)
+_reaches("settings.instructions", "instructions", _instructions)
+_reaches("settings.skills", "a skill", _skills)
 
 
 @check("settings.mcp-servers")
 async def mcp_servers(kit: Kit) -> None:
     """Send an MCP server: a real agent starts it, a scripted one says whether it received its name."""
-    need(kit, pb.FEATURE_MCP_SERVERS)
     word, started = _word(), kit.path("started")
     request = _request(kit, word)
     program = request.mcp_servers.add(name=word).stdio
@@ -109,7 +104,6 @@ async def mcp_servers(kit: Kit) -> None:
 @check("settings.workspace")
 async def workspace(kit: Kit) -> None:
     """Have the agent create a file with a relative path."""
-    need(kit, pb.FEATURE_WORKSPACE)
     name = _word()
     request = kit.request(f"touch={name}", model=f"MOCK_WRITE path={name}")
     if kit.setup.agent == "model":
@@ -121,7 +115,6 @@ async def workspace(kit: Kit) -> None:
 @check("settings.max-turns")
 async def max_turns(kit: Kit) -> None:
     """Set a turn limit: a number that the agent can show, or one that a scripted model exceeds."""
-    need(kit, pb.FEATURE_MAX_TURNS)
     if not _has_key(kit.described.config_schema_json, "maxTurns"):
         raise Skip("config_schema_json has no maxTurns")
     if kit.setup.agent == "script":

@@ -1,0 +1,54 @@
+"""One broken router per rule that only routers have to keep, as ``breaks`` has the adapters."""
+
+import asyncio
+
+from dragoman.protocol.errors import Reason
+from dragoman.v1 import router_pb2
+
+from tests.conformance.breaks import answer, no_field, reason
+from tests.conformance.proxy import Break, Call, Events
+
+
+def _longer(call: Call) -> None:
+    if call.method == "RegisterAdapter" and call.request.lease.seconds == 1:
+        call.request.lease.seconds = 60
+
+
+def _as_configured(call: Call, came: router_pb2.ListAdaptersResponse) -> None:
+    del call
+    for entry in came.adapters:
+        entry.source = router_pb2.ADAPTER_SOURCE_ADDRESS
+
+
+async def _first_alone(call: Call, events: Events) -> Events:
+    async for came in events:
+        yield came
+        if call.method == "WatchAdapters":
+            await asyncio.Event().wait()
+
+
+def _more_runs(_call: Call, came: router_pb2.GetSessionResponse) -> None:
+    came.session.runs += 1
+
+
+ROUTER_BREAKS: dict[str, Break] = {
+    "registration.listed": answer("ListAdapters", _as_configured),
+    "registration.lease": answer(
+        "RegisterAdapter",
+        lambda call, came: setattr(came.expires_at, "seconds", 0) if not call.request.HasField("lease") else None,
+    ),
+    "registration.lease-bounds": no_field("lease"),
+    "registration.expires": Break(request=_longer),
+    "registration.taken": reason(Reason.ADAPTER_TAKEN, Reason.ADAPTER_REFUSED),
+    "registration.unreachable": reason(Reason.ADAPTER_UNREACHABLE, Reason.ADAPTER_REFUSED),
+    "registration.unregister": answer("UnregisterAdapter", lambda _, came: setattr(came, "unregistered", True)),
+    "registration.restart": reason(Reason.ADAPTER_NOT_LAUNCHED, Reason.ADAPTER_REFUSED),
+    "router.runs": answer("GetRun", lambda _, came: came.run.ClearField("finished_at")),
+    "router.run-unknown": reason(Reason.RUN_NOT_FOUND, Reason.REQUEST_NOT_FOUND, method="GetRun"),
+    "router.page-token": reason(Reason.INVALID_PAGE_TOKEN, Reason.INVALID_REQUEST),
+    "router.watch": Break(events=_first_alone),
+    "router.session": answer("GetSession", _more_runs),
+    "router.session-unknown": reason(Reason.SESSION_NOT_FOUND, Reason.RUN_NOT_FOUND),
+    "router.session-adapter": reason(Reason.ADAPTER_REQUIRED, Reason.INVALID_REQUEST),
+}
+"""What breaks each rule that only a router has to keep."""
