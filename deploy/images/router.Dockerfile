@@ -13,7 +13,7 @@ ENV PIP_CONSTRAINT=/src/constraints.txt PIP_BUILD_CONSTRAINT=/src/constraints.tx
 RUN python3 -m venv /opt/dragoman
 # First what Dragoman needs, which seldom changes: a layer that a build after a change of the sources finds made.
 COPY pyproject.toml constraints.txt ./
-RUN python3 -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["postgres"], *extras["jwt"], sep="\n")' >requirements.txt \
+RUN python3 -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["postgres"], *extras["jwt"], *extras["telemetry"], sep="\n")' >requirements.txt \
     && /opt/dragoman/bin/pip install --quiet -r requirements.txt
 COPY README.md LICENSE ./
 COPY proto proto

@@ -19,7 +19,7 @@ from tests.deploy.conftest import CHART, GOLDEN, RELEASE, Failed, Object, helm, 
 
 pytestmark = pytest.mark.helm
 
-FOREIGN = {"cert-manager.io/v1", "gateway.networking.k8s.io/v1"}
+FOREIGN = {"cert-manager.io/v1", "gateway.networking.k8s.io/v1", "monitoring.coreos.com/v1"}
 """Groups of which Kubernetes itself has no schema."""
 VERSIONS = ["1.30.0", "1.33.0", "1.37.0"]
 TLS = {"tls__existingSecret": "tls", "auth__existingSecret": "token"}
@@ -343,3 +343,79 @@ def test_the_notes_say_what_to_type_next(shape: str, says: str, tmp_path: Path) 
     notes = objects(helm("template", *arguments))["Notes/notes"]["text"]
     assert says in notes
     assert ("There are no adapters yet" in notes) is False
+
+
+MONITORED = {**TLS, "metrics__enabled": True}
+
+
+def test_metrics_are_read_by_those_that_are_named_alone() -> None:
+    found = render("replicas")
+    for name in ("NetworkPolicy/rel-dragoman-router", "NetworkPolicy/rel-dragoman-codex"):
+        (rule,) = [one for one in found[name]["spec"]["ingress"] if one["ports"][0]["port"] == 9464]
+        assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    closed = render("replicas", metrics__clients=[], metrics__serviceMonitor__enabled=False)
+    assert all(
+        one["ports"][0]["port"] != 9464
+        for name, policy in closed.items()
+        if name.startswith("NetworkPolicy/")
+        for one in policy["spec"].get("ingress", [])
+    )
+
+
+def test_the_service_of_metrics_is_no_adapter() -> None:
+    """Routers find adapters by the labels of Services."""
+    found = render("replicas")
+    labels = found["Service/rel-dragoman-metrics"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/component"] == "metrics"
+    monitor = found["ServiceMonitor/rel-dragoman"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_alerts_and_the_dashboard_ask_for_metrics_that_there_are() -> None:
+    found = render("replicas")
+    rules = found["PrometheusRule/rel-dragoman"]["spec"]["groups"][0]["rules"]
+    dashboard = json.loads(found["ConfigMap/rel-dragoman-dashboard"]["data"]["dragoman.json"])
+    asked = [rule["expr"] for rule in rules]
+    asked += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    guide = (CHART.parents[2] / "docs/guides/telemetry.md").read_text(encoding="utf-8")
+    for expression in asked:
+        for name in re.findall(r"dragoman_\w+", expression.replace("app_kubernetes_io", "")):
+            assert f"`{name.removesuffix('_bucket')}`" in guide
+        assert expression.count("(") == expression.count(")")
+        assert expression.count("{") == expression.count("}")
+
+
+def test_routers_scale_on_their_live_runs() -> None:
+    (metric,) = render("replicas")["HorizontalPodAutoscaler/rel-dragoman"]["spec"]["metrics"]
+    assert metric["pods"]["metric"] == {"name": "dragoman_live_runs"}
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "40"}
+
+
+def test_metrics_and_traces_are_off_unless_asked_for() -> None:
+    text = helm("template", *RELEASE, "--values", str(values_of("deployments")))
+    assert "9464" not in text
+    assert "OTEL_" not in text
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ({"router__autoscaling__targetLiveRuns": 5}, "set metrics.enabled=true"),
+        ({"metrics__dashboard__enabled": True}, "set metrics.enabled=true"),
+        ({**MONITORED, "metrics__serviceMonitor__enabled": True}, "set metrics.clients"),
+        ({"tracing__endpoint": "http://collector:4318"}, "set tracing.to"),
+        ({"tracing__endpoint": "collector:4318"}, "tracing"),
+        (
+            {
+                **TLS,
+                **OPEN,
+                "adapters": [{"name": "codex", "image": {"repository": "codex"}, "drainGraceSeconds": 900}],
+            },
+            "set it to at least 940",
+        ),
+    ],
+)
+def test_telemetry_and_drain_that_cannot_work_are_refused(sets: dict[str, Any], message: str) -> None:
+    with pytest.raises(Failed, match=re.escape(message)):
+        render(**sets)

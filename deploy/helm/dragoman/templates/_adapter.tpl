@@ -31,8 +31,14 @@ env:
   - {name: DRAGOMAN_LISTEN, value: {{ $isSidecar | ternary (printf "unix:%s" .socket) (printf "%s:7801" .root.Values.router.listenHost) | quote }}}
   {{- end }}
   {{- if not $isSidecar }}
+  {{- if .root.Values.metrics.enabled }}
+  - {name: DRAGOMAN_METRICS, value: "{{ .root.Values.router.listenHost }}:{{ .root.Values.metrics.port }}"}
+  {{- end }}
   - {name: DRAGOMAN_DRAIN_GRACE, value: {{ .adapter.drainGraceSeconds | toString | quote }}}
   {{- include "dragoman.tcpEnv" .root | nindent 2 }}
+  {{- end }}
+  {{- with .root.Values.tracing.endpoint }}
+  - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
   {{- end }}
   {{- with .adapter.env }}
   {{- toYaml . | nindent 2 }}
