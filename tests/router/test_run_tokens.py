@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from dragoman.cli.commands.token import token_command
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import Reason
-from dragoman.protocol.run_tokens import RunOf, RunTokens
+from dragoman.protocol.run_tokens import ADAPTER_SCOPES, RunOf, RunTokens
 from dragoman.protocol.tokens import create_token, tokens_path
 from dragoman.protocol.trust import RunTokenRule
 from dragoman.sdk import AdapterServer, Run
@@ -260,3 +260,20 @@ async def test_an_adapter_registers_by_a_token_for_its_names_alone(folder: Path)
         assert (await at["right"].execute("scripted").error()).reason is NOT_PERMITTED
         assert (await at["right"].router.UnregisterAdapter(gone)).unregistered
     await server.stop(0.2)
+
+
+def test_tokens_of_a_key_that_was_replaced_are_accepted_until_they_expire(tmp_path: Path) -> None:
+    now = [time.time()]
+    paths = [write_key(tmp_path / name, ed25519.Ed25519PrivateKey.generate()) for name in ("old", "new")]
+    old, new = map(str, paths)
+    text = RunTokens(RunTokenRule(old), lambda: now[0]).issue(RunOf("r"), ADAPTER_SCOPES, lifetime_s=60)
+    both = RunTokens(RunTokenRule(new, previous=(old,)), lambda: now[0])
+    assert both.caller(text).run_id == "r"
+    assert both.caller(both.issue(RunOf("s"), ADAPTER_SCOPES)).run_id == "s"
+    (present, before) = both.public_keys()["keys"]
+    assert jwt.get_unverified_header(text)["kid"] == before["kid"] != present["kid"]
+    with pytest.raises(jwt.InvalidSignatureError):
+        RunTokens(RunTokenRule(new)).caller(text)
+    late = RunTokens(RunTokenRule(old), lambda: now[0] - 3600).issue(RunOf("r"), ADAPTER_SCOPES, lifetime_s=60)
+    with pytest.raises(jwt.ExpiredSignatureError):
+        both.caller(late)

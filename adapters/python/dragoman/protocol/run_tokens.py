@@ -56,9 +56,7 @@ class RunTokens:
     def __init__(self, rule: RunTokenRule, clock: Callable[[], float] = time.time) -> None:
         self.rule = rule
         self._clock = clock
-        self._path = Path(rule.key)
-        self._stamp: object = None
-        self._key = self._current()
+        self._files = [_KeyFile(Path(path)) for path in (rule.key, *rule.previous)]
 
     def issue(self, run: RunOf, scopes: tuple[str, ...], audience: str = "", lifetime_s: float = LONGEST_S) -> str:
         """Return a token.
@@ -72,7 +70,7 @@ class RunTokens:
         Raises:
             AddressError: the key cannot be used any more.
         """
-        key, now = self._current(), int(self._clock())
+        key, now = self._files[0].current(), int(self._clock())
         claims: dict[str, Any] = {
             "iss": self.rule.issuer,
             "aud": audience or ROUTER_AUDIENCE,
@@ -91,7 +89,9 @@ class RunTokens:
             jwt.PyJWTError: it is not valid, or not for this router.
             AddressError: the key cannot be used any more.
         """
-        key = self._current()
+        kid = jwt.get_unverified_header(text).get("kid")
+        keys = [file.current() for file in self._files]
+        key = next((key for key in keys if key.kid == kid), keys[0])
         claims: dict[str, Any] = jwt.decode(
             text,
             key.private.public_key(),
@@ -105,25 +105,12 @@ class RunTokens:
         return Caller(f"run {run_id}", frozenset(str(claims["scope"]).split()), (), run_id)
 
     def public_keys(self) -> dict[str, Any]:
-        """Return the JSON Web Key Set by which others verify tokens.
+        """Return the JSON Web Key Set by which others verify tokens, the present key first.
 
         Raises:
-            AddressError: the key cannot be used any more.
+            AddressError: a key cannot be used any more.
         """
-        key = self._current()
-        public = key.private.public_key()
-        found: dict[str, Any] = (
-            ECAlgorithm.to_jwk(public, as_dict=True)
-            if isinstance(public, ec.EllipticCurvePublicKey)
-            else OKPAlgorithm.to_jwk(public, as_dict=True)
-        )
-        return {"keys": [{**found, "kid": key.kid, "alg": key.algorithm, "use": "sig"}]}
-
-    def _current(self) -> "_Key":
-        stamp = file_stamp(self._path)
-        if stamp != self._stamp or stamp is None:
-            self._key, self._stamp = _read(self._path), stamp
-        return self._key
+        return {"keys": [_public(file.current()) for file in self._files]}
 
 
 def _facts(run: RunOf) -> dict[str, str]:
@@ -139,6 +126,32 @@ class _Key(Struct, frozen=True):
     private: Any
     algorithm: str
     kid: str
+
+
+class _KeyFile:
+    """A key in a file, as it is now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: object = None
+        self._key = self.current()
+
+    def current(self) -> _Key:
+        """Return the key; read again if the file is another one."""
+        stamp = file_stamp(self._path)
+        if stamp != self._stamp or stamp is None:
+            self._key, self._stamp = _read(self._path), stamp
+        return self._key
+
+
+def _public(key: _Key) -> dict[str, Any]:
+    public = key.private.public_key()
+    found: dict[str, Any] = (
+        ECAlgorithm.to_jwk(public, as_dict=True)
+        if isinstance(public, ec.EllipticCurvePublicKey)
+        else OKPAlgorithm.to_jwk(public, as_dict=True)
+    )
+    return {**found, "kid": key.kid, "alg": key.algorithm, "use": "sig"}
 
 
 def _read(path: Path) -> _Key:

@@ -119,6 +119,8 @@ class RunTokenRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """PEM file with the private key, Ed25519 or P-256. Routers of one run log have the same."""
     issuer: str = "dragoman"
     """The claim ``iss``."""
+    previous: tuple[str, ...] = ()
+    """PEM files with the private keys that ``key`` replaced: their tokens are accepted until they expire."""
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
