@@ -42,6 +42,25 @@ async def test_fallback_options_reach_the_router() -> None:
     assert (sent.admission.longest_wait.ToMilliseconds(), sent.admission.ignore_breaker) == (1500, True)
 
 
+async def test_a_token_for_the_run_is_asked_of_the_router() -> None:
+    emit = EventFactory()
+    script: list[Action] = [emit.started("fake"), emit.succeeded()]
+    fake = FakeAdapter(script, script, answers={"Describe": DESCRIBED})
+    async with routed(fake) as env:
+        for more in ([], ["--run-token-audience", "tickets"]):
+            done = await dragoman("run", "fake", "hi", "--run-token", "https://api.example", *more, env=env)
+            assert done.code == 0, done.err
+    (router, api_) = fake.requests("Execute")
+    assert (router.api_url, router.admission) == ("https://api.example", api.Admission(run_token=api.RunToken()))
+    assert api_.admission.run_token.audience == "tickets"
+
+
+def test_an_audience_without_a_token_is_refused() -> None:
+    wrong = FallbackOptions(None, None, None, queue=None, ignore_breaker=False, run_token_audience="tickets")
+    with pytest.raises(click.UsageError, match="--run-token"):
+        wrong.put(api.ExecuteRequest())
+
+
 def test_settings_of_fallback_adapters_are_an_object_each() -> None:
     request = api.ExecuteRequest()
     options("two,three", None, '{"two": {"command": "1", "deep": {"er": 1}}, "three": {}}').put(request)

@@ -55,13 +55,26 @@ class FallbackOptions(Struct, frozen=True):
     ignore_breaker: Annotated[
         bool, option("--ignore-breaker", "Run even if the circuit breaker of this adapter and login is open.")
     ]
+    run_token: Annotated[
+        str | None,
+        option(
+            "--run-token",
+            "Have the router issue a token for this run, which the agent gets as DRAGOMAN_API_KEY, for the API at "
+            "URL, its DRAGOMAN_API_URL.",
+            "URL",
+        ),
+    ] = None
+    run_token_audience: Annotated[
+        str | None,
+        option("--run-token-audience", "Claim 'aud' of that token. Default: dragoman, the router.", "AUDIENCE"),
+    ] = None
 
     def put(self, request: pb.ExecuteRequest) -> None:
         """Write the options into a request; what was not given is left out.
 
         Raises:
             click.BadParameter: an unknown failure kind, an empty list, or settings that are no objects.
-            click.UsageError: failure kinds without fallback adapters.
+            click.UsageError: failure kinds without fallback adapters, or an audience without a token.
         """
         if self.fallback is not None:
             request.fallback.adapters.extend(_items(self.fallback, "--fallback"))
@@ -79,6 +92,11 @@ class FallbackOptions(Struct, frozen=True):
             request.admission.longest_wait.FromNanoseconds(int(self.queue * 1e9))
         if self.ignore_breaker:
             request.admission.ignore_breaker = True
+        if self.run_token is not None:
+            request.api_url = self.run_token
+            request.admission.run_token.audience = self.run_token_audience or ""
+        elif self.run_token_audience is not None:
+            raise click.UsageError("--run-token-audience has no effect without --run-token; say where it is used")
 
 
 def _items(text: str, name: str) -> list[str]:
