@@ -14,7 +14,9 @@ ARG BUILD_BASE=node:24-bookworm
 FROM ${BUILD_BASE} AS agent
 ARG AGENT
 COPY scripts/install-agents /opt/build/scripts/install-agents
-RUN python3 /opt/build/scripts/install-agents "${AGENT:?is needed: --build-arg AGENT=...}"
+# An npm older than 10.4 installs programs for musl, too, which are as large as those that are used.
+RUN python3 /opt/build/scripts/install-agents "${AGENT:?is needed: --build-arg AGENT=...}" \
+    && find /opt/build/.agents -type d -name '*-linux-*-musl' -prune -exec rm -rf {} +
 
 FROM ${ROUTER}
 ARG ADAPTER

@@ -24,6 +24,8 @@ RUN /opt/dragoman/bin/pip install --quiet --no-deps . && /opt/dragoman/bin/pip u
 
 FROM ${BASE}
 COPY --from=build /opt/dragoman /opt/dragoman
+# A base without a library that gRPC needs, such as libstdc++, fails here and not in a pod.
+RUN /opt/dragoman/bin/python -c 'import dragoman.client'
 # A user without a name, as the chart runs it; the directories are private, as Dragoman uses no others.
 RUN install -d -o 10001 -g 10001 -m 0700 /home/agent /run/dragoman /workspace
 ENV PATH=/opt/dragoman/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
