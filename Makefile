@@ -24,7 +24,7 @@ export GRPC_ENABLE_FORK_SUPPORT := 0
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-agents test-chaos test-conformance test-go test-typescript test-rust test-java test-helm dragoman-exec lint docs proto proto-go proto-typescript proto-baseline constraints bench bench-check clean
+.PHONY: help run test test-agents test-chaos test-conformance test-go test-typescript test-rust test-java test-helm test-cluster dragoman-exec lint docs proto proto-go proto-typescript proto-baseline constraints bench bench-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ run: $(VENV)/.runtime ## show a whole run offline; AGENT=claude_code PROMPT='...
 	  $(VENV)/bin/dragoman run "$${AGENT:?is needed beside PROMPT}" "$${PROMPT:?is needed beside AGENT}"; fi
 
 test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, JOBS of them at once, then the contract on the oldest versions
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go and not typescript and not rust and not java and not helm'
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go and not typescript and not rust and not java and not helm and not cluster'
 	$(FLOOR)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents' tests/protocol $(wildcard tests/contract)
 
 test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
@@ -89,6 +89,10 @@ test-java: $(VENV)/.dev ## the Java client: generated, compiled, tested with a r
 
 test-helm: $(VENV)/.dev ## the Helm chart: linted, rendered, checked by the schemas of Kubernetes 1.30 to 1.37
 	PATH="$$(scripts/install-helm):$$PATH" $(VENV)/bin/python -m pytest -n $(JOBS) -m helm tests/deploy
+
+test-cluster: $(VENV)/.dev ## the chart and the images in a real Kubernetes of one node; as root, builds it for half an hour the first time
+	cluster=$$(scripts/install-cluster); scripts/build-images router dragoman-exec claude-code; PATH="$$(scripts/install-helm):$$PATH" \
+	DRAGOMAN_CLUSTER="$$cluster" unshare --net $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m cluster tests/cluster
 
 dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
 	@go=$$(scripts/install-go); cd adapters/go; \

@@ -1,0 +1,304 @@
+"""A release of the chart in a real Kubernetes, from its install to its end. Tests build on each other."""
+
+import asyncio
+import copy
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from dragoman.client import Client, DragomanError, Reason, RunStream, execute_request
+from dragoman.testkit.streams import check_stream
+from dragoman.v1 import event_pb2 as pb
+
+from tests.certificates import VARIABLES, Files
+from tests.cluster.conftest import (
+    RELEASE,
+    SPACE,
+    VALUES,
+    Measured,
+    pods_of,
+    ready_adapters,
+    state_of,
+    upgrade,
+)
+from tests.cluster.node import Node, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+
+ACCOUNT = f"system:serviceaccount:{SPACE}:{RELEASE}-router"
+LINES = 400
+"""Of the long run: forty seconds and more, which are longer than a router takes to be replaced."""
+WRITE = "MOCK_WRITE path=notes.txt"
+
+
+def long_run() -> Any:
+    """Return a run that writes numbers for a while, ten a second."""
+    script = f"for number in $(seq {LINES}); do echo $number; sleep 0.1; done"
+    return execute_request("process", "", cwd="/workspace", config={"command": "sh", "args": ["-c", script]})
+
+
+def lines_of(events: list[pb.AgentEvent]) -> list[str]:
+    return "".join(f"{event.log.text}\n" for event in events if event.HasField("log")).split()
+
+
+def assert_whole(events: list[pb.AgentEvent]) -> None:
+    """Check that a long run's stream has all that it wrote, once and in order."""
+    check_stream(events)
+    assert not [event for event in events if event.WhichOneof("body") == "gap"]
+    assert lines_of(events) == [str(number) for number in range(1, LINES + 1)]
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED, events[-1]
+
+
+async def collect(stream: RunStream) -> list[pb.AgentEvent]:
+    return [event async for event in stream]
+
+
+@pytest.fixture
+async def client(release: str) -> AsyncIterator[Client]:
+    """A caller outside, through the node's port."""
+    async with Client(release, reattach_s=120) as one:
+        await ready_adapters(one, "process", "claude_code")
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def report(request: pytest.FixtureRequest, node: Node) -> Iterator[None]:
+    """Show the pods after a test that failed."""
+    failed = request.session.testsfailed
+    yield
+    if request.session.testsfailed > failed:
+        print(state_of(node))
+
+
+def test_the_router_may_follow_endpoint_slices_of_its_namespace_and_nothing_else(node: Node, release: str) -> None:
+    def may(verb: str, what: str, namespace: str = SPACE) -> bool:
+        asked = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": ACCOUNT,
+                "groups": ["system:serviceaccounts", f"system:serviceaccounts:{SPACE}", "system:authenticated"],
+                "resourceAttributes": {
+                    "verb": verb,
+                    "resource": what.partition(".")[0],
+                    "group": what.partition(".")[2],
+                    "namespace": namespace,
+                },
+            },
+        }
+        answer = json.loads(node.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(asked)))
+        return bool(answer["status"]["allowed"])
+
+    slices = "endpointslices.discovery.k8s.io"
+    assert [verb for verb in ("get", "list", "watch") if not may(verb, slices)] == []
+    assert not may("list", slices, namespace="default")
+    for verb in ("create", "update", "patch", "delete", "deletecollection"):
+        assert not may(verb, slices), verb
+    for what in ("pods", "secrets", "configmaps", "services", "nodes", "deployments.apps", "endpoints"):
+        for verb in ("get", "list", "watch", "create", "delete"):
+            assert not may(verb, what), (verb, what)
+
+
+async def test_callers_outside_need_a_certificate_and_the_token(
+    client: Client, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = execute_request("process", "hello", cwd="/workspace", config={"command": "cat"})
+    async with client.execute(request) as run:
+        events = await collect(run)
+    check_stream(events)
+    assert [event.log.text for event in events if event.HasField("log")] == ["hello"]
+
+    async def refused(**how: Any) -> Reason | None:
+        async with Client(release, reattach_s=1, timeout_s=20, **how) as stranger:
+            with pytest.raises(DragomanError) as caught:
+                await stranger.list_runs()
+        return caught.value.reason
+
+    assert await refused(token="0" * 64) == Reason.TOKEN_REQUIRED
+    with monkeypatch.context() as patch:
+        for variable in VARIABLES[:2]:
+            patch.delenv(variable)
+        assert await refused() is None, "no server refused it: the handshake failed"
+
+
+async def test_a_real_claude_code_beside_the_router_works_with_the_model_of_another_pod(
+    client: Client, measured: Measured
+) -> None:
+    started = time.monotonic()
+    request = execute_request("claude_code", WRITE, cwd="/workspace")
+    request.permissions.auto_approve = True
+    async with client.execute(request) as run:
+        events = await collect(run)
+    measured.note("a run of Claude Code, a file written", f"{time.monotonic() - started:.1f} s")
+    check_stream(events)
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED, events[-1]
+    assert [event for event in events if event.HasField("tool_call")]
+
+
+async def test_pods_of_an_adapter_come_and_go(client: Client, node: Node, measured: Measured) -> None:
+    """Two pods share the runs of an adapter; one that is to end gets no new ones."""
+    scale = ("scale", f"deployment/{RELEASE}-process", f"--namespace={SPACE}")
+    started = time.monotonic()
+    node.kubectl(*scale, "--replicas=2")
+    wait_until("two addresses are ready", lambda: len(ready_addresses(node)) == 2)
+    both = ready_addresses(node)
+    measured.note("a second pod of an adapter, until it is in the slice", f"{time.monotonic() - started:.1f} s")
+    served: set[str] = set()
+    async with asyncio.timeout(120):
+        while served != both:  # as soon as the routers have seen it, which no call reports
+            async with client.execute(address_run()) as one, client.execute(address_run()) as other:
+                for events in await asyncio.gather(collect(one), collect(other)):
+                    served |= set(lines_of(events))
+    node.kubectl(*scale, "--replicas=1")
+    wait_until("one address is left", lambda: len(ready_addresses(node)) == 1)
+    (left,) = ready_addresses(node)
+    for _ in range(4):
+        async with client.execute(address_run()) as run:
+            assert lines_of(await collect(run)) == [left]
+
+
+def address_run() -> Any:
+    """Return a run that says where it is, and stays long enough for a second one to go elsewhere."""
+    script = "hostname -i; sleep 2"
+    return execute_request("process", "", cwd="/workspace", config={"command": "sh", "args": ["-c", script]})
+
+
+def ready_addresses(node: Node) -> set[str]:
+    """Return the addresses that the slices of an adapter have ready."""
+    selector = f"--selector=kubernetes.io/service-name={RELEASE}-process"
+    slices = node.get("endpointslices", f"--namespace={SPACE}", selector)["items"]
+    return {
+        address
+        for one in slices
+        for endpoint in one.get("endpoints") or ()
+        if endpoint["conditions"]["ready"]
+        for address in endpoint["addresses"]
+    }
+
+
+async def test_a_run_outlives_the_pod_of_its_router(client: Client, node: Node, measured: Measured) -> None:
+    """A reader at the pod that is deleted ends up with the whole stream, and so does one at another replica."""
+    pods = pods_of(node, "router")
+    first, *_ = pods
+    async with Client(f"{pods[first]}:7777", reattach_s=5) as gone, gone.execute(long_run()) as run:
+        read: list[pb.AgentEvent] = []
+        async for event in run:
+            read.append(event)
+            if len(lines_of(read)) == 20:
+                break
+        started = time.monotonic()
+        node.kubectl("delete", "pod", first, f"--namespace={SPACE}", "--wait=false", "--grace-period=1")
+        events = await collect(client.attach(run.run_id, hold=True))
+    measured.note("a router's pod deleted: the run's end read at another", f"{time.monotonic() - started:.1f} s")
+    assert_whole(events)
+
+
+async def test_no_event_is_lost_while_routers_are_upgraded(client: Client, node: Node, measured: Measured) -> None:
+    before = pods_of(node, "router")
+    values = copy.deepcopy(VALUES)
+    values["router"]["podAnnotations"] = {"version": "2"}
+    async with client.execute(long_run()) as run:
+        reading = asyncio.create_task(collect(run))
+        started = time.monotonic()
+        await asyncio.to_thread(upgrade, node, values)
+        measured.note("helm upgrade of two routers, until they are ready", f"{time.monotonic() - started:.1f} s")
+        events = await reading
+    assert not before.keys() & pods_of(node, "router").keys()
+    assert_whole(events)
+
+
+async def test_runs_go_on_without_the_api_server(client: Client, node: Node) -> None:
+    async with client.execute(long_run()) as run:
+        reading = asyncio.create_task(collect(run))
+        await asyncio.to_thread(node.stop, "kube-apiserver")
+        request = execute_request("process", "hello", cwd="/workspace", config={"command": "cat"})
+        async with client.execute(request) as another:
+            assert lines_of(await collect(another)) == ["hello"]
+        await asyncio.to_thread(node.start_api)
+        assert_whole(await reading)
+    # The routers go on with their watch: a new pod is found.
+    pod = next(iter(pods_of(node, "adapter", "process")))
+    node.kubectl("delete", "pod", pod, f"--namespace={SPACE}", "--wait=false")
+    wait_until(
+        "another pod is ready", lambda: ready_addresses(node) and pod not in pods_of(node, "adapter", "process")
+    )
+    (left,) = ready_addresses(node)
+    async with asyncio.timeout(120):
+        while True:
+            async with client.execute(address_run()) as run:
+                if lines_of(await collect(run)) == [left]:
+                    break
+
+
+def test_the_release_tests_itself_by_a_run(node: Node, release: str, measured: Measured) -> None:
+    started = time.monotonic()
+    answer = node.helm("test", RELEASE, f"--namespace={SPACE}", "--timeout=280s")
+    measured.note("helm test", f"{time.monotonic() - started:.1f} s")
+    assert "Succeeded" in answer
+
+
+def test_what_it_takes(node: Node, release: str, measured: Measured) -> None:
+    note_memory(node, measured)
+
+
+def note_memory(node: Node, measured: Measured) -> None:
+    """Write down the memory of the release's containers, without the cache that the kernel can drop."""
+    program = ("ctr", "--address=/run/containerd/containerd.sock", "--namespace=k8s.io", "tasks", "metrics")
+    selector = f"--selector=app.kubernetes.io/instance={RELEASE}"
+    for pod in node.get("pods", f"--namespace={SPACE}", selector)["items"]:
+        for status in pod["status"].get("containerStatuses", []) + pod["status"].get("initContainerStatuses", []):
+            if "running" in status["state"]:
+                identity = status["containerID"].partition("//")[2]
+                memory = json.loads(node.run(*program, "--format=json", identity))["memory"]
+                used = int(memory["usage"]["usage"]) - int(memory.get("total_inactive_file", 0))
+                measured.note(f"memory of {status['name']} in {pod['metadata']['name']}", f"{used / 1e6:.0f} MB")
+
+
+def uninstall(node: Node) -> None:
+    """Uninstall the release, and check that nothing of it is left."""
+    node.helm("uninstall", RELEASE, f"--namespace={SPACE}", "--wait", "--timeout=280s")
+    selector = f"--selector=app.kubernetes.io/instance={RELEASE}"
+    kinds = ",".join(node.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name").split())
+
+    def left() -> list[str]:
+        found = node.kubectl("get", kinds, f"--namespace={SPACE}", selector, "--output=name", "--ignore-not-found")
+        return found.split()
+
+    wait_until("all objects of the release are gone", lambda: not left())
+    # What has no labels of the release, such as helm's own record of it.
+    secrets = node.kubectl("get", "secrets", f"--namespace={SPACE}", "--output=name").split()
+    assert sorted(secrets) == [f"secret/dragoman-{name}" for name in ("postgresql", "tls", "token")]
+
+
+def test_uninstall_leaves_nothing(node: Node, release: str) -> None:
+    uninstall(node)
+
+
+def test_the_shape_without_tls_and_rights(node: Node, outside: Files) -> None:
+    """One router with an adapter beside it: called from its own container, as the deployment's page shows."""
+    adapter = {"name": "process", "mode": "sidecar", "image": VALUES["image"]}
+    upgrade(node, {"image": VALUES["image"], "adapters": [adapter]})
+    inside = ("exec", f"deployment/{RELEASE}", f"--namespace={SPACE}", "--container=router", "--")
+    run = ("dragoman", "run", "process", "a first run", "--cwd", "/tmp", "--config", "command=cat")
+    wait_until("the adapter is ready", lambda: "ready" in node.kubectl(*inside, "dragoman", "adapters"))
+    assert "a first run" in node.kubectl(*inside, *run)
+    uninstall(node)
+
+
+def test_the_shape_with_an_adapter_that_is_no_python(node: Node, outside: Files, measured: Measured) -> None:
+    """The adapter process as one static program, in an image without the dragoman command."""
+    probe = {"tcpSocket": {"port": 7801}, "periodSeconds": 1, "failureThreshold": 60}
+    adapter = {
+        "name": "process",
+        "image": {"repository": "localhost/dragoman-exec", "tag": "dev", "pullPolicy": "Never"},
+        "command": [],
+        "args": ["/usr/local/bin/dragoman-exec"],
+        "probes": {"startup": probe, "liveness": probe, "readiness": probe},
+    }
+    keys = ("image", "tls", "auth", "networkPolicy", "test")
+    upgrade(node, {key: VALUES[key] for key in keys} | {"adapters": [adapter]})
+    note_memory(node, measured)
+    assert "Succeeded" in node.helm("test", RELEASE, f"--namespace={SPACE}", "--timeout=280s")
+    uninstall(node)
