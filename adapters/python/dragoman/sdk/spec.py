@@ -182,6 +182,7 @@ def capabilities(
     """
     if event_pb2.FEATURE_WORKSPACE in features:
         features = (*features, event_pb2.FEATURE_CHANGES)
+        notes = {event_pb2.FEATURE_CHANGES: "the SDK compares the workspace with what it was", **(notes or {})}
     declared = event_pb2.Capabilities(
         resume_style=resume,
         cancel_style=cancel,
