@@ -142,6 +142,9 @@ export class Server {
         syncSkills: named(() => {
           throw new DragomanError("NOT_IMPLEMENTED", `${this.described.label} installs no skills`);
         }),
+        getChanges: named(() => {
+          throw new DragomanError("NOT_IMPLEMENTED", `${this.described.label} tracks no changes`);
+        }),
       },
       this.#log,
     );
