@@ -48,7 +48,12 @@ func described(run runFunc, features ...pb.Feature) *adapter.Adapter {
 
 func serveAdapter(t *testing.T, served *adapter.Adapter) (*dragoman.Client, *adapter.Server) {
 	t.Helper()
-	server, err := adapter.NewServer(served, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	return serveLogging(t, served, io.Discard)
+}
+
+func serveLogging(t *testing.T, served *adapter.Adapter, log io.Writer) (*dragoman.Client, *adapter.Server) {
+	t.Helper()
+	server, err := adapter.NewServer(served, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,5 +240,52 @@ func TestDescriptionsThatAreRefused(t *testing.T) {
 				t.Error("it is served")
 			}
 		})
+	}
+}
+
+func TestAFailureWithoutReasonIsInTheLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	log, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	client, _ := serveLogging(t, described(func(context.Context, *adapter.Run) (*pb.Result, error) {
+		return &pb.Result{Outcome: pb.Outcome_OUTCOME_FAILED}, nil
+	}), log)
+	id := execute(t, client, request(nil))[0].GetRunId()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var warnings []string
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "level=WARN") {
+			warnings = append(warnings, line)
+		}
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "outcome=OUTCOME_FAILED") || !strings.Contains(warnings[0], id) {
+		t.Errorf("the log of run %s warns: %q", id, warnings)
+	}
+}
+
+func TestANoticeBeforeTheAttemptComesFirstInIt(t *testing.T) {
+	client, _ := serve(t, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+		run.Notice(pb.Severity_SEVERITY_WARNING, "early", "It knows my "+secret)
+		return shell("echo ready")(t.Context(), run)
+	})
+	var kinds []string
+	for _, event := range execute(t, client, request(nil)) {
+		switch {
+		case event.GetStarted() != nil:
+			kinds = append(kinds, "started")
+		case event.GetNotice() != nil:
+			kinds = append(kinds, event.GetNotice().GetCode()+": "+event.GetNotice().GetMessage())
+		case event.GetLog() != nil:
+			kinds = append(kinds, "log")
+		}
+	}
+	if len(kinds) != 3 || kinds[0] != "started" || !strings.HasPrefix(kinds[1], "early: It knows my ") || strings.Contains(kinds[1], secret) {
+		t.Errorf("the events are %q", kinds)
 	}
 }

@@ -110,8 +110,8 @@ type Run struct {
 	stdin       *stdin   // of the process, if it stays open
 	inputs      []*input // in the order in which they were asked
 	openInputs  int
-	notes       []string // for started
-	warnings    []string // for notices after it
+	notes       []string     // for started
+	waiting     []*pb.Notice // for the attempt that opens next
 	captured    captured
 	isJoining   bool // lines that are logged are joined
 	joined      *pb.Log
@@ -179,7 +179,8 @@ func (r *Run) start(started *pb.Started) error {
 	started.Capabilities = proto.CloneOf(r.described.GetCapabilities())
 	started.Permissions = proto.CloneOf(r.Request.GetPermissions())
 	started.PromptBytes = r.settings.PromptBytes
-	started.SessionDisposition, started.SessionReason = r.settings.Session.Disposition, r.settings.Session.Reason
+	session := r.settings.Session
+	started.SessionDisposition, started.SessionReason, started.NativeSessionId = session.Disposition, session.Reason, session.NativeID
 	started.Notes = append(r.notes, started.GetNotes()...)
 	r.attempt++
 	r.phase = attempt
@@ -190,9 +191,10 @@ func (r *Run) start(started *pb.Started) error {
 		r.notice(pb.Severity_SEVERITY_INFO, "template_value_missing",
 			fmt.Sprintf("The template's {{%s}} is not set; it was replaced by nothing.", path))
 	}
-	for _, message := range r.warnings {
-		r.notice(pb.Severity_SEVERITY_WARNING, "reading_left_out", message)
+	for _, notice := range r.waiting {
+		r.writeNotice(notice)
 	}
+	r.waiting = nil
 	r.clocks.start(time.Now())
 	r.awake()
 	return nil
@@ -327,24 +329,29 @@ func (r *Run) EndText(itemID string) error {
 	return r.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Text{Text: &pb.Text{ItemId: itemID}}})
 }
 
-// Notice writes a message for people, with a stable code.
+// Notice writes a message for people, with a stable code. Before an attempt is open, it is kept until one is.
 func (r *Run) Notice(severity pb.Severity, code, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.phase == attempt {
+	switch r.phase {
+	case initial:
+		r.waiting = append(r.waiting, &pb.Notice{Severity: severity, Code: code, Message: message})
+	case attempt:
 		r.notice(severity, code, message)
 	}
 }
 
 func (r *Run) notice(severity pb.Severity, code, message string) {
-	notice := &pb.Notice{Severity: severity, Code: code, Message: message}
+	r.writeNotice(&pb.Notice{Severity: severity, Code: code, Message: message})
+}
+
+func (r *Run) writeNotice(notice *pb.Notice) {
 	r.write(&pb.AgentEvent{Body: &pb.AgentEvent_Notice{Notice: notice}, Origin: pb.EventOrigin_EVENT_ORIGIN_ADAPTER})
 }
 
 // hint is a notice that says what to do.
 func (r *Run) hint(code, message, hint string) {
-	notice := &pb.Notice{Severity: pb.Severity_SEVERITY_WARNING, Code: code, Message: message, Hint: hint}
-	r.write(&pb.AgentEvent{Body: &pb.AgentEvent_Notice{Notice: notice}, Origin: pb.EventOrigin_EVENT_ORIGIN_ADAPTER})
+	r.writeNotice(&pb.Notice{Severity: pb.Severity_SEVERITY_WARNING, Code: code, Message: message, Hint: hint})
 }
 
 func (r *Run) state(state *pb.State) {
@@ -551,6 +558,7 @@ func (r *Run) conclude(result *pb.Result, err error) *pb.Result {
 		}).proto()
 	case isDefault: // it was stopped after the agent had ended
 	case result.GetFailure() == nil:
+		r.logger.Warn("the adapter's result has no Failure", "outcome", result.GetOutcome().String())
 		result.Failure = (&Failure{
 			Kind: pb.FailureKind_FAILURE_KIND_INTERNAL, Code: "no_reason", Message: "The adapter did not say why the run failed.",
 		}).proto()

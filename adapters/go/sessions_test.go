@@ -58,6 +58,9 @@ func TestSessions(t *testing.T) {
 			if resumed := <-seen; resumed != test.resumed || started.GetSessionDisposition() != test.disposition {
 				t.Errorf("resumed %q as %v", resumed, started.GetSessionDisposition())
 			}
+			if started.GetNativeSessionId() != test.resumed {
+				t.Errorf("started says that it resumes %q", started.GetNativeSessionId())
+			}
 			if isRefused := test.resumed == ""; isRefused != (started.GetSessionReason() != "") {
 				t.Errorf("the reason is %q", started.GetSessionReason())
 			}
@@ -107,6 +110,9 @@ func TestASessionThatIsGoneIsReplacedByANewOne(t *testing.T) {
 	for _, event := range all {
 		if event.GetStarted() != nil {
 			started = append(started, event.GetStarted().GetSessionDisposition())
+			if named := event.GetStarted().GetNativeSessionId(); (named == "gone") != (len(started) == 1) {
+				t.Errorf("attempt %d says that it resumes %q", len(started), named)
+			}
 		}
 		if end := event.GetAttemptEnded(); end != nil && end.GetFailure().GetCode() != "gone" {
 			t.Errorf("the first attempt ended so: %v", end)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"dragoman/adapters/go/internal/skills"
+	pb "dragoman/clients/go/dragomanv1"
 )
 
 // prepare makes the prompt, and gives the agent the skills of the request: in a directory for this run alone, or as text
@@ -42,6 +43,11 @@ func (r *Run) prepare(layout string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Prompt, r.SkillsDir, r.skillText = r.settings.Prompt(section), directory, section
-	r.notes, r.warnings = notes, warnings
+	r.notes = notes
+	for _, message := range warnings {
+		r.waiting = append(r.waiting, &pb.Notice{
+			Severity: pb.Severity_SEVERITY_WARNING, Code: "reading_left_out", Message: message,
+		})
+	}
 	return nil
 }
