@@ -53,7 +53,8 @@ type Adapter struct {
 	// stopped if it was asked to. An error that is a *Failure is the agent's failure; any other is a fault of the adapter,
 	// whose text is logged and shown to no caller.
 	//
-	// The context ends when the run is to stop; context.Cause says why. After the grace the run ends without Run.
+	// The context ends when the run is to stop; context.Cause says why. A second after the grace, and after the end of the
+	// program that Exec runs, the run ends without Run.
 	Run func(ctx context.Context, run *Run) (*pb.Result, error)
 
 	// SkillLayout says where an agent with skills of its own looks for one of them, below a directory that it is given,

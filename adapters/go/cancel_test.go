@@ -61,6 +61,32 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+func TestARunThatOutlivesItsProgramIsNotWaitedFor(t *testing.T) {
+	client, _ := serve(t, func(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
+		_, _ = shell("echo ready; exec sleep 60")(ctx, run)
+		select {}
+	})
+	run, err := client.Execute(background(t), request(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for isReady := false; !isReady; {
+		event, err := run.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		isReady = event.GetLog() != nil
+	}
+	began := time.Now()
+	answer, err := client.Adapter.Cancel(background(t), &pb.CancelRequest{RunId: run.ID(), Grace: durationpb.New(0)})
+	if err != nil || answer.GetOutcome() != pb.Outcome_OUTCOME_CANCELLED {
+		t.Errorf("%v, %v", answer, err)
+	}
+	if took := time.Since(began); took > 6*time.Second { // a second, on a machine that is busy
+		t.Errorf("Cancel took %v", took)
+	}
+}
+
 func TestASuccessThatIsReportedStaysOne(t *testing.T) {
 	client, _ := serve(t, func(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
 		_ = run.Text("a", "ready")

@@ -117,7 +117,8 @@ func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 	reading.Wait()
 	r.mu.Lock()
 	r.closeStdin()
-	r.process = nil
+	r.process, r.processEnd = nil, time.Now()
+	r.hasten()
 	r.clocks.areOff = r.isDone // what follows is limited, too
 	r.clocks.active(time.Now())
 	r.awake()

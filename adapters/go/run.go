@@ -105,10 +105,11 @@ type Run struct {
 	isCut       bool    // the limit of output was reported
 	stop        stop
 	process     *guard.Process
-	hasExited   bool     // the process has ended
-	isDone      bool     // it has reported its end
-	stdin       *stdin   // of the process, if it stays open
-	inputs      []*input // in the order in which they were asked
+	processEnd  time.Time // of the last one, with what it started
+	hasExited   bool      // the process has ended
+	isDone      bool      // it has reported its end
+	stdin       *stdin    // of the process, if it stays open
+	inputs      []*input  // in the order in which they were asked
 	openInputs  int
 	notes       []string     // for started
 	waiting     []*pb.Notice // for the attempt that opens next
@@ -135,7 +136,7 @@ type stop struct {
 	deadline    time.Time // zero: none was made
 	isCancelled bool
 	expiry      *expiry       // the limit that was exceeded
-	changed     chan struct{} // gets a value whenever the deadline becomes shorter
+	changed     chan struct{} // gets a value whenever the run may be abandoned earlier
 }
 
 func newRun(own *pb.ExecuteRequest, settings *request.Settings, described *pb.DescribeResponse, logger *slog.Logger) *Run {
@@ -521,12 +522,16 @@ func (r *Run) stopBy(deadline time.Time, cause error) {
 	r.stop.deadline = deadline
 	r.log.Unpause()
 	r.end(cause)
+	r.hasten()
+	if r.process != nil {
+		r.stopProcess()
+	}
+}
+
+func (r *Run) hasten() {
 	select {
 	case r.stop.changed <- struct{}{}:
 	default:
-	}
-	if r.process != nil {
-		r.stopProcess()
 	}
 }
 

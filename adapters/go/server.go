@@ -36,10 +36,11 @@ import (
 const (
 	mib = 1 << 20
 
-	runIDKey    = "dragoman-run-id"
-	flush       = time.Second      // that streams may still write once the runs have ended
-	drainMargin = 15 * time.Second // after the grace that a run may take to end when the server stops
-	killMargin  = guard.StuckAfter + 4*time.Second
+	runIDKey       = "dragoman-run-id"
+	flush          = time.Second      // that streams may still write once the runs have ended
+	concludeWithin = time.Second      // that a Run function may take to return after the grace, and after its program
+	drainMargin    = 15 * time.Second // after the grace that a run may take to end when the server stops
+	killMargin     = guard.StuckAfter + 4*time.Second
 )
 
 // Server serves one adapter.
@@ -455,18 +456,21 @@ func (s *Server) drive(run *Run) {
 	run.logger.Info("run ended", "outcome", run.result.GetOutcome().String(), "sequence", run.resultAt)
 }
 
-// abandonment returns when a run ends without its adapter: after its grace, and after that of its program.
+// abandonment returns when a run ends without its adapter: after its grace, and a moment after the end of its program.
 func (r *Run) abandonment() <-chan time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stop.deadline.IsZero() {
 		return nil
 	}
-	deadline := r.stop.deadline.Add(flush)
 	if r.process != nil {
-		deadline = r.stop.deadline.Add(killMargin)
+		return time.After(time.Until(r.stop.deadline.Add(killMargin)))
 	}
-	return time.After(time.Until(deadline))
+	last := r.stop.deadline
+	if r.processEnd.After(last) { // what the program reported is still to be returned
+		last = r.processEnd
+	}
+	return time.After(time.Until(last.Add(concludeWithin)))
 }
 
 // Cancel stops a run and says how it ended.
