@@ -347,6 +347,8 @@ def _why_not(rule: Rule, kit: Kit) -> str:
     """Return why an adapter need not keep a rule; empty if it must."""
     if rule.revision > max(kit.described.revision, 1):
         return f"revision {rule.revision} has it first, and the adapter implements {kit.described.revision}"
+    if not kit.is_router and rule.id.startswith("router."):
+        return ""  # the rule itself says why
     if rule.declared_by and declarations(kit.described).isdisjoint(rule.declared_by):
         return f"{' or '.join(rule.declared_by)} is not declared"
     return ""
