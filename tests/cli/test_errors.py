@@ -26,6 +26,20 @@ def test_near_names() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("is_embedded", "hint"),
+    [
+        (False, "the server at unix:/r.sock answered; 'dragoman adapters' lists its adapters"),
+        (True, "no router listens at unix:/r.sock, so this command's own answered; what 'dragoman serve' is given, "
+        "e.g. by --manifest, is known only there"),
+    ],
+)  # fmt: skip
+def test_an_unknown_adapter_says_which_router_answered(is_embedded: bool, hint: str) -> None:
+    error = DragomanError(Reason.ADAPTER_NOT_FOUND, "Adapter 'otter' not found")
+    report = error_report(error, address="unix:/r.sock", is_embedded=is_embedded)
+    assert as_text(report) == f"error: Adapter 'otter' not found\n  {hint}\n"
+
+
 def test_near_names_that_the_message_has_are_not_repeated() -> None:
     error = DragomanError(
         Reason.ADAPTER_NOT_FOUND, "no adapter 'claud'; did you mean claude_code?", {"did_you_mean": "claude_code"}

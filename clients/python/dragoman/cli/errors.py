@@ -44,12 +44,14 @@ _FALLBACK_HINT = """set them with --fallback-config '{"ADAPTER": {"KEY": VALUE}}
 _NEAR_KEY = "did_you_mean"
 
 
-def error_report(error: DragomanError, *, address: str = "") -> ErrorReport:
+def error_report(error: DragomanError, *, address: str = "", is_embedded: bool = False) -> ErrorReport:
     """Return the report of a failed call.
 
     Args:
         error: the error.
-        address: the server's address, for the report that it is unreachable.
+        address: the server's address, for reports that it is unreachable or knows no such adapter. With is_embedded:
+            that of the user's router, which does not listen.
+        is_embedded: the router of the command itself answered, as no other one runs.
     """
     what, hint = error.message, _HINTS.get(error.reason, "") if error.reason is not None else ""
     run_id = error.metadata.get("run_id") if error.reason is None else None
@@ -58,6 +60,8 @@ def error_report(error: DragomanError, *, address: str = "") -> ErrorReport:
     elif is_unreachable(error) and address:
         what = f"no server is reachable at {address}"
         hint = "start a router with 'dragoman serve --listen ADDR', or correct the address"
+    elif error.reason is Reason.ADAPTER_NOT_FOUND and address:
+        hint = _unknown_at(address, is_embedded=is_embedded)
     elif error.reason is None and error.code is grpc.StatusCode.UNIMPLEMENTED:
         what = "the server does not implement this call"
         hint = "it may be an adapter and not a router, or an older version"
@@ -76,6 +80,15 @@ def error_report(error: DragomanError, *, address: str = "") -> ErrorReport:
         retry_after_s=error.retry_after_s,
         exit_code=EXIT_USAGE if error.code in _USAGE_STATUSES else EXIT_FAILED,
     )
+
+
+def _unknown_at(address: str, *, is_embedded: bool) -> str:
+    if is_embedded:
+        return (
+            f"no router listens at {one_line(address)}, so this command's own answered; "
+            "what 'dragoman serve' is given, e.g. by --manifest, is known only there"
+        )
+    return f"the server at {one_line(address)} answered; 'dragoman adapters' lists its adapters"
 
 
 def is_unreachable(error: DragomanError) -> bool:

@@ -32,16 +32,15 @@ async def connected(router: str | None, *, adapter: str = "", debug: bool = Fals
     # The kernel may deliver SIGINT to one of gRPC's threads, which would not wake the loop. Any handler that the loop
     # installs sets the wake-up descriptor: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
     asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, lambda: None)
+    is_embedded = router is None and not is_served(default_address())
     async with contextlib.AsyncExitStack() as stack:
-        if router is None and is_served(default_address()):
-            address = default_address()
-        elif router is None:
+        if is_embedded:
             # Imported late: the router loads the server half of everything, which a client does not need.
             from dragoman.cli.connection.embedded_router import embedded_router  # noqa: PLC0415
 
             address = await stack.enter_async_context(embedded_router(adapter=adapter, debug=debug))
         else:
-            address = _checked(router)
+            address = default_address() if router is None else _checked(router)
         # gRPC, after an adapter was started: it starts meanwhile.
         from dragoman.cli.errors import error_report  # noqa: PLC0415
         from dragoman.client import Client, DragomanError  # noqa: PLC0415
@@ -49,7 +48,8 @@ async def connected(router: str | None, *, adapter: str = "", debug: bool = Fals
         try:
             yield await stack.enter_async_context(Client(address))
         except DragomanError as error:
-            raise CommandError(error_report(error, address=address)) from error
+            shown = default_address() if is_embedded else address
+            raise CommandError(error_report(error, address=shown, is_embedded=is_embedded)) from error
 
 
 def _checked(address: str) -> str:
