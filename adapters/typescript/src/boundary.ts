@@ -30,6 +30,7 @@ import { once } from "node:events";
 
 import type { Log } from "./adapter.js";
 import { checkBounds } from "./bounds.js";
+import { textOf } from "./failure.js";
 
 /** A request as it was received, or why it could not be read. */
 interface Received {
@@ -184,7 +185,7 @@ function explained(method: DescMethod, error: unknown, log: Log): DragomanError 
   log("error", "internal error", {
     rpc: method.name,
     incident,
-    error: error instanceof Error ? (error.stack ?? error.message) : String(error),
+    error: textOf(error),
   });
   return new DragomanError("INTERNAL", `internal error; the server's log has more under incident ${incident}`, {
     metadata: { incident },

@@ -37,8 +37,9 @@ export class Clocks {
     this.#acceptedAt = acceptedAt;
   }
 
-  /** The agent starts. */
+  /** The agent starts, perhaps once more. */
   start(now: number): void {
+    this.areOff = false;
     this.#startedAt = now;
     this.#activeAt = undefined;
     this.#calls.clear();

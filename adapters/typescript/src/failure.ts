@@ -30,6 +30,11 @@ export class Failure extends Error {
   }
 }
 
+/** Returns what a log says of an error. */
+export function textOf(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}
+
 /** Returns a failure as it stands in a result. */
 export function failureOf(kind: FailureKind, code: string, message: string): FailureMessage {
   return create(FailureSchema, { kind, code, message, retryable: RETRYABLE.has(kind) });

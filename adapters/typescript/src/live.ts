@@ -21,7 +21,7 @@ import { join } from "node:path";
 import type { Adapter, Log } from "./adapter.js";
 import { Clocks } from "./clocks.js";
 import { EventLog } from "./eventlog.js";
-import { Failure, failureOf } from "./failure.js";
+import { Failure, failureOf, textOf } from "./failure.js";
 import { Inputs } from "./inputs.js";
 import type { Child } from "./process.js";
 import { Recorder } from "./recorder.js";
@@ -55,9 +55,9 @@ export class LiveRun {
   heardAt = performance.now();
   /** For this run alone; made when it is asked for. */
   directory: string | undefined;
-  /** The program that runs. */
-  child: Child | undefined;
-  /** Whether all that the run's programs started is gone; undefined: there was none. */
+  /** The programs that run, each with its end. */
+  readonly programs = new Map<Child, Promise<unknown>>();
+  /** Whether all that the programs which have ended started is gone; undefined: none has. */
   isConfirmed: boolean | undefined;
   result: Result | undefined;
   resultAt = 0n;
@@ -96,31 +96,47 @@ export class LiveRun {
       (result) => ({ result: result ?? undefined }),
       (error: unknown) => ({ error }),
     );
+    const ended = own.then(async (outcome) => {
+      await this.#endPrograms(); // none outlives its run
+      return outcome;
+    });
     const abandoned = new Promise<"abandoned">((resolve) => {
       let timer: NodeJS.Timeout;
       this.stop.onDeadline((deadline) => {
         clearTimeout(timer);
-        const margin = this.child ? KILL_MARGIN_MS : FLUSH_MS;
+        const margin = this.programs.size > 0 ? KILL_MARGIN_MS : FLUSH_MS;
         timer = setTimeout(() => resolve("abandoned"), deadline + margin - performance.now());
-        void own.then(() => clearTimeout(timer));
+        void ended.then(() => clearTimeout(timer));
       });
     });
-    let outcome: Outcomes | "abandoned" = await Promise.race([own, abandoned]);
+    let outcome: Outcomes | "abandoned" = await Promise.race([ended, abandoned]);
     if (outcome === "abandoned") {
       log("warning", "the adapter did not stop its run in time", { run_id: this.request.runId });
       outcome = { result: undefined };
     }
-    if ("error" in outcome && !(outcome.error instanceof Failure) && !(outcome.error instanceof RunStopped)) {
-      const { error } = outcome;
-      const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
+    const fault = (error: unknown) =>
       log("error", "the adapter failed", {
         run_id: this.request.runId,
-        error: this.settings.redactor.text(text),
+        error: this.settings.redactor.text(textOf(error)),
       });
-    }
+    if ("error" in outcome && !(outcome.error instanceof Failure) && !(outcome.error instanceof RunStopped))
+      fault(outcome.error);
     await this.#removeDirectory(log);
-    this.#finish(this.#conclude(outcome));
+    try {
+      this.#finish(this.#conclude(outcome));
+    } catch (error) {
+      fault(error); // what the adapter returned is no result
+      this.#finish(this.#conclude({ error }));
+    }
     log("info", "run ended", { run_id: this.request.runId, outcome: Outcome[this.result?.outcome ?? 0] ?? "" });
+  }
+
+  /** Stops the programs that still run when the adapter has returned. */
+  async #endPrograms(): Promise<void> {
+    if (this.programs.size === 0) return;
+    this.clocks.areOff = true;
+    if (!this.stop.isRequested) for (const child of this.programs.keys()) child.stop(this.settings.graceMs);
+    await Promise.allSettled(this.programs.values());
   }
 
   /** Requests the run's end within a grace. A later, shorter grace shortens it. */
@@ -224,7 +240,8 @@ export class LiveRun {
     if (this.recorder.phase === "initial") this.recorder.start({}, this.described); // a run that failed before its first attempt has one too
     this.inputs.dropAll();
     completeSession(result, this.described, this.settings.cwd);
-    result.treeConfirmedDead ??= this.isConfirmed;
+    if (this.isConfirmed === false || this.programs.size > 0) result.treeConfirmedDead = false;
+    else result.treeConfirmedDead ??= this.isConfirmed;
     result.duration = durationFromMs(Math.round(performance.now() - this.#acceptedAt));
     const event = this.recorder.finish(result);
     this.result = event.body.value as Result;

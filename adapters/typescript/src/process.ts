@@ -2,8 +2,8 @@ import { create } from "@bufbuild/protobuf";
 import { FailureKind, OutputStream, Outcome, RunPhase, ResultSchema, Severity, type Result } from "@dragoman/client/v1";
 import { spawn, type ChildProcessWithoutNullStreams } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync } from "node:fs";
-import { join } from "node:path";
+import { accessSync, constants, existsSync, mkdirSync } from "node:fs";
+import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 
@@ -48,8 +48,8 @@ export class Exit {
   signal: NodeJS.Signals | undefined;
   /** The name of the error if the program could not be started, e.g. "ENOENT". */
   errno: string | undefined;
-  /** Whether nothing that the program started is left. */
-  isConfirmed = true;
+  /** Whether nothing that the program started is left. Absent if it did not run. */
+  isConfirmed: boolean | undefined;
   /** Whether it was to stop before it ended. */
   wasStopped = false;
   /** The end of what it printed and was logged, redacted. */
@@ -158,7 +158,7 @@ export interface Program {
 }
 
 /** Starts a program for a run. Without a process, the exit says why. */
-export function start(live: LiveRun, run: Run, command: Command): { exit: Exit; program?: Program } {
+export function start(live: LiveRun, run: Run, command: Command): { exit: Exit; program?: Program; child?: Child } {
   const { recorder, clocks, stop } = live;
   const args = command.args ?? [];
   const cwd = live.settings.cwd || run.directory();
@@ -176,33 +176,36 @@ export function start(live: LiveRun, run: Run, command: Command): { exit: Exit; 
   const child = spawn(command.path, args, { cwd, env: { ...env, [MARKER]: live.marker }, detached: true });
   const exited = once(child, "exit").catch(() => {});
   child.on("error", (error: NodeJS.ErrnoException) => {
-    exit.errno ??= error.code ?? "EIO";
+    exit.errno = error.code ?? "EIO";
   });
   child.stdin.on("error", () => {}); // a program need not read it
   const { pid } = child;
-  if (pid === undefined) return { exit };
+  if (pid === undefined) {
+    exit.errno = errnoOf(command.path, cwd, env["PATH"]);
+    return { exit };
+  }
   sentinel.add(pid, live.marker);
   const running = new Child(child, pid, live.marker);
-  live.child = running;
-  live.isConfirmed = false; // until its end is seen
   clocks.start(performance.now());
   recorder.state({ phase: RunPhase.RUNNING, pid: BigInt(pid), processGroupId: BigInt(pid) });
   live.watch();
   stop.onDeadline((deadline) => {
-    if (live.child === running) running.stop(deadline - performance.now());
+    if (live.programs.has(running)) running.stop(deadline - performance.now());
   });
   const ended = exited.then(async () => {
-    clocks.areOff = true;
+    clocks.areOff = live.programs.size === 1; // it was the last one
     exit.wasStopped = stop.isRequested;
     exit.code = child.exitCode ?? undefined;
     exit.signal = child.signalCode ?? undefined;
     exit.isConfirmed = await running.endRest();
     sentinel.remove(pid, live.marker);
-    live.child = undefined;
-    live.isConfirmed = exit.isConfirmed;
+    live.programs.delete(running);
+    live.isConfirmed = (live.isConfirmed ?? true) && exit.isConfirmed;
     return exit;
   });
-  return { exit, program: { process: child, ended } };
+  ended.catch(() => {}); // an author need not await it
+  live.programs.set(running, ended);
+  return { exit, program: { process: child, ended }, child: running };
 }
 
 /** Runs a program for a run, and waits until it and all that it started is gone. */
@@ -212,21 +215,44 @@ export async function execute(
   command: Command,
   handle: (line: Line) => void | Promise<void>,
 ): Promise<Exit> {
-  const { exit, program } = start(live, run, command);
+  const { exit, program, child } = start(live, run, command);
   if (!program) {
-    await delay(0); // what went wrong comes as an event
-    if (!exit.wasStopped) exit.errno ??= "EIO";
+    await delay(0); // what exactly went wrong comes as an event
     return exit;
   }
   const { stdin, stdout, stderr } = program.process;
   live.recorder.isPiped = true;
   stdin.end(command.stdin ?? "");
   const output = new Output(live, exit, handle);
-  const reading = [output.read(stdout, OutputStream.STDOUT), output.read(stderr, OutputStream.STDERR)];
+  const reading = Promise.all([output.read(stdout, OutputStream.STDOUT), output.read(stderr, OutputStream.STDERR)]);
+  reading.catch(() => {
+    // `handle` threw. Its error is reported when the program has ended: that must not take until it does so by itself.
+    live.clocks.areOff = true;
+    child?.stop(live.settings.graceMs);
+    stdout.destroy();
+    stderr.destroy();
+  });
   await program.ended;
   // What the program wrote is read to its end, unless a process outside holds a pipe open.
-  await output.drained(Promise.all(reading), [stdout, stderr]);
+  await output.drained(reading, [stdout, stderr]);
   return exit;
+}
+
+/** Returns why a program could not be started. Node.js says it with the next event, which replaces this. */
+function errnoOf(path: string, cwd: string, search = "/usr/bin:/bin"): string {
+  const directories = path.includes("/") ? [""] : search.split(":");
+  const found = directories.map((directory) => resolve(cwd, directory, path)).filter((place) => existsSync(place));
+  if (found.length === 0) return "ENOENT";
+  return found.some(isExecutable) ? "EIO" : "EACCES";
+}
+
+function isExecutable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function shownVariables(live: LiveRun, env: Variables): Variables {

@@ -2,6 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import {
   AgentEventSchema,
   EventOrigin,
+  InputAnswerSchema,
   InputKind,
   InputOptionKind,
   InputResolution,
@@ -136,18 +137,19 @@ export class Run {
   }
 
   /**
-   * Asks the caller, and waits for the answer, or for what stands for it when the question expires or the run ends.
-   * Call it only if `request.permissions.interactive` is set; see `permit` for permissions.
+   * Asks the caller, and waits for the answer, or for what stands for it when the question expires or the run ends. In a
+   * run that is to stop, a question is dropped at once: it gets an empty answer, and sequence 0. Call it only if `request.permissions.interactive` is set; see `permit` for permissions.
    */
   async ask(question: Question): Promise<Resolution> {
-    this.signal.throwIfAborted(); // no answers are awaited any more
+    if (this.signal.aborted) return { how: InputResolution.DROPPED, answer: create(InputAnswerSchema), sequence: 0n };
     this.#begin();
     return this.#live.inputs.ask(question);
   }
 
   /**
    * Decides about an action of the agent, as the permissions of the run say: by a rule, or by asking the caller. In a
-   * run that is not interactive no caller is asked, and what no rule allows is denied.
+   * run that is not interactive no caller is asked, and what no rule allows is denied. In a run that is to stop nothing
+   * is allowed.
    *
    * @param question what the caller is shown beside the subject
    */
@@ -155,6 +157,8 @@ export class Run {
     subject: MessageInitShape<typeof InputSubjectSchema>,
     question: { title?: string; description?: string; editableInputJson?: string } = {},
   ): Promise<Decision> {
+    if (this.signal.aborted)
+      return { isAllowed: false, message: "The run is to stop.", updatedInputJson: "", isForAll: false };
     this.#begin();
     const action: InputSubject = create(InputSubjectSchema, subject);
     const { permissions } = this.request;
@@ -202,7 +206,8 @@ export class Run {
   /**
    * Runs a program in the run's directory, with the run's variables, and waits until it and all that it started is
    * gone. It opens the attempt, unless `start` did. Each line goes to `handle`, one after the other; without one, to
-   * `log`. When the run is to stop, the program gets SIGTERM, and is killed after the grace.
+   * `log`. When the run is to stop, the program gets SIGTERM, and is killed after the grace; also when `handle` throws,
+   * whose error is thrown once the program is gone.
    */
   exec(command: Command, handle: (line: Line) => void | Promise<void> = (line) => this.log(line)): Promise<Exit> {
     return execute(this.#live, this, command, handle);
@@ -210,7 +215,8 @@ export class Run {
 
   /**
    * Starts a program as `exec` does, whose streams its author reads and writes: for libraries that speak with a program
-   * themselves. Without a program, the run is to stop already, or it could not be started; `exit.result()` says why.
+   * themselves. Without a program, the run is to stop already, or it could not be started; `exit.result()` says why. If
+   * the program still runs when the adapter's `run` has returned or thrown, it is stopped.
    */
   spawn(command: Command): { exit: Exit; program?: Program } {
     return start(this.#live, this, command);
@@ -218,7 +224,7 @@ export class Run {
 
   /** Says that the program has reported its end: if it lives on, it is killed in a while, and no limit holds. */
   done(): void {
-    this.#live.child?.done();
+    for (const child of this.#live.programs.keys()) child.done();
     this.#live.clocks.areOff = true;
   }
 

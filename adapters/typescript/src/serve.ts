@@ -1,4 +1,5 @@
 import type { Adapter, Log } from "./adapter.js";
+import { textOf } from "./failure.js";
 import { Server } from "./server.js";
 
 const GRACE_MS = 15_000;
@@ -14,11 +15,19 @@ export async function serve(adapter: Adapter, log: Log = toStandardError): Promi
     const server = new Server(adapter, log);
     await server.listen(address);
     log("info", "adapter ready", { adapter: server.described.adapter, listen: address });
+    // A promise that an author forgot to await must not end the runs of all others. Whose it was is not known.
+    process.on("unhandledRejection", (reason) => {
+      log("error", "a promise was rejected that nothing awaits", { error: server.redact(textOf(reason)) });
+    });
     let signals = 0;
     const onSignal = () => {
       signals += 1;
       if (signals > 1) server.hurry();
-      else void drain(server, log);
+      else
+        drain(server, log).catch((error: unknown) => {
+          log("error", "adapter failed", { error: textOf(error) });
+          process.exit(1);
+        });
     };
     process.on("SIGTERM", onSignal);
     process.on("SIGINT", onSignal);

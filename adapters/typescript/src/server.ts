@@ -118,6 +118,11 @@ export class Server {
     for (const run of this.#store.live) run.cancel(0, "the adapter is shutting down");
   }
 
+  /** Returns a text without the secrets of the live runs' requests. */
+  redact(text: string): string {
+    return this.#store.live.reduce((shown, { settings }) => settings.redactor.text(shown), text);
+  }
+
   #implementation() {
     const named =
       <R extends { adapter: string }, A extends unknown[], O>(answer: (request: R, ...rest: A) => O) =>

@@ -2,58 +2,21 @@ import assert from "node:assert/strict";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test, type TestContext } from "node:test";
+import { test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 
-import { Failure, features, Server, type Adapter, type Run } from "@dragoman/adapter";
-import { Client } from "@dragoman/client";
+import { Failure, Server } from "@dragoman/adapter";
 import {
   FailureKind,
   Feature,
   InputResolution,
   Outcome,
-  PermissionMode,
   SessionChange,
   SessionDisposition,
   type AgentEvent,
-  type ExecuteRequestSchema,
-  type MessageInitShape,
 } from "@dragoman/client/v1";
 
-type Request = MessageInitShape<typeof ExecuteRequestSchema>;
-
-/** Serves an adapter that does this for each run. */
-async function served(t: TestContext, run: Adapter["run"], ...declared: Feature[]) {
-  const folder = mkdtempSync(join(tmpdir(), "server-"));
-  const address = `unix:${join(folder, "a.sock")}`;
-  const logged: string[] = [];
-  const capabilities = features(PermissionMode.STRICT, Feature.PROMPT, Feature.PERMISSION_REQUESTS, ...declared);
-  const server = new Server(
-    { describe: { adapter: "tested", version: "3", capabilities }, run },
-    (_level, message, fields) => {
-      logged.push(`${message} ${JSON.stringify(fields)}`);
-    },
-  );
-  await server.listen(address);
-  const client = new Client(address);
-  t.after(async () => {
-    client.close();
-    await server.stop(0);
-    rmSync(folder, { recursive: true });
-  });
-  return { server, client, logged };
-}
-
-const hello = (value = "hello") => ({ task: { case: "prompt" as const, value } });
-
-async function eventsOf(run: AsyncIterable<AgentEvent>): Promise<AgentEvent[]> {
-  const events: AgentEvent[] = [];
-  for await (const event of run) events.push(event);
-  return events;
-}
-
-const forever = (run: Run) =>
-  new Promise<void>((_, reject) => run.signal.addEventListener("abort", () => reject(run.signal.reason as Error)));
+import { eventsOf, forever, hello, served, type Request } from "./served.js";
 
 test("a run has its events in order, and a result", async (t) => {
   const { client } = await served(t, async (run) => {
