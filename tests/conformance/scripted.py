@@ -201,6 +201,7 @@ class Performer:
             job.settings.model,
             str(job.settings.max_turns),
             job.standing_text,
+            job.session.native_id,
             *servers,
             *map(bytes.decode, skills),
         )

@@ -14,6 +14,7 @@ from tests.conformance.leaks import HANDLES, LEAKS
 from tests.conformance.proxy import Break, proxied
 from tests.conformance.router_breaks import ROUTER_BREAKS
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
+from tests.conformance.stricter_breaks import STRICTER
 from tests.router.harness import config, routing
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
@@ -87,6 +88,13 @@ async def examine_some(broken: Break, folder: Path, *only: str) -> dict[str, tup
     ):
         report = await run_checks(Options(address=address, adapter=TYPE, agent="script", only=only, at_once=AT_ONCE))
     return {item.rule.id: (item.verdict, item.message) for item in report.outcomes}
+
+
+@pytest.mark.parametrize(("rule_id", "message"), STRICTER)
+async def test_the_kit_sees_what_an_adapter_only_claims(rule_id: str, message: str, tmp_path: Path) -> None:
+    found = await examine_some(STRICTER[rule_id, message], tmp_path, rule_id, "run.failure-is-data")
+    assert found[rule_id][0] is Verdict.FAILED
+    assert message in found[rule_id][1]
 
 
 async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Path) -> None:

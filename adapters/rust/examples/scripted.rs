@@ -63,7 +63,8 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
             "echo" => says.whole(&rest.chars().take(200).collect::<String>()).await?,
             "received" => {
                 let is_in_skills = contains(&run.place_skills(".agent/skills/{name}")?, &from_hex(value)?)?;
-                let is_received = is_in_skills || run.prompt().contains(&from_hex(value)?);
+                let is_session = run.session().native_id == from_hex(value)?;
+                let is_received = is_in_skills || is_session || run.prompt().contains(&from_hex(value)?);
                 says.whole(if is_received { "received: yes" } else { "received: no" }).await?;
             }
             "usage" => usage = Some(reported(value)?),

@@ -92,7 +92,8 @@ func (a *agent) step(name, value string) error {
 		if err != nil {
 			return err
 		}
-		return a.say(map[bool]string{true: "received: yes", false: "received: no"}[strings.Contains(a.run.Prompt, string(word))])
+		isIn := strings.Contains(a.run.Prompt, string(word)) || a.run.Resume == string(word)
+		return a.say(map[bool]string{true: "received: yes", false: "received: no"}[isIn])
 	case "env":
 		return a.say(a.run.Request.GetEnv()[value])
 	case "split":

@@ -38,8 +38,9 @@ def failure_reason(stream: Stream) -> str:
         name = pb.Outcome.Name(result.outcome) if result.outcome in pb.Outcome.values() else result.outcome
         if not result.outcome:
             return "the result has no outcome"
-        if result.outcome in _NEED_FAILURE and not (result.failure.kind and result.failure.message):
-            return f"{name} without failure.kind and failure.message"
+        missing = [field for field in ("kind", "message") if not getattr(result.failure, field)]
+        if result.outcome in _NEED_FAILURE and missing:
+            return f"{name} without {' and '.join(f'failure.{field}' for field in missing)}"
         if result.outcome == pb.OUTCOME_SUCCEEDED and result.HasField("failure"):
             return f"{name} with a failure"
     return ""

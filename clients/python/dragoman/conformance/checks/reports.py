@@ -15,6 +15,11 @@ _MODELS = {"conformance-small": (11, 7), "conformance-large": (5, 3)}
 """What the calls of two models use: input and output tokens."""
 _COST = "0.25"
 _ARRIVES_WITHIN_S = 5.0
+_LIVE = {pb.TOOL_STATUS_PENDING, pb.TOOL_STATUS_AWAITING_PERMISSION, pb.TOOL_STATUS_RUNNING}
+_ENDED = {
+    *(pb.TOOL_STATUS_COMPLETED, pb.TOOL_STATUS_FAILED, pb.TOOL_STATUS_DENIED),
+    *(pb.TOOL_STATUS_CANCELLED, pb.TOOL_STATUS_TIMED_OUT),
+}
 _COUNTING = {pb.FEATURE_PER_CALL_USAGE, pb.FEATURE_PER_MODEL_USAGE}
 
 
@@ -29,7 +34,20 @@ async def results(kit: Kit) -> None:
     expect(calls, "a tool call of the agent is in no event")
     expect(all(call.name for call in calls.values()), "a tool call has no name")
     expect(len(ended) >= len(calls), f"{len(calls)} tool calls, and {len(ended)} results")
-    expect(all(result.status for result in ended), "a tool result has no status")
+    statuses = {result.status for result in ended}
+    expect(
+        statuses <= _ENDED, f"a tool result has the status {_status(statuses - _ENDED)}, which is not that of an end"
+    )
+    if kit.setup.agent == "script":
+        done = {pb.TOOL_STATUS_COMPLETED}
+        expect(statuses == done, f"the result of a tool that succeeded has the status {_status(statuses - done)}")
+
+
+def _status(statuses: set[pb.ToolStatus.ValueType]) -> str:
+    """Return the names of statuses, for people."""
+    known = pb.ToolStatus.values()
+    names = [pb.ToolStatus.Name(status) if status in known else str(status) for status in sorted(statuses)]
+    return ", ".join(name.removeprefix("TOOL_STATUS_") for name in names)
 
 
 async def _tokens(kit: Kit, step: str) -> list[pb.TokenCounts]:
@@ -87,7 +105,9 @@ async def _before_gate(kit: Kit, *steps: str, kind: str, fault: str) -> Stream:
 async def start(kit: Kit) -> None:
     """Have an agent wait after the start of a tool call."""
     steps = ("call=conformance",)
-    await _before_gate(kit, *steps, kind="tool_call", fault="a tool call is not reported while it runs")
+    stream = await _before_gate(kit, *steps, kind="tool_call", fault="a tool call is not reported while it runs")
+    status = stream.of("tool_call")[0].status
+    expect(status in _LIVE, f"while a tool runs, its status is {_status({status})}")
 
 
 @check("tools.output")

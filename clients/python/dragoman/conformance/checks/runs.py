@@ -89,8 +89,9 @@ async def rejected_has_no_id(kit: Kit) -> None:
 
 @check("run.failure-is-data")
 async def failure_is_data(kit: Kit) -> None:
-    """Run an agent that fails."""
-    stream = kit.execute(kit.request("fail=conformance failure", model="MOCK_400"))
+    """Run an agent that fails; the caller learns the agent's own words, or at least what kind of failure it is."""
+    words = "conformance failure"
+    stream = kit.execute(kit.request(f"fail={words}", model="MOCK_400"))
     try:
         while await stream.read() is not None:
             pass
@@ -98,6 +99,10 @@ async def failure_is_data(kit: Kit) -> None:
         raise Violation(f"an agent that fails ends the call with {error.code.name}") from error
     outcome = stream.result.outcome
     expect(outcome == pb.OUTCOME_FAILED, f"an agent that fails gives {_name(outcome)}")
+    failure = stream.result.failure
+    if kit.setup.agent == "script":
+        is_known = words in failure.message or failure.kind != pb.FAILURE_KIND_INTERNAL
+        expect(is_known, f"the agent fails with {words!r}, and the failure is INTERNAL: {failure.message!r}")
 
 
 @check("run.started")

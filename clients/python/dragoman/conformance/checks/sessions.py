@@ -17,13 +17,14 @@ def _name(disposition: pb.SessionDisposition.ValueType) -> str:
     return pb.SessionDisposition.Name(disposition)
 
 
-async def _stored(kit: Kit) -> pb.Result:
-    """Return the result of a run with a session, which says that it be stored."""
+async def _stored(kit: Kit) -> Stream:
+    """Return a run with a session, whose result says that it be stored."""
     need(kit, pb.FEATURE_RESUME)
-    result = (await kit.run(kit.request(f"session={_ID}", "say=one", model=_MODEL))).result
+    stream = await kit.run(kit.request(f"session={_ID}", "say=one", model=_MODEL))
+    result = stream.result
     expect(result.session.change == pb.SESSION_CHANGE_SET, "the result does not say that its session be stored (SET)")
     expect(result.session.handle.native_id, "the result's session handle has no native_id")
-    return result
+    return stream
 
 
 def _resuming(kit: Kit, handle: pb.SessionHandle, *steps: str) -> api.ExecuteRequest:
@@ -44,21 +45,52 @@ def _is_new(stream: Stream) -> None:
     expect(outcome == pb.OUTCOME_SUCCEEDED, f"{pb.Outcome.Name(outcome)}, although a new session could start")
 
 
+async def _reaches_agent(kit: Kit, first: str, request: api.ExecuteRequest) -> None:
+    """Require that the agent gets the session of a request: its ID, or at a scripted model its first prompt.
+
+    The steps do not say the ID in clear: an agent that searches its prompt would find it there.
+    """
+    stream = await kit.run(request)
+    if kit.setup.agent == "model":
+        asked = [text for text in kit.setup.model_requests() if request.run_id in text]
+        expect(
+            any(first in text for text in asked), "what the session holds is in no request of the agent to its model"
+        )
+        return
+    expect("received: " in stream.text, f"the agent does not say what it received: {stream.text[:200]!r}")
+    expect(
+        "received: yes" in stream.text, "the agent does not receive the ID of the session, although started says so"
+    )
+
+
+def _continuing(kit: Kit, handle: pb.SessionHandle, *, is_copy: bool) -> api.ExecuteRequest:
+    """Return a request to an agent that says whether it received the ID of the session."""
+    request = kit.request(f"received={handle.native_id.encode().hex()}", model=_MODEL)
+    request.session.handle.CopyFrom(handle)
+    request.session.fork = is_copy
+    if handle.cwd:
+        request.workspace.cwd = handle.cwd
+    return request
+
+
 @check("session.resumes")
 async def resumes(kit: Kit) -> None:
-    """Run again with the handle of a result."""
-    handle = (await _stored(kit)).session.handle
+    """Run again with the handle of a result, and once more to see whether the agent receives it."""
+    before = await _stored(kit)
+    handle = before.result.session.handle
     stream = await kit.run(_resuming(kit, handle))
     disposition = stream.of("started")[0].session_disposition
     expect(disposition == pb.SESSION_DISPOSITION_RESUME, f"{_name(disposition)} where RESUME is due")
     found = stream.result.session.handle.native_id
     expect(found == handle.native_id, f"the session goes on as {found!r}, not {handle.native_id!r}")
+    await _reaches_agent(kit, before.events[0].run_id, _continuing(kit, handle, is_copy=False))
 
 
 @check("session.forks")
 async def forks(kit: Kit) -> None:
-    """Run again in a copy of the session of a result."""
-    handle = (await _stored(kit)).session.handle
+    """Run again in a copy of the session of a result, and once more to see whether the agent receives it."""
+    before = await _stored(kit)
+    handle = before.result.session.handle
     request = kit.request(f"session={_COPY_ID}", "say=two", model=_MODEL)
     request.session.handle.CopyFrom(handle)
     request.session.fork = True
@@ -69,12 +101,13 @@ async def forks(kit: Kit) -> None:
     expect(disposition == pb.SESSION_DISPOSITION_FORK, f"{_name(disposition)} where FORK is due")
     found = stream.result.session.handle.native_id
     expect(found and found != handle.native_id, f"the copy is reported as the session {found!r} itself")
+    await _reaches_agent(kit, before.events[0].run_id, _continuing(kit, handle, is_copy=True))
 
 
 @check("session.unfit")
 async def unfit(kit: Kit) -> None:
     """Send the handle of another adapter."""
-    handle = (await _stored(kit)).session.handle
+    handle = (await _stored(kit)).result.session.handle
     handle.adapter = "conformance_no_such_adapter"
     _is_new(await kit.run(_resuming(kit, handle)))
 
@@ -82,7 +115,7 @@ async def unfit(kit: Kit) -> None:
 @check("session.lost")
 async def lost(kit: Kit) -> None:
     """Send the handle of a session that does not exist."""
-    handle = (await _stored(kit)).session.handle
+    handle = (await _stored(kit)).result.session.handle
     unknown = handle.native_id[:-1] + ("1" if handle.native_id.endswith("0") else "0")
     handle.native_id = unknown
     if "sessionId" in handle.params:

@@ -1,0 +1,49 @@
+"""More ways to break a rule: adapters that do what the rule is about, and lose what it is for."""
+
+from collections.abc import Callable
+
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+from tests.conformance.breaks import event, request
+from tests.conformance.proxy import Break
+
+
+def _only_claims(claim: pb.SessionDisposition.ValueType, *, is_copy: bool) -> Break:
+    """Return an adapter that says that it resumes or copies a session, and hands no session on to its agent."""
+
+    def forget(execute: api.ExecuteRequest) -> None:
+        if execute.session.fork is is_copy:
+            execute.ClearField("session")
+
+    claims = event("received=", "started", lambda came: setattr(came.started, "session_disposition", claim))
+    return Break(request=request(forget, "received=").request, event=claims.event)
+
+
+def _status(kind: str, status: int, steps: str = "tool=") -> Break:
+    return event(steps, kind, lambda came: setattr(getattr(came, kind), "status", status))
+
+
+def _fails(change: Callable[[pb.Failure], object]) -> Break:
+    return event("fail=", "result", lambda came: change(came.result.failure))
+
+
+def _lose_words(failure: pb.Failure) -> None:
+    failure.kind, failure.message = pb.FAILURE_KIND_INTERNAL, "The agent failed."
+
+
+STRICTER: dict[tuple[str, str], Break] = {
+    ("session.resumes", "the agent does not receive the ID"): _only_claims(
+        pb.SESSION_DISPOSITION_RESUME, is_copy=False
+    ),
+    ("session.forks", "the agent does not receive the ID"): _only_claims(pb.SESSION_DISPOSITION_FORK, is_copy=True),
+    ("tools.results", "RUNNING, which is not that of an end"): _status("tool_result", pb.TOOL_STATUS_RUNNING),
+    ("tools.results", "UNSPECIFIED, which is not that of an end"): _status("tool_result", 0),
+    ("tools.results", "that succeeded has the status FAILED"): _status("tool_result", pb.TOOL_STATUS_FAILED),
+    ("tools.start", "its status is COMPLETED"): _status("tool_call", pb.TOOL_STATUS_COMPLETED, "call="),
+    ("tools.start", "its status is UNSPECIFIED"): _status("tool_call", 0, "call="),
+    ("run.failure-is-data", "the failure is INTERNAL"): _fails(_lose_words),
+    ("run.failure-reason", "FAILED without failure.kind"): _fails(lambda failure: failure.ClearField("kind")),
+    ("run.failure-reason", "FAILED without failure.message"): _fails(lambda failure: failure.ClearField("message")),
+}
+"""By rule and by words of the message."""
