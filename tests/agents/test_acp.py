@@ -13,7 +13,7 @@ from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
 from tests.agents.harness import Harness, Recipe, answering
-from tests.agents.suite import ALLOWED, ASKED, AgentSuite
+from tests.agents.suite import ASKED, AgentSuite
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]  # some start slowly
 
@@ -58,12 +58,6 @@ class AcpSuite(AgentSuite):
         assert "permission_denied" in seen.notices
         assert seen.of("input_request") == []
 
-    async def test_the_agent_has_its_files_written(self, harness: Harness) -> None:
-        prompt, config = f"MOCK_WRITE path={self.written}", {"fileAccess": "write"}
-        seen = await harness.run(prompt, permissions=ALLOWED, config=config, leaves=[self.written])
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        assert "hello from the scripted model" in (harness.workspace / self.written).read_text()
-
     async def test_it_says_what_it_offers(self, harness: Harness) -> None:
         seen = await harness.run("MOCK_TEXT")
         (notice,) = [notice for notice in seen.of("notice") if notice.code == "acp_agent_offers"]
@@ -75,7 +69,6 @@ class AcpSuite(AgentSuite):
         assert seen.result.outcome == pb.OUTCOME_FAILED
         assert seen.result.failure.kind == self.refused_key
 
-    written: ClassVar[str] = "notes.txt"
     refused_key: ClassVar[pb.FailureKind.ValueType] = pb.FAILURE_KIND_AUTH_REQUIRED
 
 
@@ -127,9 +120,6 @@ class TestGemini(AcpSuite):
         },
         lacks=["refusal_message", "usage_when_cancelled", "usage"],
     )
-
-    # Of a file that is not there yet it does not understand that it is not.
-    written = "README.md"
 
 
 class TestQwen(AcpSuite):
