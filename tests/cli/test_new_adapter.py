@@ -71,6 +71,7 @@ def test_the_names_are_filled_in(language: str, tmp_path: Path) -> None:
     for path in own:
         text = path.read_text(encoding="utf-8")
         assert not re.search(f"newagent|/path/of|{ROOT}", f"{path}{text}", re.IGNORECASE), path
+    assert (target / ".gitignore").is_file()
     assert (target / "my_agent").stat().st_mode & stat.S_IXUSR
     adapter = target / PROJECTS[language].adapter
     assert "MyAgent" in adapter.read_text(encoding="utf-8")

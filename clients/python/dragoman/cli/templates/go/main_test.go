@@ -23,6 +23,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// TestAMissingAgentIsReported asks for a program that is not there, and for the stand-in.
+func TestAMissingAgentIsReported(t *testing.T) {
+	for command, isThere := range map[string]bool{"/no/such/program": false, "./newagent": true} {
+		config, err := structpb.NewStruct(map[string]any{"command": command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := detect(t.Context(), &pb.DetectRequest{Config: config})
+		if err != nil || found.GetAvailable() != isThere {
+			t.Errorf("%s: %v, %v", command, found, err)
+		}
+		checked, err := checks(t.Context(), &pb.TestEnvironmentRequest{Config: config})
+		if err != nil || (checked[0].GetLevel() == pb.Severity_SEVERITY_ERROR) == isThere {
+			t.Errorf("%s: %v, %v", command, checked, err)
+		}
+	}
+}
+
 // TestARunSucceedsAndReports runs the real program, through the contract.
 func TestARunSucceedsAndReports(t *testing.T) {
 	server, err := adapter.NewServer(newAdapter(), slog.New(slog.NewTextHandler(io.Discard, nil)))
