@@ -28,6 +28,13 @@ PROCESS_BREAKS = (
 )
 
 
+def leave_agent(env: dict[str, str]) -> None:
+    """Start an agent that outlives the adapter, and write its process ID down."""
+    agent = subprocess.Popen(["sleep", "60"], start_new_session=True, env=env)
+    with Path(os.environ["LEFT"]).open("a", encoding="utf-8") as file:
+        file.write(f"{agent.pid}\n")
+
+
 class Counting(ScriptedAdapter):
     """Counts its runs."""
 
@@ -38,6 +45,8 @@ class Counting(ScriptedAdapter):
     async def execute(self, run: Run):  # type: ignore[no-untyped-def] # as in the class
         if BREAK == "process.secrets":
             sys.stderr.write(f"{run.request}\n")
+        if BREAK == "agents-left":
+            leave_agent(dict(run.request.env))
         is_deaf = "deaf" in run.request.env.get(VARIABLE, "")
         self.live += 1
         self.deaf += is_deaf

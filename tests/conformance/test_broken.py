@@ -1,5 +1,6 @@
 """For each rule an adapter that breaks it and no other: the kit names exactly that rule."""
 
+import contextlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,6 +185,26 @@ async def test_a_process_that_breaks_nothing_passes(monkeypatch: pytest.MonkeyPa
     report = await run_checks(Options(command=command, agent="script", only=("process.",)))
     assert failed(report) == []
     assert report.count(Verdict.PASSED) == len(PROCESS_BREAKS)
+
+
+async def test_agents_that_an_adapter_leaves_end_with_the_kit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "left"
+    monkeypatch.setenv("BREAK", "agents-left")
+    monkeypatch.setenv("LEFT", str(left))
+    command = (sys.executable, "-m", "tests.conformance.broken_process")
+    report = await run_checks(Options(command=command, agent="script", only=("run.succeeds",)))
+    assert failed(report) == []
+    pids = left.read_text().split()
+    assert pids
+    assert [pid for pid in pids if _is_alive(Path("/proc", pid))] == []
+
+
+def _is_alive(process: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 @pytest.mark.parametrize("rule_id", ["", DRAIN])

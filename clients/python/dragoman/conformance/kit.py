@@ -28,6 +28,8 @@ AgentKind = Literal["script", "model", "none"]
 SECRET_VARIABLE = "CONFORMANCE_TOKEN"  # noqa: S105 - the name of a variable
 RUN_VARIABLE = "DRAGOMAN_CONFORMANCE_RUN"
 """The variable by which the processes of a run on a scripted model are found."""
+KIT_VARIABLE = "DRAGOMAN_CONFORMANCE"
+"""The variable by which the agents of all runs of one kit are found."""
 _ORPHAN_AFTER_S = 20
 _GRACE_S = 2
 _POLL_S = 0.02
@@ -48,6 +50,7 @@ class Setup(Struct, frozen=True):
         folder: a directory for the kit's files, on the adapter's machine too.
         command: how to start the target; empty if the kit did not start it.
         model_requests: returns what the scripted model server was asked, as text. Raises `Skip` if there is none.
+        mark: the value of `KIT_VARIABLE` in the environment of every run.
         slowness: how many times as long as usual a check may take, and waits for what the target has to do.
     """
 
@@ -58,6 +61,7 @@ class Setup(Struct, frozen=True):
     folder: Path
     command: tuple[str, ...] = ()
     model_requests: Callable[[], list[str]] = _no_model
+    mark: str = ""
     slowness: float = 1.0
 
 
@@ -142,6 +146,7 @@ class Kit:
         else:
             request.prompt = "\n".join([MARK, *steps, END, prompt]) if steps else prompt
             request.env[VARIABLE] = "\n".join(steps)
+        request.env[KIT_VARIABLE] = setup.mark
         request.env.update(setup.env)
         if setup.config:
             request.config.update(setup.config)

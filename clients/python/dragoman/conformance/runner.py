@@ -4,6 +4,7 @@ import asyncio
 import enum
 import json
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -26,8 +27,8 @@ from dragoman.conformance.check import (
     Skip,
     Violation,
 )
-from dragoman.conformance.kit import AgentKind, Kit, Seen, Setup
-from dragoman.conformance.launch import LaunchError, Process, launched
+from dragoman.conformance.kit import KIT_VARIABLE, AgentKind, Kit, Seen, Setup
+from dragoman.conformance.launch import LaunchError, Process, end_left, launched
 from dragoman.conformance.streams import shown
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.duties import declarations
@@ -210,7 +211,8 @@ async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Se
         raise ValueError("the configuration is not a JSON object")  # noqa: TRY004 - as the other faults of JSON
     env = {name: filled(value) for name, value in options.env.items()}
     setup = Setup(options.adapter, config, env, options.agent or kind, folder, options.command)
-    setup = replace(setup, slowness=max(1.0, options.check_s / CHECK_S))
+    setup = replace(setup, mark=secrets.token_hex(8), slowness=max(1.0, options.check_s / CHECK_S))
+    stack.callback(end_left, setup.mark, KIT_VARIABLE)
     return setup if model is None else replace(setup, model_requests=partial(_asked, model, []))
 
 
