@@ -132,6 +132,16 @@ def test_without_a_scripted_agent_checks_are_skipped_with_the_reason() -> None:
     assert "skipped   run.succeeds  no scripted agent is configured (say, …)" in done.stdout
 
 
+def test_what_is_declared_and_not_examined_is_named() -> None:
+    rules = ("--only", "settings.", "--only", "unsupported.fork")
+    done = conformance(*rules, *PROCESS)
+    assert done.returncode == 0
+    assert "declared, not examined: FEATURE_WORKSPACE\n" in done.stdout
+    report = json.loads(conformance(*rules, "--json", *PROCESS).stdout.splitlines()[-1])
+    assert report["declared_not_examined"] == ["FEATURE_WORKSPACE"]
+    assert "not examined" not in conformance("--config", SCRIPTED, *rules, *PROCESS).stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -30,6 +30,7 @@ def as_json(report: Report) -> dict[str, object]:
         "failed": report.count(Verdict.FAILED),
         "skipped": report.count(Verdict.SKIPPED),
         "errors": report.count(Verdict.ERROR),
+        "declared_not_examined": list(report.unexamined),
         "stale_expected_failures": list(report.stale),
         "exit_code": report.exit_code,
         "stopped": report.stopped,

@@ -141,6 +141,16 @@ class Report(Struct, frozen=True):
         return [outcome for outcome in failed if outcome.rule.level is Level.MUST and not outcome.is_expected]
 
     @property
+    def unexamined(self) -> tuple[str, ...]:
+        """What the adapter declares and rules are for, all of which were skipped: features, duties, a mode."""
+        declared = declarations(self.described)
+        verdicts: dict[str, set[Verdict]] = {}
+        for outcome in self.outcomes:
+            for name in declared.intersection(outcome.rule.declared_by):
+                verdicts.setdefault(name, set()).add(outcome.verdict)
+        return tuple(sorted(name for name, found in verdicts.items() if found == {Verdict.SKIPPED}))
+
+    @property
     def exit_code(self) -> int:
         """0: conformant; 1: a MUST rule is violated, or an expected failure is stale; 3: target or kit failed."""
         if self.stopped:

@@ -252,6 +252,9 @@ def _print(report: Report, *, is_verbose: bool) -> None:
         print_lines(_lines(outcome))
     for rule_id in report.stale:
         print_lines([[Segment(f"{rule_id} is expected to fail, and did not fail", Style.ERROR)]])
+    if report.unexamined:
+        line = f"declared, not examined: {', '.join(report.unexamined)}"
+        print_lines([[Segment(one_line(line, _LONGEST_MESSAGE), Style.STRONG)]])
     described = report.described
     counts = ", ".join(f"{report.count(verdict)} {verdict.value}" for verdict in Verdict if report.count(verdict))
     name = f"{'router, ' if report.is_router else ''}{described.adapter} {described.version}".strip()
