@@ -168,7 +168,8 @@ def test_its_readme_is_true(language: str, installed: Path, tmp_path: Path) -> N
 
 def shell(commands: str, folder: Path, state: Path, programs: Path) -> "subprocess.CompletedProcess[str]":
     """Run commands in one shell, with a router of their own; what goes into the background has time to serve."""
-    serving = "timeout 60 sh -c 'until dragoman adapters >/dev/null 2>&1; do sleep 0.1; done'"
+    listing = 'dragoman adapters --router "unix:$XDG_RUNTIME_DIR/dragoman/router.sock"'
+    serving = f"timeout 60 sh -c 'until {listing} >/dev/null 2>&1; do sleep 0.1; done'"
     background = re.sub(r" &$", f" >router.log 2>&1 &\n{serving}", commands, flags=re.MULTILINE)
     script = f"set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n{background}"
     with tempfile.TemporaryDirectory(dir="/tmp") as short:  # for sockets
