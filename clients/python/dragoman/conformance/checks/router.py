@@ -164,7 +164,7 @@ async def session_adapter(kit: Kit) -> None:
 async def drain(kit: Kit) -> None:
     """Send SIGTERM to a router while a run lives, start another run, and let the first one end."""
     if not kit.is_router:
-        raise Skip("process.drain examines adapters")
+        raise Skip("an adapter serves no RouterService")
     if not kit.setup.command:
         raise Skip("the kit did not start the target: give its command after '--'")
     gate = kit.path("gate")
