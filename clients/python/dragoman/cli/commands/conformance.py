@@ -65,7 +65,7 @@ class TargetOptions(Struct, frozen=True):
             default="{}",
         ),
     ]
-    env: Annotated[tuple[str, ...], option("--env", "A variable of every run, as above. Repeatable.", "NAME=VALUE")]
+    env: Annotated[tuple[str, ...], option("--env", "A variable of every run, as above.", "NAME=VALUE")]
     agent: Annotated[
         str | None,
         option(
@@ -74,7 +74,7 @@ class TargetOptions(Struct, frozen=True):
             type=click.Choice(["script", "model", "none"]),
         ),
     ]
-    only: Annotated[tuple[str, ...], option("--only", "Only this rule, or those that begin so. Repeatable.", "ID")]
+    only: Annotated[tuple[str, ...], option("--only", "Only this rule, or those that begin so.", "ID")]
     check_s: Annotated[
         float,
         option(

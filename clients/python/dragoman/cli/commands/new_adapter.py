@@ -66,7 +66,8 @@ def adapter_new_command(name: str, language: str, directory: Path | None) -> Non
     except FileExistsError as error:
         hint = "name a new one with --directory"
         raise CommandError(ErrorReport(f"{target} exists already", hint=hint, exit_code=EXIT_USAGE)) from error
-    click.echo(f"{target}: {count} files of an adapter in {language}; its README.md says how to go on")
+    copy = " and a copy of the SDK in dragoman/" if _SDKS[language] else ""
+    click.echo(f"{target}: {count} files of an adapter in {language}{copy}; its README.md says how to go on")
 
 
 def write_project(name: str, language: str, target: Path) -> int:
