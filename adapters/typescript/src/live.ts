@@ -13,6 +13,7 @@ import {
   type MessageInitShape,
   type Result,
 } from "@dragoman/client/v1";
+import { AsyncLocalStorage } from "node:async_hooks";
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { chmod, readdir } from "node:fs/promises";
@@ -38,6 +39,9 @@ const KILL_MARGIN_MS = 12_000; // the same while its program is being killed
 /** How a run ended, of what its adapter returned or threw. */
 type Outcomes = { result: MessageInitShape<typeof ResultSchema> | undefined } | { error: unknown };
 
+/** The run whose adapter's code is executed, also where that is not awaited. */
+export const current = new AsyncLocalStorage<LiveRun>();
+
 /** A run, as the server sees it. */
 export class LiveRun {
   readonly request: ExecuteRequest;
@@ -61,6 +65,8 @@ export class LiveRun {
   isConfirmed: boolean | undefined;
   result: Result | undefined;
   resultAt = 0n;
+  /** Ends the run, whose adapter awaits no longer what has failed. */
+  fail: (error: unknown) => void = () => {};
   #timer: NodeJS.Timeout | undefined;
 
   constructor(request: ExecuteRequest, settings: Settings, described: DescribeResponse) {
@@ -92,7 +98,11 @@ export class LiveRun {
   async drive(adapter: Adapter, log: Log): Promise<void> {
     log("info", "run accepted", { run_id: this.request.runId });
     this.watch();
-    const own: Promise<Outcomes> = (async () => adapter.run(new Run(this)))().then(
+    const fault = new Promise<never>((_, reject) => {
+      this.fail = reject;
+    });
+    const run = current.run(this, async () => adapter.run(new Run(this)));
+    const own: Promise<Outcomes> = Promise.race([run, fault]).then(
       (result) => ({ result: result ?? undefined }),
       (error: unknown) => ({ error }),
     );
@@ -114,18 +124,18 @@ export class LiveRun {
       log("warning", "the adapter did not stop its run in time", { run_id: this.request.runId });
       outcome = { result: undefined };
     }
-    const fault = (error: unknown) =>
+    const logFault = (error: unknown) =>
       log("error", "the adapter failed", {
         run_id: this.request.runId,
         error: this.settings.redactor.text(textOf(error)),
       });
     if ("error" in outcome && !(outcome.error instanceof Failure) && !(outcome.error instanceof RunStopped))
-      fault(outcome.error);
+      logFault(outcome.error);
     await this.#removeDirectory(log);
     try {
       this.#finish(this.#conclude(outcome));
     } catch (error) {
-      fault(error); // what the adapter returned is no result
+      logFault(error); // what the adapter returned is no result
       this.#finish(this.#conclude({ error }));
     }
     log("info", "run ended", { run_id: this.request.runId, outcome: Outcome[this.result?.outcome ?? 0] ?? "" });

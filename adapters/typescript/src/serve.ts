@@ -1,5 +1,6 @@
 import type { Adapter, Log } from "./adapter.js";
 import { textOf } from "./failure.js";
+import { current } from "./live.js";
 import { Server } from "./server.js";
 
 const GRACE_MS = 15_000;
@@ -15,9 +16,11 @@ export async function serve(adapter: Adapter, log: Log = toStandardError): Promi
     const server = new Server(adapter, log);
     await server.listen(address);
     log("info", "adapter ready", { adapter: server.described.adapter, listen: address });
-    // A promise that an author forgot to await must not end the runs of all others. Whose it was is not known.
+    // A promise that an author forgot to await ends its own run, and not those of all others.
     process.on("unhandledRejection", (reason) => {
-      log("error", "a promise was rejected that nothing awaits", { error: server.redact(textOf(reason)) });
+      const run = current.getStore();
+      if (run && !run.isOver) run.fail(reason);
+      else log("error", "a promise was rejected that nothing awaits", { error: server.redact(textOf(reason)) });
     });
     let signals = 0;
     const onSignal = () => {

@@ -146,44 +146,48 @@ test("limits hold for the second program of a run too", { timeout: 20_000 }, asy
   assert.deepEqual([result.outcome, failureIn(result)[0]], [Outcome.TIMED_OUT, "WALL_TIMEOUT"]);
 });
 
-test("a promise that nothing awaits is logged, and the adapter serves on", { timeout: 20_000 }, async (t) => {
-  const folder = mkdtempSync(join(tmpdir(), "programs-"));
-  const address = `unix:${join(folder, "a.sock")}`;
-  const program = `
+test(
+  "a promise that nothing awaits fails its run, is logged, and the adapter serves on",
+  { timeout: 20_000 },
+  async (t) => {
+    const folder = mkdtempSync(join(tmpdir(), "programs-"));
+    const address = `unix:${join(folder, "a.sock")}`;
+    const program = `
     import { serve } from "@dragoman/adapter";
     await serve({
       describe: { adapter: "tested", capabilities: { items: [{ feature: ${Feature.PROMPT} }] } },
       run: async (run) => {
         void Promise.reject(new Error("a bug near " + run.request.env["TOKEN"]));
-        await new Promise((resolve) => setTimeout(resolve, 100));
+        await run.spawn({ path: "/bin/sleep", args: ["60"] }).program.ended;
       },
     });`;
-  const adapter = spawn(process.execPath, ["--input-type=module", "--eval", program], {
-    stdio: ["ignore", "inherit", "pipe"],
-    env: { ...process.env, DRAGOMAN_LISTEN: address },
-  });
-  const client = new Client(address);
-  t.after(() => {
-    client.close();
-    adapter.kill("SIGKILL");
-    rmSync(folder, { recursive: true });
-  });
-  const logged: string[] = [];
-  const lines = createInterface({ input: adapter.stderr });
-  await new Promise<void>((resolve) => {
-    lines.on("line", (line) => {
-      logged.push(line);
-      if (line.includes("adapter ready")) resolve();
+    const adapter = spawn(process.execPath, ["--input-type=module", "--eval", program], {
+      stdio: ["ignore", "inherit", "pipe"],
+      env: { ...process.env, DRAGOMAN_LISTEN: address },
     });
-  });
-  for (const token of ["env-secret-1", "env-secret-2"]) {
-    const run = client.execute({ ...hello(), env: { TOKEN: token } });
-    assert.equal((await run.wait()).outcome, Outcome.SUCCEEDED);
-  }
-  const bugs = logged.filter((line) => line.includes("nothing awaits"));
-  assert.equal(bugs.length, 2);
-  assert.match(bugs[0] ?? "", /a bug near \[redacted\]/);
-  const ended = new Promise((resolve) => adapter.once("exit", resolve));
-  adapter.kill("SIGTERM");
-  assert.equal(await ended, 0);
-});
+    const client = new Client(address);
+    t.after(() => {
+      client.close();
+      adapter.kill("SIGKILL");
+      rmSync(folder, { recursive: true });
+    });
+    const logged: string[] = [];
+    const lines = createInterface({ input: adapter.stderr });
+    await new Promise<void>((resolve) => {
+      lines.on("line", (line) => {
+        logged.push(line);
+        if (line.includes("adapter ready")) resolve();
+      });
+    });
+    for (const token of ["env-secret-1", "env-secret-2"]) {
+      const run = client.execute({ ...hello(), env: { TOKEN: token } });
+      assert.deepEqual(failureIn(await run.wait()), ["INTERNAL", "adapter_failed"]);
+    }
+    const bugs = logged.filter((line) => line.includes("the adapter failed"));
+    assert.equal(bugs.length, 2);
+    assert.match(bugs[0] ?? "", /a bug near \[redacted\]/);
+    const ended = new Promise((resolve) => adapter.once("exit", resolve));
+    adapter.kill("SIGTERM");
+    assert.equal(await ended, 0);
+  },
+);
