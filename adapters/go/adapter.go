@@ -65,10 +65,11 @@ type Adapter struct {
 	// Accept checks a request beyond its schema and its capabilities, before the run exists. May be nil.
 	Accept func(request *pb.ExecuteRequest) error
 
-	// Detect looks for the agent. Nil: there is nothing to look for.
+	// Detect looks for the agent; TestEnvironment asks it, too. Nil: there is nothing to look for.
 	Detect func(ctx context.Context, request *pb.DetectRequest) (*pb.Detection, error)
 
-	// Checks checks what a run with this configuration needs; settings and directory are checked already. May be nil.
+	// Checks checks what else a run with this configuration needs, e.g. a login; settings, directory and whether the agent
+	// is there are checked already. May be nil.
 	Checks func(ctx context.Context, request *pb.TestEnvironmentRequest) ([]*pb.EnvironmentCheck, error)
 }
 

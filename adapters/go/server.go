@@ -294,6 +294,13 @@ func (s *Server) TestEnvironment(ctx context.Context, asked *pb.TestEnvironmentR
 			add(pb.Severity_SEVERITY_INFO, "cwd_valid", "The working directory can be used.")
 		}
 	}
+	if s.adapter.Detect != nil {
+		check, err := s.agentCheck(ctx, asked)
+		if err != nil {
+			return nil, err
+		}
+		checks = append(checks, check)
+	}
 	if s.adapter.Checks != nil {
 		more, err := s.adapter.Checks(ctx, asked)
 		if err != nil {
@@ -314,6 +321,19 @@ func (s *Server) TestEnvironment(ctx context.Context, asked *pb.TestEnvironmentR
 		Adapter: s.described.GetAdapter(), Status: worst, Checks: checks, TestedAt: timestamppb.Now(),
 		Mode: max(asked.GetMode(), pb.TestMode_TEST_MODE_QUICK),
 	}, nil
+}
+
+// agentCheck says whether the agent is there.
+func (s *Server) agentCheck(ctx context.Context, asked *pb.TestEnvironmentRequest) (*pb.EnvironmentCheck, error) {
+	found, err := s.adapter.Detect(ctx, &pb.DetectRequest{Config: asked.GetConfig(), Env: asked.GetEnv()})
+	if err != nil {
+		return nil, err
+	}
+	check := &pb.EnvironmentCheck{Code: "command_found", Level: pb.Severity_SEVERITY_INFO, Message: found.GetMessage()}
+	if !found.GetAvailable() {
+		check.Code, check.Level, check.Hint = "command_not_found", pb.Severity_SEVERITY_ERROR, found.GetHint()
+	}
+	return check, nil
 }
 
 // ListModels lists the models of the description.

@@ -36,7 +36,6 @@ func process() *adapter.Adapter {
 		},
 		Run:    run,
 		Detect: detect,
-		Checks: checks,
 	}
 }
 
@@ -134,16 +133,4 @@ func detect(_ context.Context, request *pb.DetectRequest) (*pb.Detection, error)
 	}
 	found.Confidence, found.Message = pb.DetectionConfidence_DETECTION_CONFIDENCE_CONFIDENT, "Process is installed."
 	return found, nil
-}
-
-func checks(ctx context.Context, request *pb.TestEnvironmentRequest) ([]*pb.EnvironmentCheck, error) {
-	found, err := detect(ctx, &pb.DetectRequest{Config: request.GetConfig(), Env: request.GetEnv()})
-	if err != nil {
-		return nil, err
-	}
-	check := &pb.EnvironmentCheck{Code: "command_found", Level: pb.Severity_SEVERITY_INFO, Message: found.GetMessage()}
-	if !found.GetAvailable() {
-		check.Code, check.Level, check.Hint = "command_missing", pb.Severity_SEVERITY_ERROR, found.GetHint()
-	}
-	return []*pb.EnvironmentCheck{check}, nil
 }

@@ -25,16 +25,3 @@ func detect(_ context.Context, request *pb.DetectRequest) (*pb.Detection, error)
 		Confidence: pb.DetectionConfidence_DETECTION_CONFIDENCE_EXECUTABLE_ONLY, Message: "Newagent is installed.",
 	}, nil
 }
-
-// checks says the same for dragoman test. Add what else a run needs, e.g. a login.
-func checks(ctx context.Context, request *pb.TestEnvironmentRequest) ([]*pb.EnvironmentCheck, error) {
-	found, err := detect(ctx, &pb.DetectRequest{Config: request.GetConfig(), Env: request.GetEnv()})
-	if err != nil {
-		return nil, err
-	}
-	check := &pb.EnvironmentCheck{Code: "command_found", Level: pb.Severity_SEVERITY_INFO, Message: found.GetMessage()}
-	if !found.GetAvailable() {
-		check.Code, check.Level, check.Hint = "command_missing", pb.Severity_SEVERITY_ERROR, found.GetHint()
-	}
-	return []*pb.EnvironmentCheck{check}, nil
-}

@@ -27,7 +27,7 @@ func newAdapter() *adapter.Adapter {
 			Capabilities: adapter.Features(pb.PermissionMode_PERMISSION_MODE_NONE,
 				pb.Feature_FEATURE_PROMPT, pb.Feature_FEATURE_WORKSPACE, pb.Feature_FEATURE_TOOL_START),
 		},
-		Run: run, Detect: detect, Checks: checks,
+		Run: run, Detect: detect,
 	}
 }
 

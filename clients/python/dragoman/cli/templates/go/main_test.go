@@ -34,10 +34,6 @@ func TestAMissingAgentIsReported(t *testing.T) {
 		if err != nil || found.GetAvailable() != isThere {
 			t.Errorf("%s: %v, %v", command, found, err)
 		}
-		checked, err := checks(t.Context(), &pb.TestEnvironmentRequest{Config: config})
-		if err != nil || (checked[0].GetLevel() == pb.Severity_SEVERITY_ERROR) == isThere {
-			t.Errorf("%s: %v, %v", command, checked, err)
-		}
 	}
 }
 
