@@ -145,6 +145,16 @@ def test_a_conflict(repository: Path) -> None:
     assert "-<<<<<<< HEAD" in response.files[0].diff
 
 
+def test_a_conflict_with_a_deletion(repository: Path) -> None:
+    """One side deleted the file; there may be nothing in the workspace."""
+    shell(
+        repository, "git checkout -qb left", "git rm -q b.txt", "git commit -qm left", "git checkout -q main",
+        "echo right > b.txt", "git commit -qam right", "git merge left || true", "rm b.txt",
+    )  # fmt: skip
+    _, found = changes_of(repository, "echo 3 >> a.txt", "echo back > b.txt")
+    assert found == {"a.txt": MODIFY, "b.txt": CREATE}
+
+
 def test_a_submodule(repository: Path, tmp_path: Path) -> None:
     """Its commit is compared."""
     other = tmp_path / "other"
@@ -172,8 +182,8 @@ def test_a_sparse_checkout(repository: Path, sparse_index: str) -> None:
         f"git sparse-checkout set --cone {sparse_index} in",
     )  # fmt: skip
     assert not (repository / "out").exists()
-    _, found = changes_of(repository, "echo 2 > in/f")
-    assert found == {"in/f": MODIFY}
+    _, found = changes_of(repository, "echo 2 > in/f", "mkdir out", "echo 2 > out/new")
+    assert found == {"in/f": MODIFY, "out/new": CREATE}
 
 
 def test_a_split_index(repository: Path) -> None:
@@ -208,6 +218,7 @@ def test_filters_and_hooks_of_the_user_are_not_run(repository: Path, tmp_path: P
 def test_line_endings_that_git_converts(repository: Path) -> None:
     """A file that the user has with carriage returns is as its repository has it."""
     shell(repository, "git config core.autocrlf true", "rm a.txt", "git checkout -q a.txt")
+    shell(repository, "touch -d '1 minute ago' a.txt", "git update-index --refresh")  # or git reads it again
     assert b"\r\n" in (repository / "a.txt").read_bytes()
     response, found = changes_of(repository, r"printf 'one\r\ntwo\r\nthree\r\n' > a.txt")
     assert found == {"a.txt": MODIFY}
@@ -217,8 +228,9 @@ def test_line_endings_that_git_converts(repository: Path) -> None:
 def test_a_repository_with_sha256(tmp_path: Path) -> None:
     """Objects have longer names."""
     shell(tmp_path, "git init -q --object-format=sha256", "echo 1 > a", "git add .", "git commit -qm 1")
-    _, found = changes_of(tmp_path, "echo 2 > a")
+    response, found = changes_of(tmp_path, "echo 2 > a")
     assert found == {"a": MODIFY}
+    assert response.files[0].diff.endswith("-1\n+2\n")
 
 
 def test_a_directory_without_git(tmp_path: Path) -> None:
@@ -294,6 +306,7 @@ def test_large_files_are_compared_by_size_and_time(repository: Path) -> None:
         "shrinks": MODIFY, "a.txt": MODIFY, "goes": DELETE, "new": CREATE,
     }  # fmt: skip
     assert all(file.is_binary and file.diff_left_out and not file.diff for file in found.files)
+    assert [file.path for file in found.files] == sorted(file.path for file in found.files)
 
 
 @pytest.mark.usefixtures("small_limits")

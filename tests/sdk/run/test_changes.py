@@ -59,6 +59,20 @@ async def test_a_workspace_that_cannot_be_recorded(tmp_path: Path, monkeypatch: 
     assert caught.value.reason is Reason.CHANGES_UNKNOWN
 
 
+async def test_an_output_of_git_that_is_not_understood_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = changes_in(tmp_path)
+    await changes.record(asyncio.Event())
+    (tmp_path / "a").touch()
+    monkeypatch.setattr("dragoman.sdk._changes.git.PrivateRepository.differences", lambda *_: b":nonsense\0")
+    await changes.conclude()
+    assert changes.problem
+    with pytest.raises(DragomanError) as caught:
+        await changes.present()
+    assert caught.value.reason is Reason.CHANGES_UNKNOWN
+
+
 async def test_a_cancelled_run_does_not_wait_for_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, closed = threading.Event(), threading.Event()
 

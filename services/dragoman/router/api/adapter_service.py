@@ -224,7 +224,7 @@ class AdapterServicer:
                 backend, instance_id = await self._adapters.get(stored.adapter), stored.state.run.instance_id
             case never:
                 assert_never(never)
-        bind(adapter=backend.record.type, run_id=request.run_id)
+        bind(run_id=request.run_id)
         data = addressed(pb.GetChangesRequest, data, request.adapter, backend.record.type)
         return await _changes(backend, instance_id, data, context)
 
@@ -237,9 +237,11 @@ class AdapterServicer:
         return await _call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
 
 
-async def _call(backend: AdapterBackend, method: str, data: bytes, context: Context) -> bytes:
+async def _call(
+    backend: AdapterBackend, method: str, data: bytes, context: Context, *, instance_id: str = ""
+) -> bytes:
     bind(adapter=backend.record.type)
-    async with backend.use() as instance:
+    async with backend.use(instance_id) as instance:
         try:
             return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
         except DragomanError as error:
@@ -269,13 +271,12 @@ async def _changes(backend: AdapterBackend, instance_id: str, data: bytes, conte
     )
     if not backend.is_up:
         raise gone
-    async with backend.use(instance_id) as instance:
-        try:
-            return await instance.channel.answer("GetChanges", data, timeout_s=remaining_s(context))
-        except DragomanError as error:
-            if error.reason is Reason.RUN_NOT_FOUND:
-                raise gone from error
-            raise
+    try:
+        return await _call(backend, "GetChanges", data, context, instance_id=instance_id)
+    except DragomanError as error:
+        if error.reason is Reason.RUN_NOT_FOUND:
+            raise gone from error
+        raise
 
 
 async def _answer_again(request: pb.RespondRequest, reader: EventReader, end: int, error: DragomanError) -> bytes:

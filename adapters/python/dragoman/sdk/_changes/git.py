@@ -43,17 +43,8 @@ class UserRepository(Struct, frozen=True):
     """``name=value`` each."""
 
 
-def find_git() -> str | None:
-    """Return the path of git, or None."""
-    return shutil.which("git")
-
-
 def find_repository(directory: Path) -> UserRepository | None:
-    """Return the repository that a directory belongs to; None if it belongs to none, or is ignored in it.
-
-    Raises:
-        GitError: git cannot be run.
-    """
+    """Return the repository that a directory belongs to; None if it belongs to none, or is ignored in it."""
     asked = ("--show-toplevel", "--show-object-format")
     paths = ("index", "objects", "info")
     named = [word for path in paths for word in ("--git-path", path)]
@@ -117,11 +108,6 @@ class PrivateRepository:
             shutil.copy2(user.index, self._path / "index")
             for shared in user.index.parent.glob("sharedindex.*"):
                 shutil.copy2(shared, self._path / shared.name)
-            try:
-                self._git("write-tree", "--missing-ok")
-            except GitError:
-                # A sparse index needs the user's objects, and a conflict has no tree: all files are read instead.
-                (self._path / "index").unlink()
 
     def changed_paths(self, most_bytes: int) -> list[bytes] | None:
         """Return the paths, from the work tree on, that differ from the index or are new, and not ignored.
@@ -185,7 +171,7 @@ def _run(arguments: list[str]) -> bytes:
 
 
 def _program() -> str:
-    program = find_git()
+    program = shutil.which("git")
     if program is None:
         raise GitError("git is not on PATH")
     return program

@@ -48,7 +48,7 @@ class Workspace:
 
     def __init__(self, directory: str) -> None:
         user = find_repository(Path(directory))
-        self.root = user.top if user else Path(directory)
+        self.root = user.top if user else Path(os.path.realpath(directory))
         self._directory = Path(tempfile.mkdtemp(prefix="dragoman-changes-"))
         try:
             self._repository = PrivateRepository(self._directory, self.root, user)
@@ -75,6 +75,7 @@ class Workspace:
         if tree != self._tree:
             self._add_differences(response, tree)
         _add_large(response, self._at_start.large, found.large)
+        response.files.sort(key=lambda file: file.path)
         if len(response.files) > _MOST_FILES:
             response.notes.append(f"Only the first {_MOST_FILES} of {len(response.files)} changed files are listed.")
             del response.files[_MOST_FILES:]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_REPORTED: Final = 10_000
 """Paths of the run's own ``file_change`` events that are remembered."""
+_NO_ANSWER: Final = (TooLargeError, GitError, OSError, ValueError)
+"""What keeps a workspace from being compared; a ValueError is an output of git's that is not understood."""
 
 
 class RunChanges:
@@ -37,11 +39,8 @@ class RunChanges:
         self._reported: set[str] = set()
         self.problem = "the run has not begun yet"
         """Why there is no answer; empty if there is one."""
-
-    @property
-    def kept_bytes(self) -> int:
+        self.kept_bytes = 0
         """How much memory the answer takes that is kept."""
-        return self._final.ByteSize() if self._final is not None else 0
 
     async def record(self, cancelled: asyncio.Event) -> None:
         """Record the workspace, unless the run is cancelled meanwhile."""
@@ -54,7 +53,7 @@ class RunChanges:
         try:
             self._workspace = recording.result()
             self.problem = ""
-        except (TooLargeError, GitError, OSError) as error:
+        except _NO_ANSWER as error:
             self.problem = str(error)
 
     def observe(self, event: pb.AgentEvent) -> None:
@@ -66,6 +65,7 @@ class RunChanges:
         """Keep what there is to say, and remove what was recorded."""
         with suppress(DragomanError):  # self.problem has it
             self._final = await self.present()
+            self.kept_bytes = self._final.ByteSize()
         if self._workspace is not None:
             await asyncio.to_thread(self._workspace.close)
 
@@ -84,7 +84,7 @@ class RunChanges:
                 raise unknown_changes(self.problem)
             try:
                 response = await asyncio.to_thread(self._compare, self._workspace)
-            except (TooLargeError, GitError, OSError) as error:
+            except _NO_ANSWER as error:
                 self.problem = str(error)
                 raise unknown_changes(self.problem) from error
         return response
