@@ -31,9 +31,12 @@ const (
 	RunNotFound        Reason = "RUN_NOT_FOUND"
 	RequestNotFound    Reason = "REQUEST_NOT_FOUND"
 	SessionNotFound    Reason = "SESSION_NOT_FOUND"
+	AgentNotFound      Reason = "AGENT_NOT_FOUND"
 	ServiceUnknown     Reason = "SERVICE_UNKNOWN"
 	RunIDReused        Reason = "RUN_ID_REUSED"
 	AdapterTaken       Reason = "ADAPTER_TAKEN"
+	AgentExists        Reason = "AGENT_EXISTS"
+	VersionMismatch    Reason = "VERSION_MISMATCH"
 	CapabilityMissing  Reason = "CAPABILITY_MISSING"
 	SessionBusy        Reason = "SESSION_BUSY"
 	AlreadyResolved    Reason = "ALREADY_RESOLVED"
@@ -45,6 +48,7 @@ const (
 	AdapterRefused     Reason = "ADAPTER_REFUSED"
 	AdapterNotLaunched Reason = "ADAPTER_NOT_LAUNCHED"
 	AddressUntrusted   Reason = "ADDRESS_UNTRUSTED"
+	AgentIncomplete    Reason = "AGENT_INCOMPLETE"
 	TokenRequired      Reason = "TOKEN_REQUIRED"
 	CallerRefused      Reason = "CALLER_REFUSED"
 	NotPermitted       Reason = "NOT_PERMITTED"
@@ -66,12 +70,14 @@ func (r Reason) Code() codes.Code {
 	switch r {
 	case InvalidRequest, NotSupported, AdapterRequired, InvalidAnswer, InvalidPageToken:
 		return codes.InvalidArgument
-	case AdapterNotFound, RunNotFound, RequestNotFound, SessionNotFound, ServiceUnknown:
+	case AdapterNotFound, RunNotFound, RequestNotFound, SessionNotFound, AgentNotFound, ServiceUnknown:
 		return codes.NotFound
-	case RunIDReused, AdapterTaken:
+	case RunIDReused, AdapterTaken, AgentExists:
 		return codes.AlreadyExists
+	case VersionMismatch:
+		return codes.Aborted
 	case CapabilityMissing, SessionBusy, AlreadyResolved, RequestExpired, RunFinished, ChangesUnknown, RevisionTooOld,
-		AdapterUnreachable, AdapterRefused, AdapterNotLaunched, AddressUntrusted:
+		AdapterUnreachable, AdapterRefused, AdapterNotLaunched, AddressUntrusted, AgentIncomplete:
 		return codes.FailedPrecondition
 	case TokenRequired:
 		return codes.Unauthenticated

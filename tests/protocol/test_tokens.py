@@ -123,7 +123,10 @@ def test_the_file_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ALLOWED = {
-    "read": {"Describe", "ListAdapters", "WatchAdapters", "Attach", "GetChanges", "GetRun", "ListRuns"},
+    "read": {
+        *("Describe", "ListAdapters", "WatchAdapters", "Attach", "GetChanges", "GetRun", "ListRuns"),
+        *("GetAgent", "ListAgents"),
+    },
     "run": {
         *(
             "Describe",

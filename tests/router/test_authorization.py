@@ -53,6 +53,7 @@ OPENED = {
 OF_OTHERS = {"Attach": "read", "GetChanges": "read", "GetRun": "read", "Respond": "respond"}
 """The scope for runs of others."""
 FOR_ADMINS = {"SyncSkills", "RestartAdapter", "ListSessions", "GetSession", "DeleteSession"}
+FOR_ADMINS |= {"CreateAgent", "UpdateAgent", "DeleteAgent"}
 OWNERS = {"a-live": "token run", "b-live": "token respond.run", "u-live": "uid", "a-done": "token run"}
 """By run, who started it."""
 SUBSETS = [set(some) for count in range(1, 6) for some in itertools.combinations(SCOPES, count)]
@@ -88,6 +89,8 @@ def expected(who: Who, rpc: str, adapter: str, run_id: str) -> str:
         return "OK" if "adapter" in who.scopes else "NOT_PERMITTED"
     if rpc == "ListRuns":
         return "OK" if who.scopes & {"read", "run"} else "NOT_PERMITTED"
+    if rpc in {"GetAgent", "ListAgents"}:
+        return "OK" if "read" in who.scopes else "NOT_PERMITTED"
     is_own = "run" in who.scopes and OWNERS.get(run_id) == who.name
     if not who.scopes & OPENED.get(rpc, {"run", "respond"}):
         return "NOT_PERMITTED"

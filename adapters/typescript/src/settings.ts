@@ -139,6 +139,7 @@ function refuse(request: ExecuteRequest, described: DescribeResponse): void {
     ["session.handover", Boolean(session?.handover), "by a router"],
     ["fallback", request.fallback !== undefined, "by a router"],
     ["admission", request.admission !== undefined, "by a router"],
+    ["agent_name", request.agentName !== "", "by a router"],
     ["session.key", selector?.case === "key", "by a router"],
     ["session.resume_run_id", selector?.case === "resumeRunId", "by a router"],
     ["skills", request.skills.length > 0, Feature.SKILLS],

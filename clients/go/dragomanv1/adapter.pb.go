@@ -1389,7 +1389,7 @@ func (x *EnvironmentCheck) GetDuration() *durationpb.Duration {
 // | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
 // | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
 // | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
-// | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission |
+// | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission, agent_name |
 type ExecuteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run's ID, chosen by the caller: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. Empty: the server assigns one.
@@ -1467,7 +1467,9 @@ type ExecuteRequest struct {
 	// How a router admits the run. Absent: it does not queue the run. A router does not forward it.
 	Admission *Admission `protobuf:"bytes,31,opt,name=admission,proto3" json:"admission,omitempty"`
 	// Record the files of the workspace before the agent starts, so that GetChanges can compare with them.
-	TrackChanges  bool `protobuf:"varint,32,opt,name=track_changes,json=trackChanges,proto3" json:"track_changes,omitempty"`
+	TrackChanges bool `protobuf:"varint,32,opt,name=track_changes,json=trackChanges,proto3" json:"track_changes,omitempty"`
+	// The stored agent that gives what the request leaves out, see StoredAgent. Empty: none.
+	AgentName     string `protobuf:"bytes,34,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1735,6 +1737,13 @@ func (x *ExecuteRequest) GetTrackChanges() bool {
 		return x.TrackChanges
 	}
 	return false
+}
+
+func (x *ExecuteRequest) GetAgentName() string {
+	if x != nil {
+		return x.AgentName
+	}
+	return ""
 }
 
 type isExecuteRequest_Task interface {
@@ -4239,7 +4248,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x12\n" +
 	"\x04hint\x18\x05 \x01(\tR\x04hint\x125\n" +
-	"\bduration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xb1\f\n" +
+	"\bduration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xd0\f\n" +
 	"\x0eExecuteRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\x12(\n" +
@@ -4275,7 +4284,9 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x05relay\x18\x1d \x01(\v2\x12.dragoman.v1.RelayR\x05relay\x12%\n" +
 	"\x0einclude_native\x18\x1e \x01(\bR\rincludeNative\x124\n" +
 	"\tadmission\x18\x1f \x01(\v2\x16.dragoman.v1.AdmissionR\tadmission\x12#\n" +
-	"\rtrack_changes\x18  \x01(\bR\ftrackChanges\x1a6\n" +
+	"\rtrack_changes\x18  \x01(\bR\ftrackChanges\x12\x1d\n" +
+	"\n" +
+	"agent_name\x18\" \x01(\tR\tagentName\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +

@@ -13,6 +13,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -922,7 +923,9 @@ type RunSummary struct {
 	SessionKey *SessionKey `protobuf:"bytes,16,opt,name=session_key,json=sessionKey,proto3" json:"session_key,omitempty"`
 	// Who started it, as the router authenticated the call: "uid 1000" over a Unix socket, "token" with the user's token,
 	// "token NAME" with one that has scopes. Empty if an older router accepted it.
-	StartedBy     string `protobuf:"bytes,17,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	StartedBy string `protobuf:"bytes,17,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
+	// The stored agent that the request named. Empty if it named none.
+	AgentName     string `protobuf:"bytes,18,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1076,6 +1079,13 @@ func (x *RunSummary) GetStartedBy() string {
 	return ""
 }
 
+func (x *RunSummary) GetAgentName() string {
+	if x != nil {
+		return x.AgentName
+	}
+	return ""
+}
+
 // ListRunsRequest asks for runs. All fields that are set must match.
 type ListRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1094,7 +1104,9 @@ type ListRunsRequest struct {
 	// Only live runs.
 	LiveOnly bool `protobuf:"varint,7,opt,name=live_only,json=liveOnly,proto3" json:"live_only,omitempty"`
 	// Only runs with all of these labels. At most 64, as in ExecuteRequest.
-	Labels        map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Labels map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Only runs of this stored agent.
+	AgentName     string `protobuf:"bytes,9,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1183,6 +1195,13 @@ func (x *ListRunsRequest) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *ListRunsRequest) GetAgentName() string {
+	if x != nil {
+		return x.AgentName
+	}
+	return ""
 }
 
 // ListRunsResponse lists runs.
@@ -1807,11 +1826,707 @@ func (x *DeleteSessionResponse) GetDeleted() bool {
 	return false
 }
 
+// StoredAgent is a run's configuration that a router stores under a name. A request names it in
+// ExecuteRequest.agent_name, and gets from it what it leaves out itself. Of `skills` and `mcp_servers` it gets those
+// whose names it does not have, of `env` and `labels` the entries that it does not have.
+//
+// What restricts a run, the request can only narrow:
+//
+// | the agent has | the request |
+// | --- | --- |
+// | adapter | must leave `adapter` out, or name the same |
+// | config | must leave `config` and `agent.adapter_config` out |
+// | fallback | must leave `fallback` out |
+// | permissions | must leave all these out. Its own rules must deny, and come first; the stricter default applies; `native_mode` must be the same, or empty; `interactive` holds if both have it. `auto_approve` is the agent's, and ends with rules or a default of the request |
+// | limits | the lower one of each limit applies |
+//
+// A request that has what it must leave out is rejected with INVALID_REQUEST.
+//
+// Secrets are not stored. A text in `config` or `fallback.configs`, and a value in `env`, in the `env` of an MCP server
+// and in its `headers`, is either not secret or exactly `${NAME}`: the content of the file NAME in the directory of
+// the router's option `--secrets`, which it reads when a run starts. A value that is secret by its name, or that looks
+// random, is INVALID_REQUEST.
+type StoredAgent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name: `[a-z0-9][a-z0-9._-]{0,63}`, unique at all routers of one run log.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it is for, for people. At most 1,024 bytes.
+	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
+	// The adapter's type or an alias. Required.
+	Adapter string `protobuf:"bytes,3,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// The adapter's settings; an empty Struct means none. Absent: the request's.
+	Config *structpb.Struct `protobuf:"bytes,4,opt,name=config,proto3" json:"config,omitempty"`
+	// The model, if the request has none.
+	Model string `protobuf:"bytes,5,opt,name=model,proto3" json:"model,omitempty"`
+	// What the agent may do. Absent: what the request allows.
+	Permissions *Permissions `protobuf:"bytes,6,opt,name=permissions,proto3" json:"permissions,omitempty"`
+	// Standing instructions. An agent has at most 1 MiB in all.
+	Instructions *Instructions `protobuf:"bytes,7,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	// The system prompt. At most 256 KiB.
+	SystemPrompt string `protobuf:"bytes,8,opt,name=system_prompt,json=systemPrompt,proto3" json:"system_prompt,omitempty"`
+	// Skills to make available.
+	Skills []*Skill `protobuf:"bytes,9,rep,name=skills,proto3" json:"skills,omitempty"`
+	// MCP servers to make available. At most 64.
+	McpServers []*McpServer `protobuf:"bytes,10,rep,name=mcp_servers,json=mcpServers,proto3" json:"mcp_servers,omitempty"`
+	// Limits of its runs. Absent: those of the request alone.
+	Limits *Limits `protobuf:"bytes,11,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Adapters to try after a failure. Absent: those of the request.
+	Fallback *Fallback `protobuf:"bytes,12,opt,name=fallback,proto3" json:"fallback,omitempty"`
+	// Environment variables for the agent. At most 1,024, of 128 KiB each and 512 KiB in total; names of 256 bytes.
+	Env map[string]string `protobuf:"bytes,13,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Labels of its runs. At most 64, with names of 128 bytes and values of 1,024 bytes.
+	Labels map[string]string `protobuf:"bytes,14,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// When it was created. The router sets it; in UpdateAgent, an agent created at another time is another one.
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// When it was last changed. The router sets it.
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Counts its changes, from 1. The router sets it; UpdateAgent compares it.
+	Version       uint64 `protobuf:"varint,17,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredAgent) Reset() {
+	*x = StoredAgent{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredAgent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredAgent) ProtoMessage() {}
+
+func (x *StoredAgent) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredAgent.ProtoReflect.Descriptor instead.
+func (*StoredAgent) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *StoredAgent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StoredAgent) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *StoredAgent) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
+func (x *StoredAgent) GetConfig() *structpb.Struct {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *StoredAgent) GetPermissions() *Permissions {
+	if x != nil {
+		return x.Permissions
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetInstructions() *Instructions {
+	if x != nil {
+		return x.Instructions
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetSystemPrompt() string {
+	if x != nil {
+		return x.SystemPrompt
+	}
+	return ""
+}
+
+func (x *StoredAgent) GetSkills() []*Skill {
+	if x != nil {
+		return x.Skills
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetMcpServers() []*McpServer {
+	if x != nil {
+		return x.McpServers
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetFallback() *Fallback {
+	if x != nil {
+		return x.Fallback
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *StoredAgent) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// CreateAgentRequest asks to store an agent.
+type CreateAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *StoredAgent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAgentRequest) Reset() {
+	*x = CreateAgentRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAgentRequest) ProtoMessage() {}
+
+func (x *CreateAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAgentRequest.ProtoReflect.Descriptor instead.
+func (*CreateAgentRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CreateAgentRequest) GetAgent() *StoredAgent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// CreateAgentResponse is the agent as it is stored.
+type CreateAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *StoredAgent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAgentResponse) Reset() {
+	*x = CreateAgentResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAgentResponse) ProtoMessage() {}
+
+func (x *CreateAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAgentResponse.ProtoReflect.Descriptor instead.
+func (*CreateAgentResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CreateAgentResponse) GetAgent() *StoredAgent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// GetAgentRequest asks for one stored agent.
+type GetAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAgentRequest) Reset() {
+	*x = GetAgentRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAgentRequest) ProtoMessage() {}
+
+func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
+func (*GetAgentRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetAgentRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// GetAgentResponse is one stored agent.
+type GetAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *StoredAgent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAgentResponse) Reset() {
+	*x = GetAgentResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAgentResponse) ProtoMessage() {}
+
+func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
+func (*GetAgentResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetAgentResponse) GetAgent() *StoredAgent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// ListAgentsRequest asks for stored agents.
+type ListAgentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum number of entries. 0 means 100.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The `next_page_token` of the previous page. Empty: the first page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAgentsRequest) Reset() {
+	*x = ListAgentsRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAgentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAgentsRequest) ProtoMessage() {}
+
+func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
+func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListAgentsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListAgentsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListAgentsResponse lists stored agents.
+type ListAgentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agents, ordered by name.
+	Agents []*StoredAgent `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
+	// The token of the next page. Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAgentsResponse) Reset() {
+	*x = ListAgentsResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAgentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAgentsResponse) ProtoMessage() {}
+
+func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
+func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ListAgentsResponse) GetAgents() []*StoredAgent {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *ListAgentsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// UpdateAgentRequest asks to replace a stored agent.
+type UpdateAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent as it is to be, with the version that it has.
+	Agent         *StoredAgent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateAgentRequest) Reset() {
+	*x = UpdateAgentRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateAgentRequest) ProtoMessage() {}
+
+func (x *UpdateAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateAgentRequest.ProtoReflect.Descriptor instead.
+func (*UpdateAgentRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *UpdateAgentRequest) GetAgent() *StoredAgent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// UpdateAgentResponse is the agent as it is stored.
+type UpdateAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent, with its new version.
+	Agent         *StoredAgent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateAgentResponse) Reset() {
+	*x = UpdateAgentResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateAgentResponse) ProtoMessage() {}
+
+func (x *UpdateAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateAgentResponse.ProtoReflect.Descriptor instead.
+func (*UpdateAgentResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *UpdateAgentResponse) GetAgent() *StoredAgent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// DeleteAgentRequest asks to delete a stored agent.
+type DeleteAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The version that it has. 0: any.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAgentRequest) Reset() {
+	*x = DeleteAgentRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAgentRequest) ProtoMessage() {}
+
+func (x *DeleteAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAgentRequest.ProtoReflect.Descriptor instead.
+func (*DeleteAgentRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DeleteAgentRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteAgentRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// DeleteAgentResponse says whether there was an agent.
+type DeleteAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether an agent was deleted.
+	Deleted       bool `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAgentResponse) Reset() {
+	*x = DeleteAgentResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAgentResponse) ProtoMessage() {}
+
+func (x *DeleteAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAgentResponse.ProtoReflect.Descriptor instead.
+func (*DeleteAgentResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *DeleteAgentResponse) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
 var File_dragoman_v1_router_proto protoreflect.FileDescriptor
 
 const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\n" +
-	"\x18dragoman/v1/router.proto\x12\vdragoman.v1\x1a\x19dragoman/v1/adapter.proto\x1a\x17dragoman/v1/event.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x04\n" +
+	"\x18dragoman/v1/router.proto\x12\vdragoman.v1\x1a\x19dragoman/v1/adapter.proto\x1a\x17dragoman/v1/event.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x04\n" +
 	"\fAdapterEntry\x12\x18\n" +
 	"\aadapter\x18\x01 \x01(\tR\aadapter\x12/\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x19.dragoman.v1.AdapterStateR\x05state\x122\n" +
@@ -1866,7 +2581,7 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"r\n" +
 	"\x16RestartAdapterResponse\x123\n" +
 	"\aadapter\x18\x01 \x01(\v2\x19.dragoman.v1.AdapterEntryR\aadapter\x12#\n" +
-	"\rdraining_runs\x18\x02 \x01(\rR\fdrainingRuns\"\xcb\x05\n" +
+	"\rdraining_runs\x18\x02 \x01(\rR\fdrainingRuns\"\xea\x05\n" +
 	"\n" +
 	"RunSummary\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
@@ -1892,10 +2607,12 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\vsession_key\x18\x10 \x01(\v2\x17.dragoman.v1.SessionKeyR\n" +
 	"sessionKey\x12\x1d\n" +
 	"\n" +
-	"started_by\x18\x11 \x01(\tR\tstartedBy\x1a9\n" +
+	"started_by\x18\x11 \x01(\tR\tstartedBy\x12\x1d\n" +
+	"\n" +
+	"agent_name\x18\x12 \x01(\tR\tagentName\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe7\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x86\x03\n" +
 	"\x0fListRunsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1905,7 +2622,9 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\btask_key\x18\x05 \x01(\tR\ataskKey\x12.\n" +
 	"\aoutcome\x18\x06 \x01(\x0e2\x14.dragoman.v1.OutcomeR\aoutcome\x12\x1b\n" +
 	"\tlive_only\x18\a \x01(\bR\bliveOnly\x12@\n" +
-	"\x06labels\x18\b \x03(\v2(.dragoman.v1.ListRunsRequest.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\b \x03(\v2(.dragoman.v1.ListRunsRequest.LabelsEntryR\x06labels\x12\x1d\n" +
+	"\n" +
+	"agent_name\x18\t \x01(\tR\tagentName\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"g\n" +
@@ -1949,6 +2668,58 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\v2\x17.dragoman.v1.SessionKeyR\x03key\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\"1\n" +
 	"\x15DeleteSessionResponse\x12\x18\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted\"\xff\x06\n" +
+	"\vStoredAgent\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x18\n" +
+	"\aadapter\x18\x03 \x01(\tR\aadapter\x12/\n" +
+	"\x06config\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06config\x12\x14\n" +
+	"\x05model\x18\x05 \x01(\tR\x05model\x12:\n" +
+	"\vpermissions\x18\x06 \x01(\v2\x18.dragoman.v1.PermissionsR\vpermissions\x12=\n" +
+	"\finstructions\x18\a \x01(\v2\x19.dragoman.v1.InstructionsR\finstructions\x12#\n" +
+	"\rsystem_prompt\x18\b \x01(\tR\fsystemPrompt\x12*\n" +
+	"\x06skills\x18\t \x03(\v2\x12.dragoman.v1.SkillR\x06skills\x127\n" +
+	"\vmcp_servers\x18\n" +
+	" \x03(\v2\x16.dragoman.v1.McpServerR\n" +
+	"mcpServers\x12+\n" +
+	"\x06limits\x18\v \x01(\v2\x13.dragoman.v1.LimitsR\x06limits\x121\n" +
+	"\bfallback\x18\f \x01(\v2\x15.dragoman.v1.FallbackR\bfallback\x123\n" +
+	"\x03env\x18\r \x03(\v2!.dragoman.v1.StoredAgent.EnvEntryR\x03env\x12<\n" +
+	"\x06labels\x18\x0e \x03(\v2$.dragoman.v1.StoredAgent.LabelsEntryR\x06labels\x129\n" +
+	"\n" +
+	"created_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
+	"\n" +
+	"updated_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x18\n" +
+	"\aversion\x18\x11 \x01(\x04R\aversion\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
+	"\x12CreateAgentRequest\x12.\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"E\n" +
+	"\x13CreateAgentResponse\x12.\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"%\n" +
+	"\x0fGetAgentRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"B\n" +
+	"\x10GetAgentResponse\x12.\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"O\n" +
+	"\x11ListAgentsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"n\n" +
+	"\x12ListAgentsResponse\x120\n" +
+	"\x06agents\x18\x01 \x03(\v2\x18.dragoman.v1.StoredAgentR\x06agents\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"D\n" +
+	"\x12UpdateAgentRequest\x12.\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"E\n" +
+	"\x13UpdateAgentResponse\x12.\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"B\n" +
+	"\x12DeleteAgentRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"/\n" +
+	"\x13DeleteAgentResponse\x12\x18\n" +
 	"\adeleted\x18\x01 \x01(\bR\adeleted*\xb4\x01\n" +
 	"\fAdapterState\x12\x1d\n" +
 	"\x19ADAPTER_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -1964,7 +2735,7 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x16ADAPTER_SOURCE_ADDRESS\x10\x03\x12#\n" +
 	"\x1fADAPTER_SOURCE_SOCKET_DIRECTORY\x10\x04\x12\x1d\n" +
 	"\x19ADAPTER_SOURCE_KUBERNETES\x10\x05\x12\x1f\n" +
-	"\x1bADAPTER_SOURCE_REGISTRATION\x10\x062\xe3\x06\n" +
+	"\x1bADAPTER_SOURCE_REGISTRATION\x10\x062\xf1\t\n" +
 	"\rRouterService\x12S\n" +
 	"\fListAdapters\x12 .dragoman.v1.ListAdaptersRequest\x1a!.dragoman.v1.ListAdaptersResponse\x12X\n" +
 	"\rWatchAdapters\x12!.dragoman.v1.WatchAdaptersRequest\x1a\".dragoman.v1.WatchAdaptersResponse0\x01\x12\\\n" +
@@ -1976,7 +2747,13 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\fListSessions\x12 .dragoman.v1.ListSessionsRequest\x1a!.dragoman.v1.ListSessionsResponse\x12M\n" +
 	"\n" +
 	"GetSession\x12\x1e.dragoman.v1.GetSessionRequest\x1a\x1f.dragoman.v1.GetSessionResponse\x12V\n" +
-	"\rDeleteSession\x12!.dragoman.v1.DeleteSessionRequest\x1a\".dragoman.v1.DeleteSessionResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"\rDeleteSession\x12!.dragoman.v1.DeleteSessionRequest\x1a\".dragoman.v1.DeleteSessionResponse\x12P\n" +
+	"\vCreateAgent\x12\x1f.dragoman.v1.CreateAgentRequest\x1a .dragoman.v1.CreateAgentResponse\x12G\n" +
+	"\bGetAgent\x12\x1c.dragoman.v1.GetAgentRequest\x1a\x1d.dragoman.v1.GetAgentResponse\x12M\n" +
+	"\n" +
+	"ListAgents\x12\x1e.dragoman.v1.ListAgentsRequest\x1a\x1f.dragoman.v1.ListAgentsResponse\x12P\n" +
+	"\vUpdateAgent\x12\x1f.dragoman.v1.UpdateAgentRequest\x1a .dragoman.v1.UpdateAgentResponse\x12P\n" +
+	"\vDeleteAgent\x12\x1f.dragoman.v1.DeleteAgentRequest\x1a .dragoman.v1.DeleteAgentResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_router_proto_rawDescOnce sync.Once
@@ -1991,7 +2768,7 @@ func file_dragoman_v1_router_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_router_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_dragoman_v1_router_proto_goTypes = []any{
 	(AdapterState)(0),                 // 0: dragoman.v1.AdapterState
 	(AdapterSource)(0),                // 1: dragoman.v1.AdapterSource
@@ -2018,75 +2795,122 @@ var file_dragoman_v1_router_proto_goTypes = []any{
 	(*GetSessionResponse)(nil),        // 22: dragoman.v1.GetSessionResponse
 	(*DeleteSessionRequest)(nil),      // 23: dragoman.v1.DeleteSessionRequest
 	(*DeleteSessionResponse)(nil),     // 24: dragoman.v1.DeleteSessionResponse
-	nil,                               // 25: dragoman.v1.RunSummary.LabelsEntry
-	nil,                               // 26: dragoman.v1.ListRunsRequest.LabelsEntry
-	(*DescribeResponse)(nil),          // 27: dragoman.v1.DescribeResponse
-	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
-	(RunPhase)(0),                     // 30: dragoman.v1.RunPhase
-	(*Result)(nil),                    // 31: dragoman.v1.Result
-	(*SessionKey)(nil),                // 32: dragoman.v1.SessionKey
-	(Outcome)(0),                      // 33: dragoman.v1.Outcome
-	(*InputRequest)(nil),              // 34: dragoman.v1.InputRequest
-	(*SessionHandle)(nil),             // 35: dragoman.v1.SessionHandle
+	(*StoredAgent)(nil),               // 25: dragoman.v1.StoredAgent
+	(*CreateAgentRequest)(nil),        // 26: dragoman.v1.CreateAgentRequest
+	(*CreateAgentResponse)(nil),       // 27: dragoman.v1.CreateAgentResponse
+	(*GetAgentRequest)(nil),           // 28: dragoman.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),          // 29: dragoman.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),         // 30: dragoman.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),        // 31: dragoman.v1.ListAgentsResponse
+	(*UpdateAgentRequest)(nil),        // 32: dragoman.v1.UpdateAgentRequest
+	(*UpdateAgentResponse)(nil),       // 33: dragoman.v1.UpdateAgentResponse
+	(*DeleteAgentRequest)(nil),        // 34: dragoman.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),       // 35: dragoman.v1.DeleteAgentResponse
+	nil,                               // 36: dragoman.v1.RunSummary.LabelsEntry
+	nil,                               // 37: dragoman.v1.ListRunsRequest.LabelsEntry
+	nil,                               // 38: dragoman.v1.StoredAgent.EnvEntry
+	nil,                               // 39: dragoman.v1.StoredAgent.LabelsEntry
+	(*DescribeResponse)(nil),          // 40: dragoman.v1.DescribeResponse
+	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
+	(RunPhase)(0),                     // 43: dragoman.v1.RunPhase
+	(*Result)(nil),                    // 44: dragoman.v1.Result
+	(*SessionKey)(nil),                // 45: dragoman.v1.SessionKey
+	(Outcome)(0),                      // 46: dragoman.v1.Outcome
+	(*InputRequest)(nil),              // 47: dragoman.v1.InputRequest
+	(*SessionHandle)(nil),             // 48: dragoman.v1.SessionHandle
+	(*structpb.Struct)(nil),           // 49: google.protobuf.Struct
+	(*Permissions)(nil),               // 50: dragoman.v1.Permissions
+	(*Instructions)(nil),              // 51: dragoman.v1.Instructions
+	(*Skill)(nil),                     // 52: dragoman.v1.Skill
+	(*McpServer)(nil),                 // 53: dragoman.v1.McpServer
+	(*Limits)(nil),                    // 54: dragoman.v1.Limits
+	(*Fallback)(nil),                  // 55: dragoman.v1.Fallback
 }
 var file_dragoman_v1_router_proto_depIdxs = []int32{
 	0,  // 0: dragoman.v1.AdapterEntry.state:type_name -> dragoman.v1.AdapterState
 	1,  // 1: dragoman.v1.AdapterEntry.source:type_name -> dragoman.v1.AdapterSource
-	27, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
-	28, // 3: dragoman.v1.AdapterEntry.since:type_name -> google.protobuf.Timestamp
-	28, // 4: dragoman.v1.AdapterEntry.lease_expires_at:type_name -> google.protobuf.Timestamp
+	40, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
+	41, // 3: dragoman.v1.AdapterEntry.since:type_name -> google.protobuf.Timestamp
+	41, // 4: dragoman.v1.AdapterEntry.lease_expires_at:type_name -> google.protobuf.Timestamp
 	2,  // 5: dragoman.v1.ListAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
 	2,  // 6: dragoman.v1.WatchAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
-	29, // 7: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
-	28, // 8: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
+	42, // 7: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
+	41, // 8: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
 	2,  // 9: dragoman.v1.RegisterAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
-	29, // 10: dragoman.v1.RestartAdapterRequest.grace:type_name -> google.protobuf.Duration
+	42, // 10: dragoman.v1.RestartAdapterRequest.grace:type_name -> google.protobuf.Duration
 	2,  // 11: dragoman.v1.RestartAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
-	25, // 12: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
-	30, // 13: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
-	28, // 14: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
-	28, // 15: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
-	31, // 16: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
-	32, // 17: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
-	33, // 18: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
-	26, // 19: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
+	36, // 12: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
+	43, // 13: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
+	41, // 14: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
+	41, // 15: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
+	44, // 16: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
+	45, // 17: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
+	46, // 18: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
+	37, // 19: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
 	13, // 20: dragoman.v1.ListRunsResponse.runs:type_name -> dragoman.v1.RunSummary
 	13, // 21: dragoman.v1.GetRunResponse.run:type_name -> dragoman.v1.RunSummary
-	34, // 22: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
-	32, // 23: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
-	35, // 24: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
-	28, // 25: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
-	28, // 26: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
+	47, // 22: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
+	45, // 23: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
+	48, // 24: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
+	41, // 25: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
+	41, // 26: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
 	18, // 27: dragoman.v1.ListSessionsResponse.sessions:type_name -> dragoman.v1.StoredSession
-	32, // 28: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	45, // 28: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
 	18, // 29: dragoman.v1.GetSessionResponse.session:type_name -> dragoman.v1.StoredSession
-	32, // 30: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
-	3,  // 31: dragoman.v1.RouterService.ListAdapters:input_type -> dragoman.v1.ListAdaptersRequest
-	5,  // 32: dragoman.v1.RouterService.WatchAdapters:input_type -> dragoman.v1.WatchAdaptersRequest
-	7,  // 33: dragoman.v1.RouterService.RegisterAdapter:input_type -> dragoman.v1.RegisterAdapterRequest
-	9,  // 34: dragoman.v1.RouterService.UnregisterAdapter:input_type -> dragoman.v1.UnregisterAdapterRequest
-	11, // 35: dragoman.v1.RouterService.RestartAdapter:input_type -> dragoman.v1.RestartAdapterRequest
-	14, // 36: dragoman.v1.RouterService.ListRuns:input_type -> dragoman.v1.ListRunsRequest
-	16, // 37: dragoman.v1.RouterService.GetRun:input_type -> dragoman.v1.GetRunRequest
-	19, // 38: dragoman.v1.RouterService.ListSessions:input_type -> dragoman.v1.ListSessionsRequest
-	21, // 39: dragoman.v1.RouterService.GetSession:input_type -> dragoman.v1.GetSessionRequest
-	23, // 40: dragoman.v1.RouterService.DeleteSession:input_type -> dragoman.v1.DeleteSessionRequest
-	4,  // 41: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
-	6,  // 42: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
-	8,  // 43: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
-	10, // 44: dragoman.v1.RouterService.UnregisterAdapter:output_type -> dragoman.v1.UnregisterAdapterResponse
-	12, // 45: dragoman.v1.RouterService.RestartAdapter:output_type -> dragoman.v1.RestartAdapterResponse
-	15, // 46: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
-	17, // 47: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
-	20, // 48: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
-	22, // 49: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
-	24, // 50: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
-	41, // [41:51] is the sub-list for method output_type
-	31, // [31:41] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	45, // 30: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	49, // 31: dragoman.v1.StoredAgent.config:type_name -> google.protobuf.Struct
+	50, // 32: dragoman.v1.StoredAgent.permissions:type_name -> dragoman.v1.Permissions
+	51, // 33: dragoman.v1.StoredAgent.instructions:type_name -> dragoman.v1.Instructions
+	52, // 34: dragoman.v1.StoredAgent.skills:type_name -> dragoman.v1.Skill
+	53, // 35: dragoman.v1.StoredAgent.mcp_servers:type_name -> dragoman.v1.McpServer
+	54, // 36: dragoman.v1.StoredAgent.limits:type_name -> dragoman.v1.Limits
+	55, // 37: dragoman.v1.StoredAgent.fallback:type_name -> dragoman.v1.Fallback
+	38, // 38: dragoman.v1.StoredAgent.env:type_name -> dragoman.v1.StoredAgent.EnvEntry
+	39, // 39: dragoman.v1.StoredAgent.labels:type_name -> dragoman.v1.StoredAgent.LabelsEntry
+	41, // 40: dragoman.v1.StoredAgent.created_at:type_name -> google.protobuf.Timestamp
+	41, // 41: dragoman.v1.StoredAgent.updated_at:type_name -> google.protobuf.Timestamp
+	25, // 42: dragoman.v1.CreateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
+	25, // 43: dragoman.v1.CreateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
+	25, // 44: dragoman.v1.GetAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
+	25, // 45: dragoman.v1.ListAgentsResponse.agents:type_name -> dragoman.v1.StoredAgent
+	25, // 46: dragoman.v1.UpdateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
+	25, // 47: dragoman.v1.UpdateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
+	3,  // 48: dragoman.v1.RouterService.ListAdapters:input_type -> dragoman.v1.ListAdaptersRequest
+	5,  // 49: dragoman.v1.RouterService.WatchAdapters:input_type -> dragoman.v1.WatchAdaptersRequest
+	7,  // 50: dragoman.v1.RouterService.RegisterAdapter:input_type -> dragoman.v1.RegisterAdapterRequest
+	9,  // 51: dragoman.v1.RouterService.UnregisterAdapter:input_type -> dragoman.v1.UnregisterAdapterRequest
+	11, // 52: dragoman.v1.RouterService.RestartAdapter:input_type -> dragoman.v1.RestartAdapterRequest
+	14, // 53: dragoman.v1.RouterService.ListRuns:input_type -> dragoman.v1.ListRunsRequest
+	16, // 54: dragoman.v1.RouterService.GetRun:input_type -> dragoman.v1.GetRunRequest
+	19, // 55: dragoman.v1.RouterService.ListSessions:input_type -> dragoman.v1.ListSessionsRequest
+	21, // 56: dragoman.v1.RouterService.GetSession:input_type -> dragoman.v1.GetSessionRequest
+	23, // 57: dragoman.v1.RouterService.DeleteSession:input_type -> dragoman.v1.DeleteSessionRequest
+	26, // 58: dragoman.v1.RouterService.CreateAgent:input_type -> dragoman.v1.CreateAgentRequest
+	28, // 59: dragoman.v1.RouterService.GetAgent:input_type -> dragoman.v1.GetAgentRequest
+	30, // 60: dragoman.v1.RouterService.ListAgents:input_type -> dragoman.v1.ListAgentsRequest
+	32, // 61: dragoman.v1.RouterService.UpdateAgent:input_type -> dragoman.v1.UpdateAgentRequest
+	34, // 62: dragoman.v1.RouterService.DeleteAgent:input_type -> dragoman.v1.DeleteAgentRequest
+	4,  // 63: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
+	6,  // 64: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
+	8,  // 65: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
+	10, // 66: dragoman.v1.RouterService.UnregisterAdapter:output_type -> dragoman.v1.UnregisterAdapterResponse
+	12, // 67: dragoman.v1.RouterService.RestartAdapter:output_type -> dragoman.v1.RestartAdapterResponse
+	15, // 68: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
+	17, // 69: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
+	20, // 70: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
+	22, // 71: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
+	24, // 72: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
+	27, // 73: dragoman.v1.RouterService.CreateAgent:output_type -> dragoman.v1.CreateAgentResponse
+	29, // 74: dragoman.v1.RouterService.GetAgent:output_type -> dragoman.v1.GetAgentResponse
+	31, // 75: dragoman.v1.RouterService.ListAgents:output_type -> dragoman.v1.ListAgentsResponse
+	33, // 76: dragoman.v1.RouterService.UpdateAgent:output_type -> dragoman.v1.UpdateAgentResponse
+	35, // 77: dragoman.v1.RouterService.DeleteAgent:output_type -> dragoman.v1.DeleteAgentResponse
+	63, // [63:78] is the sub-list for method output_type
+	48, // [48:63] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_router_proto_init() }
@@ -2103,7 +2927,7 @@ func file_dragoman_v1_router_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_router_proto_rawDesc), len(file_dragoman_v1_router_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,11 @@ const (
 	RouterService_ListSessions_FullMethodName      = "/dragoman.v1.RouterService/ListSessions"
 	RouterService_GetSession_FullMethodName        = "/dragoman.v1.RouterService/GetSession"
 	RouterService_DeleteSession_FullMethodName     = "/dragoman.v1.RouterService/DeleteSession"
+	RouterService_CreateAgent_FullMethodName       = "/dragoman.v1.RouterService/CreateAgent"
+	RouterService_GetAgent_FullMethodName          = "/dragoman.v1.RouterService/GetAgent"
+	RouterService_ListAgents_FullMethodName        = "/dragoman.v1.RouterService/ListAgents"
+	RouterService_UpdateAgent_FullMethodName       = "/dragoman.v1.RouterService/UpdateAgent"
+	RouterService_DeleteAgent_FullMethodName       = "/dragoman.v1.RouterService/DeleteAgent"
 )
 
 // RouterServiceClient is the client API for RouterService service.
@@ -119,6 +124,41 @@ type RouterServiceClient interface {
 	// | --- | --- | --- |
 	// | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
 	DeleteSession(ctx context.Context, in *DeleteSessionRequest, opts ...grpc.CallOption) (*DeleteSessionResponse, error)
+	// CreateAgent stores an agent: what requests that name it need not say. Its version is 1 then. It is checked as far
+	// as that needs no agent's program: by the bounds of ExecuteRequest, and by the adapter's schema.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | another agent has the name | ALREADY_EXISTS AGENT_EXISTS, its version in metadata | choose another, or update it |
+	// | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+	// | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
+	// | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
+	CreateAgent(ctx context.Context, in *CreateAgentRequest, opts ...grpc.CallOption) (*CreateAgentResponse, error)
+	// GetAgent returns one stored agent.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
+	// ListAgents lists stored agents, ordered by name.
+	//
+	// No conditions beyond the common ones.
+	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
+	// UpdateAgent replaces a stored agent as a whole, if it is still the one that the caller knows. Runs that it has
+	// continue as they began. The conditions of CreateAgent apply, except AGENT_EXISTS.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	// | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
+	UpdateAgent(ctx context.Context, in *UpdateAgentRequest, opts ...grpc.CallOption) (*UpdateAgentResponse, error)
+	// DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
+	// exist is OK.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+	DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error)
 }
 
 type routerServiceClient struct {
@@ -238,6 +278,56 @@ func (c *routerServiceClient) DeleteSession(ctx context.Context, in *DeleteSessi
 	return out, nil
 }
 
+func (c *routerServiceClient) CreateAgent(ctx context.Context, in *CreateAgentRequest, opts ...grpc.CallOption) (*CreateAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateAgentResponse)
+	err := c.cc.Invoke(ctx, RouterService_CreateAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *routerServiceClient) GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetAgentResponse)
+	err := c.cc.Invoke(ctx, RouterService_GetAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *routerServiceClient) ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAgentsResponse)
+	err := c.cc.Invoke(ctx, RouterService_ListAgents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *routerServiceClient) UpdateAgent(ctx context.Context, in *UpdateAgentRequest, opts ...grpc.CallOption) (*UpdateAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateAgentResponse)
+	err := c.cc.Invoke(ctx, RouterService_UpdateAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *routerServiceClient) DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteAgentResponse)
+	err := c.cc.Invoke(ctx, RouterService_DeleteAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RouterServiceServer is the server API for RouterService service.
 // All implementations must embed UnimplementedRouterServiceServer
 // for forward compatibility.
@@ -323,6 +413,41 @@ type RouterServiceServer interface {
 	// | --- | --- | --- |
 	// | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
 	DeleteSession(context.Context, *DeleteSessionRequest) (*DeleteSessionResponse, error)
+	// CreateAgent stores an agent: what requests that name it need not say. Its version is 1 then. It is checked as far
+	// as that needs no agent's program: by the bounds of ExecuteRequest, and by the adapter's schema.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | another agent has the name | ALREADY_EXISTS AGENT_EXISTS, its version in metadata | choose another, or update it |
+	// | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+	// | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
+	// | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
+	CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error)
+	// GetAgent returns one stored agent.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
+	// ListAgents lists stored agents, ordered by name.
+	//
+	// No conditions beyond the common ones.
+	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
+	// UpdateAgent replaces a stored agent as a whole, if it is still the one that the caller knows. Runs that it has
+	// continue as they began. The conditions of CreateAgent apply, except AGENT_EXISTS.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	// | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
+	UpdateAgent(context.Context, *UpdateAgentRequest) (*UpdateAgentResponse, error)
+	// DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
+	// exist is OK.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+	DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error)
 	mustEmbedUnimplementedRouterServiceServer()
 }
 
@@ -362,6 +487,21 @@ func (UnimplementedRouterServiceServer) GetSession(context.Context, *GetSessionR
 }
 func (UnimplementedRouterServiceServer) DeleteSession(context.Context, *DeleteSessionRequest) (*DeleteSessionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteSession not implemented")
+}
+func (UnimplementedRouterServiceServer) CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateAgent not implemented")
+}
+func (UnimplementedRouterServiceServer) GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetAgent not implemented")
+}
+func (UnimplementedRouterServiceServer) ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAgents not implemented")
+}
+func (UnimplementedRouterServiceServer) UpdateAgent(context.Context, *UpdateAgentRequest) (*UpdateAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateAgent not implemented")
+}
+func (UnimplementedRouterServiceServer) DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteAgent not implemented")
 }
 func (UnimplementedRouterServiceServer) mustEmbedUnimplementedRouterServiceServer() {}
 func (UnimplementedRouterServiceServer) testEmbeddedByValue()                       {}
@@ -557,6 +697,96 @@ func _RouterService_DeleteSession_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RouterService_CreateAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).CreateAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_CreateAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).CreateAgent(ctx, req.(*CreateAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RouterService_GetAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).GetAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_GetAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).GetAgent(ctx, req.(*GetAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RouterService_ListAgents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAgentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).ListAgents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_ListAgents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).ListAgents(ctx, req.(*ListAgentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RouterService_UpdateAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).UpdateAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_UpdateAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).UpdateAgent(ctx, req.(*UpdateAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RouterService_DeleteAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).DeleteAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_DeleteAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).DeleteAgent(ctx, req.(*DeleteAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RouterService_ServiceDesc is the grpc.ServiceDesc for RouterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -599,6 +829,26 @@ var RouterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteSession",
 			Handler:    _RouterService_DeleteSession_Handler,
+		},
+		{
+			MethodName: "CreateAgent",
+			Handler:    _RouterService_CreateAgent_Handler,
+		},
+		{
+			MethodName: "GetAgent",
+			Handler:    _RouterService_GetAgent_Handler,
+		},
+		{
+			MethodName: "ListAgents",
+			Handler:    _RouterService_ListAgents_Handler,
+		},
+		{
+			MethodName: "UpdateAgent",
+			Handler:    _RouterService_UpdateAgent_Handler,
+		},
+		{
+			MethodName: "DeleteAgent",
+			Handler:    _RouterService_DeleteAgent_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

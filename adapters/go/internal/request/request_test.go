@@ -224,15 +224,16 @@ func TestRefusals(t *testing.T) {
 		reason dragoman.Reason
 		field  string
 	}{
-		"model":         {func(r *pb.ExecuteRequest) { r.Model = "m" }, dragoman.NotSupported, "model"},
-		"skills":        {func(r *pb.ExecuteRequest) { r.Skills = []*pb.Skill{{Name: "s"}} }, dragoman.NotSupported, "skills"},
-		"system prompt": {func(r *pb.ExecuteRequest) { r.SystemPrompt = "s" }, dragoman.NotSupported, "system_prompt"},
-		"instructions":  {func(r *pb.ExecuteRequest) { r.Instructions = &pb.Instructions{} }, dragoman.NotSupported, "instructions"},
-		"MCP servers":   {func(r *pb.ExecuteRequest) { r.McpServers = []*pb.McpServer{{}} }, dragoman.NotSupported, "mcp_servers"},
-		"a token":       {func(r *pb.ExecuteRequest) { r.AuthToken = "t" }, dragoman.NotSupported, "auth_token"},
-		"permissions":   {func(r *pb.ExecuteRequest) { r.Permissions = &pb.Permissions{AutoApprove: true} }, dragoman.NotSupported, "permissions"},
-		"a fallback":    {func(r *pb.ExecuteRequest) { r.Fallback = &pb.Fallback{} }, dragoman.NotSupported, "fallback"},
-		"admission":     {func(r *pb.ExecuteRequest) { r.Admission = &pb.Admission{} }, dragoman.NotSupported, "admission"},
+		"model":          {func(r *pb.ExecuteRequest) { r.Model = "m" }, dragoman.NotSupported, "model"},
+		"skills":         {func(r *pb.ExecuteRequest) { r.Skills = []*pb.Skill{{Name: "s"}} }, dragoman.NotSupported, "skills"},
+		"system prompt":  {func(r *pb.ExecuteRequest) { r.SystemPrompt = "s" }, dragoman.NotSupported, "system_prompt"},
+		"instructions":   {func(r *pb.ExecuteRequest) { r.Instructions = &pb.Instructions{} }, dragoman.NotSupported, "instructions"},
+		"MCP servers":    {func(r *pb.ExecuteRequest) { r.McpServers = []*pb.McpServer{{}} }, dragoman.NotSupported, "mcp_servers"},
+		"a token":        {func(r *pb.ExecuteRequest) { r.AuthToken = "t" }, dragoman.NotSupported, "auth_token"},
+		"permissions":    {func(r *pb.ExecuteRequest) { r.Permissions = &pb.Permissions{AutoApprove: true} }, dragoman.NotSupported, "permissions"},
+		"a fallback":     {func(r *pb.ExecuteRequest) { r.Fallback = &pb.Fallback{} }, dragoman.NotSupported, "fallback"},
+		"admission":      {func(r *pb.ExecuteRequest) { r.Admission = &pb.Admission{} }, dragoman.NotSupported, "admission"},
+		"a stored agent": {func(r *pb.ExecuteRequest) { r.AgentName = "a" }, dragoman.NotSupported, "agent_name"},
 		"a stored session": {func(r *pb.ExecuteRequest) {
 			r.Session = &pb.SessionSelector{Selector: &pb.SessionSelector_ResumeRunId{ResumeRunId: "r"}}
 		}, dragoman.NotSupported, "session.resume_run_id"},

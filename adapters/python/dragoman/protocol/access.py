@@ -44,6 +44,7 @@ _ACTING: Final = frozenset(
     {
         *("Respond", "Cancel", "SyncSkills", "DeleteSession"),
         *("RegisterAdapter", "UnregisterAdapter", "RestartAdapter"),
+        *("CreateAgent", "UpdateAgent", "DeleteAgent"),
     }
 )
 """Unary methods that change something. They are not begun for a caller that has closed its connection already."""

@@ -78,6 +78,11 @@ RULES: Final[dict[str, RpcRule]] = {
     f"{_ROUTER}ListSessions": _for(),
     f"{_ROUTER}GetSession": _for(),
     f"{_ROUTER}DeleteSession": _for(),
+    f"{_ROUTER}CreateAgent": _for(),
+    f"{_ROUTER}GetAgent": _for("read"),
+    f"{_ROUTER}ListAgents": _for("read"),
+    f"{_ROUTER}UpdateAgent": _for(),
+    f"{_ROUTER}DeleteAgent": _for(),
 }
 """By RPC, who may call it."""
 _ADMINS: Final = _for()

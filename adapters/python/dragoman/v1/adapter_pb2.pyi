@@ -750,7 +750,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
     | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
     | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
-    | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission |
+    | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission, agent_name |
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -819,6 +819,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     INCLUDE_NATIVE_FIELD_NUMBER: builtins.int
     ADMISSION_FIELD_NUMBER: builtins.int
     TRACK_CHANGES_FIELD_NUMBER: builtins.int
+    AGENT_NAME_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run's ID, chosen by the caller: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. Empty: the server assigns one."""
     adapter: builtins.str
@@ -843,6 +844,8 @@ class ExecuteRequest(google.protobuf.message.Message):
     """Send the agent's own frames too, redacted, in AgentEvent.native."""
     track_changes: builtins.bool
     """Record the files of the workspace before the agent starts, so that GetChanges can compare with them."""
+    agent_name: builtins.str
+    """The stored agent that gives what the request leaves out, see StoredAgent. Empty: none."""
     @property
     def agent(self) -> Global___Agent:
         """The agent's identity in the caller's system. Absent: none."""
@@ -975,9 +978,10 @@ class ExecuteRequest(google.protobuf.message.Message):
         include_native: builtins.bool = ...,
         admission: Global___Admission | None = ...,
         track_changes: builtins.bool = ...,
+        agent_name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["admission", b"admission", "agent", b"agent", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "fallback", b"fallback", "instructions", b"instructions", "limits", b"limits", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "run", b"run", "session", b"session", "task", b"task", "workspace", b"workspace"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "admission", b"admission", "agent", b"agent", "api_url", b"api_url", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "track_changes", b"track_changes", "workspace", b"workspace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "admission", b"admission", "agent", b"agent", "agent_name", b"agent_name", "api_url", b"api_url", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "track_changes", b"track_changes", "workspace", b"workspace"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["prompt", "prompt_template"] | None: ...
 
 Global___ExecuteRequest: typing_extensions.TypeAlias = ExecuteRequest

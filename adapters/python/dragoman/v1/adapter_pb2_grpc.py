@@ -210,6 +210,8 @@ class AdapterServiceServicer(object):
         | a config key, a type, the cwd, an ID … is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
         | `run_id` exists with a different request | ALREADY_EXISTS RUN_ID_REUSED | choose another ID |
         | `session.resume_run_id` is unknown | NOT_FOUND RUN_NOT_FOUND | start a new session |
+        | `agent_name` is unknown | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+        | the stored agent cannot run: a secret is missing, or its adapter no longer accepts it | FAILED_PRECONDITION AGENT_INCOMPLETE | read the message; update the agent |
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |
         | the session has a live run | FAILED_PRECONDITION SESSION_BUSY | wait for that run |
         | the adapter is at its concurrency limit | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | retry after the delay, or set `admission` |

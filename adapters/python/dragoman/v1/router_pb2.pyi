@@ -14,6 +14,7 @@ import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import google.protobuf.struct_pb2
 import google.protobuf.timestamp_pb2
 import sys
 import typing
@@ -469,6 +470,7 @@ class RunSummary(google.protobuf.message.Message):
     ATTEMPT_FIELD_NUMBER: builtins.int
     SESSION_KEY_FIELD_NUMBER: builtins.int
     STARTED_BY_FIELD_NUMBER: builtins.int
+    AGENT_NAME_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run's ID."""
     adapter: builtins.str
@@ -493,6 +495,8 @@ class RunSummary(google.protobuf.message.Message):
     """Who started it, as the router authenticated the call: "uid 1000" over a Unix socket, "token" with the user's token,
     "token NAME" with one that has scopes. Empty if an older router accepted it.
     """
+    agent_name: builtins.str
+    """The stored agent that the request named. Empty if it named none."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """The request's labels; values that contain a secret are redacted."""
@@ -537,9 +541,10 @@ class RunSummary(google.protobuf.message.Message):
         attempt: builtins.int = ...,
         session_key: dragoman.v1.adapter_pb2.SessionKey | None = ...,
         started_by: builtins.str = ...,
+        agent_name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "finished_at", b"finished_at", "result", b"result", "session_key", b"session_key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "session_key", b"session_key", "started_by", b"started_by", "task_key", b"task_key"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "agent_name", b"agent_name", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "session_key", b"session_key", "started_by", b"started_by", "task_key", b"task_key"]) -> None: ...
 
 Global___RunSummary: typing_extensions.TypeAlias = RunSummary
 
@@ -573,6 +578,7 @@ class ListRunsRequest(google.protobuf.message.Message):
     OUTCOME_FIELD_NUMBER: builtins.int
     LIVE_ONLY_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
+    AGENT_NAME_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Maximum number of entries. 0 means 100."""
     page_token: builtins.str
@@ -587,6 +593,8 @@ class ListRunsRequest(google.protobuf.message.Message):
     """Only runs with this outcome. UNSPECIFIED: any, including live runs."""
     live_only: builtins.bool
     """Only live runs."""
+    agent_name: builtins.str
+    """Only runs of this stored agent."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Only runs with all of these labels. At most 64, as in ExecuteRequest."""
@@ -602,8 +610,9 @@ class ListRunsRequest(google.protobuf.message.Message):
         outcome: dragoman.v1.event_pb2.Outcome.ValueType = ...,
         live_only: builtins.bool = ...,
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        agent_name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "agent_id", b"agent_id", "labels", b"labels", "live_only", b"live_only", "outcome", b"outcome", "page_size", b"page_size", "page_token", b"page_token", "task_key", b"task_key"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "agent_id", b"agent_id", "agent_name", b"agent_name", "labels", b"labels", "live_only", b"live_only", "outcome", b"outcome", "page_size", b"page_size", "page_token", b"page_token", "task_key", b"task_key"]) -> None: ...
 
 Global___ListRunsRequest: typing_extensions.TypeAlias = ListRunsRequest
 
@@ -885,3 +894,369 @@ class DeleteSessionResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["deleted", b"deleted"]) -> None: ...
 
 Global___DeleteSessionResponse: typing_extensions.TypeAlias = DeleteSessionResponse
+
+@typing.final
+class StoredAgent(google.protobuf.message.Message):
+    """StoredAgent is a run's configuration that a router stores under a name. A request names it in
+    ExecuteRequest.agent_name, and gets from it what it leaves out itself. Of `skills` and `mcp_servers` it gets those
+    whose names it does not have, of `env` and `labels` the entries that it does not have.
+
+    What restricts a run, the request can only narrow:
+
+    | the agent has | the request |
+    | --- | --- |
+    | adapter | must leave `adapter` out, or name the same |
+    | config | must leave `config` and `agent.adapter_config` out |
+    | fallback | must leave `fallback` out |
+    | permissions | must leave all these out. Its own rules must deny, and come first; the stricter default applies; `native_mode` must be the same, or empty; `interactive` holds if both have it. `auto_approve` is the agent's, and ends with rules or a default of the request |
+    | limits | the lower one of each limit applies |
+
+    A request that has what it must leave out is rejected with INVALID_REQUEST.
+
+    Secrets are not stored. A text in `config` or `fallback.configs`, and a value in `env`, in the `env` of an MCP server
+    and in its `headers`, is either not secret or exactly `${NAME}`: the content of the file NAME in the directory of
+    the router's option `--secrets`, which it reads when a run starts. A value that is secret by its name, or that looks
+    random, is INVALID_REQUEST.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class EnvEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    NAME_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    ADAPTER_FIELD_NUMBER: builtins.int
+    CONFIG_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    PERMISSIONS_FIELD_NUMBER: builtins.int
+    INSTRUCTIONS_FIELD_NUMBER: builtins.int
+    SYSTEM_PROMPT_FIELD_NUMBER: builtins.int
+    SKILLS_FIELD_NUMBER: builtins.int
+    MCP_SERVERS_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
+    FALLBACK_FIELD_NUMBER: builtins.int
+    ENV_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    CREATED_AT_FIELD_NUMBER: builtins.int
+    UPDATED_AT_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name: `[a-z0-9][a-z0-9._-]{0,63}`, unique at all routers of one run log."""
+    description: builtins.str
+    """What it is for, for people. At most 1,024 bytes."""
+    adapter: builtins.str
+    """The adapter's type or an alias. Required."""
+    model: builtins.str
+    """The model, if the request has none."""
+    system_prompt: builtins.str
+    """The system prompt. At most 256 KiB."""
+    version: builtins.int
+    """Counts its changes, from 1. The router sets it; UpdateAgent compares it."""
+    @property
+    def config(self) -> google.protobuf.struct_pb2.Struct:
+        """The adapter's settings; an empty Struct means none. Absent: the request's."""
+
+    @property
+    def permissions(self) -> dragoman.v1.event_pb2.Permissions:
+        """What the agent may do. Absent: what the request allows."""
+
+    @property
+    def instructions(self) -> dragoman.v1.adapter_pb2.Instructions:
+        """Standing instructions. An agent has at most 1 MiB in all."""
+
+    @property
+    def skills(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[dragoman.v1.adapter_pb2.Skill]:
+        """Skills to make available."""
+
+    @property
+    def mcp_servers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[dragoman.v1.adapter_pb2.McpServer]:
+        """MCP servers to make available. At most 64."""
+
+    @property
+    def limits(self) -> dragoman.v1.event_pb2.Limits:
+        """Limits of its runs. Absent: those of the request alone."""
+
+    @property
+    def fallback(self) -> dragoman.v1.adapter_pb2.Fallback:
+        """Adapters to try after a failure. Absent: those of the request."""
+
+    @property
+    def env(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Environment variables for the agent. At most 1,024, of 128 KiB each and 512 KiB in total; names of 256 bytes."""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Labels of its runs. At most 64, with names of 128 bytes and values of 1,024 bytes."""
+
+    @property
+    def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was created. The router sets it; in UpdateAgent, an agent created at another time is another one."""
+
+    @property
+    def updated_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was last changed. The router sets it."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        description: builtins.str = ...,
+        adapter: builtins.str = ...,
+        config: google.protobuf.struct_pb2.Struct | None = ...,
+        model: builtins.str = ...,
+        permissions: dragoman.v1.event_pb2.Permissions | None = ...,
+        instructions: dragoman.v1.adapter_pb2.Instructions | None = ...,
+        system_prompt: builtins.str = ...,
+        skills: collections.abc.Iterable[dragoman.v1.adapter_pb2.Skill] | None = ...,
+        mcp_servers: collections.abc.Iterable[dragoman.v1.adapter_pb2.McpServer] | None = ...,
+        limits: dragoman.v1.event_pb2.Limits | None = ...,
+        fallback: dragoman.v1.adapter_pb2.Fallback | None = ...,
+        env: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        updated_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        version: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config", "created_at", b"created_at", "fallback", b"fallback", "instructions", b"instructions", "limits", b"limits", "permissions", b"permissions", "updated_at", b"updated_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "config", b"config", "created_at", b"created_at", "description", b"description", "env", b"env", "fallback", b"fallback", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "name", b"name", "permissions", b"permissions", "skills", b"skills", "system_prompt", b"system_prompt", "updated_at", b"updated_at", "version", b"version"]) -> None: ...
+
+Global___StoredAgent: typing_extensions.TypeAlias = StoredAgent
+
+@typing.final
+class CreateAgentRequest(google.protobuf.message.Message):
+    """CreateAgentRequest asks to store an agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: builtins.int
+    @property
+    def agent(self) -> Global___StoredAgent:
+        """The agent."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___StoredAgent | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent"]) -> None: ...
+
+Global___CreateAgentRequest: typing_extensions.TypeAlias = CreateAgentRequest
+
+@typing.final
+class CreateAgentResponse(google.protobuf.message.Message):
+    """CreateAgentResponse is the agent as it is stored."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: builtins.int
+    @property
+    def agent(self) -> Global___StoredAgent:
+        """The agent."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___StoredAgent | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent"]) -> None: ...
+
+Global___CreateAgentResponse: typing_extensions.TypeAlias = CreateAgentResponse
+
+@typing.final
+class GetAgentRequest(google.protobuf.message.Message):
+    """GetAgentRequest asks for one stored agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+
+Global___GetAgentRequest: typing_extensions.TypeAlias = GetAgentRequest
+
+@typing.final
+class GetAgentResponse(google.protobuf.message.Message):
+    """GetAgentResponse is one stored agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: builtins.int
+    @property
+    def agent(self) -> Global___StoredAgent:
+        """The agent."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___StoredAgent | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent"]) -> None: ...
+
+Global___GetAgentResponse: typing_extensions.TypeAlias = GetAgentResponse
+
+@typing.final
+class ListAgentsRequest(google.protobuf.message.Message):
+    """ListAgentsRequest asks for stored agents."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """Maximum number of entries. 0 means 100."""
+    page_token: builtins.str
+    """The `next_page_token` of the previous page. Empty: the first page."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+Global___ListAgentsRequest: typing_extensions.TypeAlias = ListAgentsRequest
+
+@typing.final
+class ListAgentsResponse(google.protobuf.message.Message):
+    """ListAgentsResponse lists stored agents."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENTS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """The token of the next page. Empty on the last page."""
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StoredAgent]:
+        """The agents, ordered by name."""
+
+    def __init__(
+        self,
+        *,
+        agents: collections.abc.Iterable[Global___StoredAgent] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "next_page_token", b"next_page_token"]) -> None: ...
+
+Global___ListAgentsResponse: typing_extensions.TypeAlias = ListAgentsResponse
+
+@typing.final
+class UpdateAgentRequest(google.protobuf.message.Message):
+    """UpdateAgentRequest asks to replace a stored agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: builtins.int
+    @property
+    def agent(self) -> Global___StoredAgent:
+        """The agent as it is to be, with the version that it has."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___StoredAgent | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent"]) -> None: ...
+
+Global___UpdateAgentRequest: typing_extensions.TypeAlias = UpdateAgentRequest
+
+@typing.final
+class UpdateAgentResponse(google.protobuf.message.Message):
+    """UpdateAgentResponse is the agent as it is stored."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: builtins.int
+    @property
+    def agent(self) -> Global___StoredAgent:
+        """The agent, with its new version."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___StoredAgent | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent"]) -> None: ...
+
+Global___UpdateAgentResponse: typing_extensions.TypeAlias = UpdateAgentResponse
+
+@typing.final
+class DeleteAgentRequest(google.protobuf.message.Message):
+    """DeleteAgentRequest asks to delete a stored agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name."""
+    version: builtins.int
+    """The version that it has. 0: any."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        version: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "version", b"version"]) -> None: ...
+
+Global___DeleteAgentRequest: typing_extensions.TypeAlias = DeleteAgentRequest
+
+@typing.final
+class DeleteAgentResponse(google.protobuf.message.Message):
+    """DeleteAgentResponse says whether there was an agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: builtins.int
+    deleted: builtins.bool
+    """Whether an agent was deleted."""
+    def __init__(
+        self,
+        *,
+        deleted: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deleted", b"deleted"]) -> None: ...
+
+Global___DeleteAgentResponse: typing_extensions.TypeAlias = DeleteAgentResponse

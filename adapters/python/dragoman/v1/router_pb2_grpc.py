@@ -100,6 +100,31 @@ class RouterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_router__pb2.DeleteSessionRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteSessionResponse.FromString,
                 _registered_method=True)
+        self.CreateAgent = channel.unary_unary(
+                '/dragoman.v1.RouterService/CreateAgent',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.CreateAgentRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.CreateAgentResponse.FromString,
+                _registered_method=True)
+        self.GetAgent = channel.unary_unary(
+                '/dragoman.v1.RouterService/GetAgent',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.GetAgentRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.GetAgentResponse.FromString,
+                _registered_method=True)
+        self.ListAgents = channel.unary_unary(
+                '/dragoman.v1.RouterService/ListAgents',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.ListAgentsRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.ListAgentsResponse.FromString,
+                _registered_method=True)
+        self.UpdateAgent = channel.unary_unary(
+                '/dragoman.v1.RouterService/UpdateAgent',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.UpdateAgentRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.UpdateAgentResponse.FromString,
+                _registered_method=True)
+        self.DeleteAgent = channel.unary_unary(
+                '/dragoman.v1.RouterService/DeleteAgent',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.FromString,
+                _registered_method=True)
 
 
 class RouterServiceServicer(object):
@@ -235,6 +260,66 @@ class RouterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateAgent(self, request, context):
+        """CreateAgent stores an agent: what requests that name it need not say. Its version is 1 then. It is checked as far
+        as that needs no agent's program: by the bounds of ExecuteRequest, and by the adapter's schema.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | another agent has the name | ALREADY_EXISTS AGENT_EXISTS, its version in metadata | choose another, or update it |
+        | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+        | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
+        | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAgent(self, request, context):
+        """GetAgent returns one stored agent.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAgents(self, request, context):
+        """ListAgents lists stored agents, ordered by name.
+
+        No conditions beyond the common ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateAgent(self, request, context):
+        """UpdateAgent replaces a stored agent as a whole, if it is still the one that the caller knows. Runs that it has
+        continue as they began. The conditions of CreateAgent apply, except AGENT_EXISTS.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+        | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAgent(self, request, context):
+        """DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
+        exist is OK.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RouterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -287,6 +372,31 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.DeleteSession,
                     request_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteSessionRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_router__pb2.DeleteSessionResponse.SerializeToString,
+            ),
+            'CreateAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateAgent,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.CreateAgentRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.CreateAgentResponse.SerializeToString,
+            ),
+            'GetAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAgent,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.GetAgentRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.GetAgentResponse.SerializeToString,
+            ),
+            'ListAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAgents,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.ListAgentsRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.ListAgentsResponse.SerializeToString,
+            ),
+            'UpdateAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateAgent,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.UpdateAgentRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.UpdateAgentResponse.SerializeToString,
+            ),
+            'DeleteAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAgent,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -575,6 +685,141 @@ class RouterService(object):
             '/dragoman.v1.RouterService/DeleteSession',
             dragoman_dot_v1_dot_router__pb2.DeleteSessionRequest.SerializeToString,
             dragoman_dot_v1_dot_router__pb2.DeleteSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/CreateAgent',
+            dragoman_dot_v1_dot_router__pb2.CreateAgentRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.CreateAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/GetAgent',
+            dragoman_dot_v1_dot_router__pb2.GetAgentRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.GetAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/ListAgents',
+            dragoman_dot_v1_dot_router__pb2.ListAgentsRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.ListAgentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/UpdateAgent',
+            dragoman_dot_v1_dot_router__pb2.UpdateAgentRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.UpdateAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/DeleteAgent',
+            dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

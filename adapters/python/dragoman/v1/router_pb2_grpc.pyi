@@ -187,7 +187,87 @@ _RouterServiceDeleteSessionType = typing_extensions.TypeVar(
     ],
 )
 
-class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceUnregisterAdapterType, _RouterServiceRestartAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType]):
+_RouterServiceCreateAgentType = typing_extensions.TypeVar(
+    '_RouterServiceCreateAgentType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.CreateAgentRequest,
+        dragoman.v1.router_pb2.CreateAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.CreateAgentRequest,
+        dragoman.v1.router_pb2.CreateAgentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.CreateAgentRequest,
+        dragoman.v1.router_pb2.CreateAgentResponse,
+    ],
+)
+
+_RouterServiceGetAgentType = typing_extensions.TypeVar(
+    '_RouterServiceGetAgentType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.GetAgentRequest,
+        dragoman.v1.router_pb2.GetAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.GetAgentRequest,
+        dragoman.v1.router_pb2.GetAgentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.GetAgentRequest,
+        dragoman.v1.router_pb2.GetAgentResponse,
+    ],
+)
+
+_RouterServiceListAgentsType = typing_extensions.TypeVar(
+    '_RouterServiceListAgentsType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListAgentsRequest,
+        dragoman.v1.router_pb2.ListAgentsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListAgentsRequest,
+        dragoman.v1.router_pb2.ListAgentsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListAgentsRequest,
+        dragoman.v1.router_pb2.ListAgentsResponse,
+    ],
+)
+
+_RouterServiceUpdateAgentType = typing_extensions.TypeVar(
+    '_RouterServiceUpdateAgentType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UpdateAgentRequest,
+        dragoman.v1.router_pb2.UpdateAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UpdateAgentRequest,
+        dragoman.v1.router_pb2.UpdateAgentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UpdateAgentRequest,
+        dragoman.v1.router_pb2.UpdateAgentResponse,
+    ],
+)
+
+_RouterServiceDeleteAgentType = typing_extensions.TypeVar(
+    '_RouterServiceDeleteAgentType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.DeleteAgentRequest,
+        dragoman.v1.router_pb2.DeleteAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.DeleteAgentRequest,
+        dragoman.v1.router_pb2.DeleteAgentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.DeleteAgentRequest,
+        dragoman.v1.router_pb2.DeleteAgentResponse,
+    ],
+)
+
+class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceUnregisterAdapterType, _RouterServiceRestartAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType, _RouterServiceCreateAgentType, _RouterServiceGetAgentType, _RouterServiceListAgentsType, _RouterServiceUpdateAgentType, _RouterServiceDeleteAgentType]):
     """RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
     (0 means 100; at most 1000) and 3 MiB, but at least one entry; `next_page_token` is empty on the last page. Common
     to all RPCs:
@@ -248,6 +328,26 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
             dragoman.v1.router_pb2.DeleteSessionRequest,
             dragoman.v1.router_pb2.DeleteSessionResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.CreateAgentRequest,
+            dragoman.v1.router_pb2.CreateAgentResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.GetAgentRequest,
+            dragoman.v1.router_pb2.GetAgentResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.ListAgentsRequest,
+            dragoman.v1.router_pb2.ListAgentsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.UpdateAgentRequest,
+            dragoman.v1.router_pb2.UpdateAgentResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.DeleteAgentRequest,
+            dragoman.v1.router_pb2.DeleteAgentResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -291,6 +391,26 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.DeleteSessionRequest,
             dragoman.v1.router_pb2.DeleteSessionResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.CreateAgentRequest,
+            dragoman.v1.router_pb2.CreateAgentResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.GetAgentRequest,
+            dragoman.v1.router_pb2.GetAgentResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.ListAgentsRequest,
+            dragoman.v1.router_pb2.ListAgentsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.UpdateAgentRequest,
+            dragoman.v1.router_pb2.UpdateAgentResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.DeleteAgentRequest,
+            dragoman.v1.router_pb2.DeleteAgentResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -378,6 +498,51 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
     | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
     """
 
+    CreateAgent: _RouterServiceCreateAgentType
+    """CreateAgent stores an agent: what requests that name it need not say. Its version is 1 then. It is checked as far
+    as that needs no agent's program: by the bounds of ExecuteRequest, and by the adapter's schema.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | another agent has the name | ALREADY_EXISTS AGENT_EXISTS, its version in metadata | choose another, or update it |
+    | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+    | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
+    | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
+    """
+
+    GetAgent: _RouterServiceGetAgentType
+    """GetAgent returns one stored agent.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+    """
+
+    ListAgents: _RouterServiceListAgentsType
+    """ListAgents lists stored agents, ordered by name.
+
+    No conditions beyond the common ones.
+    """
+
+    UpdateAgent: _RouterServiceUpdateAgentType
+    """UpdateAgent replaces a stored agent as a whole, if it is still the one that the caller knows. Runs that it has
+    continue as they began. The conditions of CreateAgent apply, except AGENT_EXISTS.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+    | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
+    """
+
+    DeleteAgent: _RouterServiceDeleteAgentType
+    """DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
+    exist is OK.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+    """
+
 RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.ListAdaptersRequest,
@@ -418,6 +583,26 @@ RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.DeleteSessionRequest,
         dragoman.v1.router_pb2.DeleteSessionResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.CreateAgentRequest,
+        dragoman.v1.router_pb2.CreateAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.GetAgentRequest,
+        dragoman.v1.router_pb2.GetAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListAgentsRequest,
+        dragoman.v1.router_pb2.ListAgentsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.UpdateAgentRequest,
+        dragoman.v1.router_pb2.UpdateAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.DeleteAgentRequest,
+        dragoman.v1.router_pb2.DeleteAgentResponse,
     ],
 ]
 
@@ -572,6 +757,76 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | `adapter` is empty | INVALID_ARGUMENT ADAPTER_REQUIRED | name an adapter |
+        """
+
+    @abc.abstractmethod
+    def CreateAgent(
+        self,
+        request: dragoman.v1.router_pb2.CreateAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.CreateAgentResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.CreateAgentResponse]]:
+        """CreateAgent stores an agent: what requests that name it need not say. Its version is 1 then. It is checked as far
+        as that needs no agent's program: by the bounds of ExecuteRequest, and by the adapter's schema.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | another agent has the name | ALREADY_EXISTS AGENT_EXISTS, its version in metadata | choose another, or update it |
+        | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+        | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
+        | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
+        """
+
+    @abc.abstractmethod
+    def GetAgent(
+        self,
+        request: dragoman.v1.router_pb2.GetAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.GetAgentResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.GetAgentResponse]]:
+        """GetAgent returns one stored agent.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+        """
+
+    @abc.abstractmethod
+    def ListAgents(
+        self,
+        request: dragoman.v1.router_pb2.ListAgentsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.ListAgentsResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.ListAgentsResponse]]:
+        """ListAgents lists stored agents, ordered by name.
+
+        No conditions beyond the common ones.
+        """
+
+    @abc.abstractmethod
+    def UpdateAgent(
+        self,
+        request: dragoman.v1.router_pb2.UpdateAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.UpdateAgentResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.UpdateAgentResponse]]:
+        """UpdateAgent replaces a stored agent as a whole, if it is still the one that the caller knows. Runs that it has
+        continue as they began. The conditions of CreateAgent apply, except AGENT_EXISTS.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+        | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
+        """
+
+    @abc.abstractmethod
+    def DeleteAgent(
+        self,
+        request: dragoman.v1.router_pb2.DeleteAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.DeleteAgentResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.DeleteAgentResponse]]:
+        """DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
+        exist is OK.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
         """
 
 def add_RouterServiceServicer_to_server(servicer: RouterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

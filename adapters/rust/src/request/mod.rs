@@ -181,9 +181,10 @@ fn refuse(request: &ExecuteRequest, described: &DescribeResponse) -> Result<(), 
         let is_kept = keeps || has(described, Feature::PermissionRequests);
         (!is_kept).then(|| format!("{label} never asks for permission; leave permissions out"))
     };
-    let fields: [(&str, bool, Option<String>); 14] = [
+    let fields: [(&str, bool, Option<String>); 15] = [
         ("fallback", request.fallback.is_some(), routers()),
         ("admission", request.admission.is_some(), routers()),
+        ("agent_name", !request.agent_name.is_empty(), routers()),
         ("session.key", matches!(session.selector, Some(Selector::Key(_))), routers()),
         ("session.resume_run_id", matches!(session.selector, Some(Selector::ResumeRunId(_))), routers()),
         ("skills", !request.skills.is_empty(), unless(Feature::Skills)),

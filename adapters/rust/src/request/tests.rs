@@ -31,6 +31,7 @@ fn fields_that_cannot_be_honoured_are_refused() {
     assert_eq!(refused(|r| r.model = "m".into()), is("model"));
     assert_eq!(refused(|r| r.system_prompt = "s".into()), is("system_prompt"));
     assert_eq!(refused(|r| r.admission = Some(Default::default())), is("admission"));
+    assert_eq!(refused(|r| r.agent_name = "a".into()), is("agent_name"));
     assert_eq!(
         refused(|r| r.permissions = Some(Permissions { auto_approve: true, ..Default::default() })),
         is("permissions")

@@ -83,6 +83,8 @@ class Acceptance:
         Raises:
             DragomanError: the run is refused.
         """
+        if request.agent_name:
+            raise not_supported("agent_name", "this router stores no agents")
         backend = await self._adapters.get(request.adapter)
         if backend.record.is_rejected:
             raise backend.refusal()

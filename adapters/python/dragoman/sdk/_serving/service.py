@@ -336,6 +336,8 @@ def _refuse_unsupported(info: AdapterInfo, request: pb.ExecuteRequest) -> None:
         raise not_supported("fallback", "adapters do not fall back; ask a router that does")
     if request.HasField("admission"):
         raise not_supported("admission", "adapters have no queue of runs; send the request to a router")
+    if request.agent_name:
+        raise not_supported("agent_name", "agents are stored by routers; send the request to a router")
     selector = request.session.WhichOneof("selector") if request.HasField("session") else None
     if selector in {"key", "resume_run_id"}:
         raise not_supported(f"session.{selector}", "sessions are stored by routers; give session.handle")

@@ -229,11 +229,16 @@ def _admission(request: api.ExecuteRequest) -> None:
     request.admission.longest_wait.seconds = 1
 
 
+def _agent_name(request: api.ExecuteRequest) -> None:
+    request.agent_name = "conformance"
+
+
 _ROUTERS = {
     "session.key": _key,
     "session.resume_run_id": _resume_run_id,
     "fallback": _fallback,
     "admission": _admission,
+    "agent_name": _agent_name,
 }
 
 

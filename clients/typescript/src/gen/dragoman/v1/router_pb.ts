@@ -7,19 +7,19 @@
 
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
-import type { DescribeResponse, SessionKey } from "./adapter_pb.js";
+import type { DescribeResponse, Fallback, Instructions, McpServer, SessionKey, Skill } from "./adapter_pb.js";
 import { file_dragoman_v1_adapter } from "./adapter_pb.js";
-import type { InputRequest, Outcome, Result, RunPhase, SessionHandle } from "./event_pb.js";
+import type { InputRequest, Limits, Outcome, Permissions, Result, RunPhase, SessionHandle } from "./event_pb.js";
 import { file_dragoman_v1_event } from "./event_pb.js";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
-import type { Message } from "@bufbuild/protobuf";
+import { file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { JsonObject, Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file dragoman/v1/router.proto.
  */
 export const file_dragoman_v1_router: GenFile = /*@__PURE__*/
-  fileDesc("ChhkcmFnb21hbi92MS9yb3V0ZXIucHJvdG8SC2RyYWdvbWFuLnYxIrEDCgxBZGFwdGVyRW50cnkSDwoHYWRhcHRlchgBIAEoCRIoCgVzdGF0ZRgCIAEoDjIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJTdGF0ZRIqCgZzb3VyY2UYAyABKA4yGi5kcmFnb21hbi52MS5BZGFwdGVyU291cmNlEg8KB2FkZHJlc3MYBCABKAkSDgoGcmVhc29uGAUgASgJEjIKC2Rlc2NyaXB0aW9uGAYgASgLMh0uZHJhZ29tYW4udjEuRGVzY3JpYmVSZXNwb25zZRIQCgNwaWQYByABKANIAIgBARIRCglsaXZlX3J1bnMYCCABKA0SEAoIcmVzdGFydHMYCSABKA0SFgoJZ3VhcmRfcGlkGAogASgDSAGIAQESDwoHcmVtYXJrcxgLIAMoCRIOCgZvcmlnaW4YDCABKAkSKQoFc2luY2UYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjQKEGxlYXNlX2V4cGlyZXNfYXQYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQgYKBF9waWRCDAoKX2d1YXJkX3BpZCJOChNMaXN0QWRhcHRlcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCGRlc2NyaWJlGAMgASgIIogBChRMaXN0QWRhcHRlcnNSZXNwb25zZRIrCghhZGFwdGVycxgBIAMoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKcm91dGVyX3BpZBgDIAEoAxIWCg5yb3V0ZXJfdmVyc2lvbhgEIAEoCSIWChRXYXRjaEFkYXB0ZXJzUmVxdWVzdCJEChVXYXRjaEFkYXB0ZXJzUmVzcG9uc2USKwoIYWRhcHRlcnMYASADKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkieQoWUmVnaXN0ZXJBZGFwdGVyUmVxdWVzdBIPCgdhZGRyZXNzGAEgASgJEhMKC2luc3RhbmNlX2lkGAIgASgJEigKBWxlYXNlGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg8KB2FkYXB0ZXIYBCABKAkidQoXUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USLgoKZXhwaXJlc19hdBgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoHYWRhcHRlchgCIAEoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeSJAChhVbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QSDwoHYWRkcmVzcxgBIAEoCRITCgtpbnN0YW5jZV9pZBgCIAEoCSIxChlVbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlEhQKDHVucmVnaXN0ZXJlZBgBIAEoCCJSChVSZXN0YXJ0QWRhcHRlclJlcXVlc3QSDwoHYWRhcHRlchgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiJbChZSZXN0YXJ0QWRhcHRlclJlc3BvbnNlEioKB2FkYXB0ZXIYASABKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkSFQoNZHJhaW5pbmdfcnVucxgCIAEoDSKXBAoKUnVuU3VtbWFyeRIOCgZydW5faWQYASABKAkSDwoHYWRhcHRlchgCIAEoCRITCgtpbnN0YW5jZV9pZBgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgpjb21wYW55X2lkGAUgASgJEhAKCHRhc2tfa2V5GAYgASgJEjMKBmxhYmVscxgHIAMoCzIjLmRyYWdvbWFuLnYxLlJ1blN1bW1hcnkuTGFiZWxzRW50cnkSJAoFcGhhc2UYCCABKA4yFS5kcmFnb21hbi52MS5SdW5QaGFzZRIVCg1sYXN0X3NlcXVlbmNlGAkgASgEEi8KC2FjY2VwdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtmaW5pc2hlZF9hdBgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIwoGcmVzdWx0GAwgASgLMhMuZHJhZ29tYW4udjEuUmVzdWx0Eg8KB3JlYWRlcnMYDSABKA0SDwoHcmVtYXJrcxgOIAMoCRIPCgdhdHRlbXB0GA8gASgNEiwKC3Nlc3Npb25fa2V5GBAgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRISCgpzdGFydGVkX2J5GBEgASgJGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEikAIKD0xpc3RSdW5zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRIPCgdhZGFwdGVyGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhAKCHRhc2tfa2V5GAUgASgJEiUKB291dGNvbWUYBiABKA4yFC5kcmFnb21hbi52MS5PdXRjb21lEhEKCWxpdmVfb25seRgHIAEoCBI4CgZsYWJlbHMYCCADKAsyKC5kcmFnb21hbi52MS5MaXN0UnVuc1JlcXVlc3QuTGFiZWxzRW50cnkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJSChBMaXN0UnVuc1Jlc3BvbnNlEiUKBHJ1bnMYASADKAsyFy5kcmFnb21hbi52MS5SdW5TdW1tYXJ5EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIfCg1HZXRSdW5SZXF1ZXN0Eg4KBnJ1bl9pZBgBIAEoCSJrCg5HZXRSdW5SZXNwb25zZRIkCgNydW4YASABKAsyFy5kcmFnb21hbi52MS5SdW5TdW1tYXJ5EjMKEHBlbmRpbmdfcmVxdWVzdHMYAiADKAsyGS5kcmFnb21hbi52MS5JbnB1dFJlcXVlc3QingIKDVN0b3JlZFNlc3Npb24SJAoDa2V5GAEgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRIPCgdhZGFwdGVyGAIgASgJEioKBmhhbmRsZRgDIAEoCzIaLmRyYWdvbWFuLnYxLlNlc3Npb25IYW5kbGUSLgoKY3JlYXRlZF9hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKwoHdXNlZF9hdBgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDAoEcnVucxgGIAEoDRITCgtsYXN0X3J1bl9pZBgHIAEoCRIUCgxpbnB1dF90b2tlbnMYCCABKAQSFAoMbGFzdF9zdW1tYXJ5GAkgASgJIoUBChNMaXN0U2Vzc2lvbnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhIKCmNvbXBhbnlfaWQYAyABKAkSEAoIYWdlbnRfaWQYBCABKAkSEAoIdGFza19rZXkYBSABKAkSDwoHYWRhcHRlchgGIAEoCSJdChRMaXN0U2Vzc2lvbnNSZXNwb25zZRIsCghzZXNzaW9ucxgBIAMoCzIaLmRyYWdvbWFuLnYxLlN0b3JlZFNlc3Npb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIkoKEUdldFNlc3Npb25SZXF1ZXN0EiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCSJBChJHZXRTZXNzaW9uUmVzcG9uc2USKwoHc2Vzc2lvbhgBIAEoCzIaLmRyYWdvbWFuLnYxLlN0b3JlZFNlc3Npb24iTQoURGVsZXRlU2Vzc2lvblJlcXVlc3QSJAoDa2V5GAEgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRIPCgdhZGFwdGVyGAIgASgJIigKFURlbGV0ZVNlc3Npb25SZXNwb25zZRIPCgdkZWxldGVkGAEgASgIKrQBCgxBZGFwdGVyU3RhdGUSHQoZQURBUFRFUl9TVEFURV9VTlNQRUNJRklFRBAAEhYKEkFEQVBURVJfU1RBVEVfSURMRRABEhoKFkFEQVBURVJfU1RBVEVfU1RBUlRJTkcQAhIXChNBREFQVEVSX1NUQVRFX1JFQURZEAMSHQoZQURBUFRFUl9TVEFURV9VTkFWQUlMQUJMRRAEEhkKFUFEQVBURVJfU1RBVEVfUkVGVVNFRBAFKu0BCg1BZGFwdGVyU291cmNlEh4KGkFEQVBURVJfU09VUkNFX1VOU1BFQ0lGSUVEEAASHgoaQURBUFRFUl9TT1VSQ0VfRU5UUllfUE9JTlQQARIbChdBREFQVEVSX1NPVVJDRV9NQU5JRkVTVBACEhoKFkFEQVBURVJfU09VUkNFX0FERFJFU1MQAxIjCh9BREFQVEVSX1NPVVJDRV9TT0NLRVRfRElSRUNUT1JZEAQSHQoZQURBUFRFUl9TT1VSQ0VfS1VCRVJORVRFUxAFEh8KG0FEQVBURVJfU09VUkNFX1JFR0lTVFJBVElPThAGMuMGCg1Sb3V0ZXJTZXJ2aWNlElMKDExpc3RBZGFwdGVycxIgLmRyYWdvbWFuLnYxLkxpc3RBZGFwdGVyc1JlcXVlc3QaIS5kcmFnb21hbi52MS5MaXN0QWRhcHRlcnNSZXNwb25zZRJYCg1XYXRjaEFkYXB0ZXJzEiEuZHJhZ29tYW4udjEuV2F0Y2hBZGFwdGVyc1JlcXVlc3QaIi5kcmFnb21hbi52MS5XYXRjaEFkYXB0ZXJzUmVzcG9uc2UwARJcCg9SZWdpc3RlckFkYXB0ZXISIy5kcmFnb21hbi52MS5SZWdpc3RlckFkYXB0ZXJSZXF1ZXN0GiQuZHJhZ29tYW4udjEuUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USYgoRVW5yZWdpc3RlckFkYXB0ZXISJS5kcmFnb21hbi52MS5VbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QaJi5kcmFnb21hbi52MS5VbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlElkKDlJlc3RhcnRBZGFwdGVyEiIuZHJhZ29tYW4udjEuUmVzdGFydEFkYXB0ZXJSZXF1ZXN0GiMuZHJhZ29tYW4udjEuUmVzdGFydEFkYXB0ZXJSZXNwb25zZRJHCghMaXN0UnVucxIcLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVxdWVzdBodLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVzcG9uc2USQQoGR2V0UnVuEhouZHJhZ29tYW4udjEuR2V0UnVuUmVxdWVzdBobLmRyYWdvbWFuLnYxLkdldFJ1blJlc3BvbnNlElMKDExpc3RTZXNzaW9ucxIgLmRyYWdvbWFuLnYxLkxpc3RTZXNzaW9uc1JlcXVlc3QaIS5kcmFnb21hbi52MS5MaXN0U2Vzc2lvbnNSZXNwb25zZRJNCgpHZXRTZXNzaW9uEh4uZHJhZ29tYW4udjEuR2V0U2Vzc2lvblJlcXVlc3QaHy5kcmFnb21hbi52MS5HZXRTZXNzaW9uUmVzcG9uc2USVgoNRGVsZXRlU2Vzc2lvbhIhLmRyYWdvbWFuLnYxLkRlbGV0ZVNlc3Npb25SZXF1ZXN0GiIuZHJhZ29tYW4udjEuRGVsZXRlU2Vzc2lvblJlc3BvbnNlQitaKWRyYWdvbWFuL2NsaWVudHMvZ28vZHJhZ29tYW52MTtkcmFnb21hbnYxYgZwcm90bzM", [file_dragoman_v1_adapter, file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChhkcmFnb21hbi92MS9yb3V0ZXIucHJvdG8SC2RyYWdvbWFuLnYxIrEDCgxBZGFwdGVyRW50cnkSDwoHYWRhcHRlchgBIAEoCRIoCgVzdGF0ZRgCIAEoDjIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJTdGF0ZRIqCgZzb3VyY2UYAyABKA4yGi5kcmFnb21hbi52MS5BZGFwdGVyU291cmNlEg8KB2FkZHJlc3MYBCABKAkSDgoGcmVhc29uGAUgASgJEjIKC2Rlc2NyaXB0aW9uGAYgASgLMh0uZHJhZ29tYW4udjEuRGVzY3JpYmVSZXNwb25zZRIQCgNwaWQYByABKANIAIgBARIRCglsaXZlX3J1bnMYCCABKA0SEAoIcmVzdGFydHMYCSABKA0SFgoJZ3VhcmRfcGlkGAogASgDSAGIAQESDwoHcmVtYXJrcxgLIAMoCRIOCgZvcmlnaW4YDCABKAkSKQoFc2luY2UYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjQKEGxlYXNlX2V4cGlyZXNfYXQYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQgYKBF9waWRCDAoKX2d1YXJkX3BpZCJOChNMaXN0QWRhcHRlcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCGRlc2NyaWJlGAMgASgIIogBChRMaXN0QWRhcHRlcnNSZXNwb25zZRIrCghhZGFwdGVycxgBIAMoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKcm91dGVyX3BpZBgDIAEoAxIWCg5yb3V0ZXJfdmVyc2lvbhgEIAEoCSIWChRXYXRjaEFkYXB0ZXJzUmVxdWVzdCJEChVXYXRjaEFkYXB0ZXJzUmVzcG9uc2USKwoIYWRhcHRlcnMYASADKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkieQoWUmVnaXN0ZXJBZGFwdGVyUmVxdWVzdBIPCgdhZGRyZXNzGAEgASgJEhMKC2luc3RhbmNlX2lkGAIgASgJEigKBWxlYXNlGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg8KB2FkYXB0ZXIYBCABKAkidQoXUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USLgoKZXhwaXJlc19hdBgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoHYWRhcHRlchgCIAEoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeSJAChhVbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QSDwoHYWRkcmVzcxgBIAEoCRITCgtpbnN0YW5jZV9pZBgCIAEoCSIxChlVbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlEhQKDHVucmVnaXN0ZXJlZBgBIAEoCCJSChVSZXN0YXJ0QWRhcHRlclJlcXVlc3QSDwoHYWRhcHRlchgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiJbChZSZXN0YXJ0QWRhcHRlclJlc3BvbnNlEioKB2FkYXB0ZXIYASABKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkSFQoNZHJhaW5pbmdfcnVucxgCIAEoDSKrBAoKUnVuU3VtbWFyeRIOCgZydW5faWQYASABKAkSDwoHYWRhcHRlchgCIAEoCRITCgtpbnN0YW5jZV9pZBgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgpjb21wYW55X2lkGAUgASgJEhAKCHRhc2tfa2V5GAYgASgJEjMKBmxhYmVscxgHIAMoCzIjLmRyYWdvbWFuLnYxLlJ1blN1bW1hcnkuTGFiZWxzRW50cnkSJAoFcGhhc2UYCCABKA4yFS5kcmFnb21hbi52MS5SdW5QaGFzZRIVCg1sYXN0X3NlcXVlbmNlGAkgASgEEi8KC2FjY2VwdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtmaW5pc2hlZF9hdBgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIwoGcmVzdWx0GAwgASgLMhMuZHJhZ29tYW4udjEuUmVzdWx0Eg8KB3JlYWRlcnMYDSABKA0SDwoHcmVtYXJrcxgOIAMoCRIPCgdhdHRlbXB0GA8gASgNEiwKC3Nlc3Npb25fa2V5GBAgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRISCgpzdGFydGVkX2J5GBEgASgJEhIKCmFnZW50X25hbWUYEiABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKkAgoPTGlzdFJ1bnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEg8KB2FkYXB0ZXIYAyABKAkSEAoIYWdlbnRfaWQYBCABKAkSEAoIdGFza19rZXkYBSABKAkSJQoHb3V0Y29tZRgGIAEoDjIULmRyYWdvbWFuLnYxLk91dGNvbWUSEQoJbGl2ZV9vbmx5GAcgASgIEjgKBmxhYmVscxgIIAMoCzIoLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVxdWVzdC5MYWJlbHNFbnRyeRISCgphZ2VudF9uYW1lGAkgASgJGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiUgoQTGlzdFJ1bnNSZXNwb25zZRIlCgRydW5zGAEgAygLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiHwoNR2V0UnVuUmVxdWVzdBIOCgZydW5faWQYASABKAkiawoOR2V0UnVuUmVzcG9uc2USJAoDcnVuGAEgASgLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIzChBwZW5kaW5nX3JlcXVlc3RzGAIgAygLMhkuZHJhZ29tYW4udjEuSW5wdXRSZXF1ZXN0Ip4CCg1TdG9yZWRTZXNzaW9uEiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCRIqCgZoYW5kbGUYAyABKAsyGi5kcmFnb21hbi52MS5TZXNzaW9uSGFuZGxlEi4KCmNyZWF0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3VzZWRfYXQYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEgwKBHJ1bnMYBiABKA0SEwoLbGFzdF9ydW5faWQYByABKAkSFAoMaW5wdXRfdG9rZW5zGAggASgEEhQKDGxhc3Rfc3VtbWFyeRgJIAEoCSKFAQoTTGlzdFNlc3Npb25zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRISCgpjb21wYW55X2lkGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhAKCHRhc2tfa2V5GAUgASgJEg8KB2FkYXB0ZXIYBiABKAkiXQoUTGlzdFNlc3Npb25zUmVzcG9uc2USLAoIc2Vzc2lvbnMYASADKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJKChFHZXRTZXNzaW9uUmVxdWVzdBIkCgNrZXkYASABKAsyFy5kcmFnb21hbi52MS5TZXNzaW9uS2V5Eg8KB2FkYXB0ZXIYAiABKAkiQQoSR2V0U2Vzc2lvblJlc3BvbnNlEisKB3Nlc3Npb24YASABKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uIk0KFERlbGV0ZVNlc3Npb25SZXF1ZXN0EiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCSIoChVEZWxldGVTZXNzaW9uUmVzcG9uc2USDwoHZGVsZXRlZBgBIAEoCCLBBQoLU3RvcmVkQWdlbnQSDAoEbmFtZRgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdhZGFwdGVyGAMgASgJEicKBmNvbmZpZxgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFbW9kZWwYBSABKAkSLQoLcGVybWlzc2lvbnMYBiABKAsyGC5kcmFnb21hbi52MS5QZXJtaXNzaW9ucxIvCgxpbnN0cnVjdGlvbnMYByABKAsyGS5kcmFnb21hbi52MS5JbnN0cnVjdGlvbnMSFQoNc3lzdGVtX3Byb21wdBgIIAEoCRIiCgZza2lsbHMYCSADKAsyEi5kcmFnb21hbi52MS5Ta2lsbBIrCgttY3Bfc2VydmVycxgKIAMoCzIWLmRyYWdvbWFuLnYxLk1jcFNlcnZlchIjCgZsaW1pdHMYCyABKAsyEy5kcmFnb21hbi52MS5MaW1pdHMSJwoIZmFsbGJhY2sYDCABKAsyFS5kcmFnb21hbi52MS5GYWxsYmFjaxIuCgNlbnYYDSADKAsyIS5kcmFnb21hbi52MS5TdG9yZWRBZ2VudC5FbnZFbnRyeRI0CgZsYWJlbHMYDiADKAsyJC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudC5MYWJlbHNFbnRyeRIuCgpjcmVhdGVkX2F0GA8gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgp1cGRhdGVkX2F0GBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIPCgd2ZXJzaW9uGBEgASgEGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI9ChJDcmVhdGVBZ2VudFJlcXVlc3QSJwoFYWdlbnQYASABKAsyGC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudCI+ChNDcmVhdGVBZ2VudFJlc3BvbnNlEicKBWFnZW50GAEgASgLMhguZHJhZ29tYW4udjEuU3RvcmVkQWdlbnQiHwoPR2V0QWdlbnRSZXF1ZXN0EgwKBG5hbWUYASABKAkiOwoQR2V0QWdlbnRSZXNwb25zZRInCgVhZ2VudBgBIAEoCzIYLmRyYWdvbWFuLnYxLlN0b3JlZEFnZW50IjoKEUxpc3RBZ2VudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJIlcKEkxpc3RBZ2VudHNSZXNwb25zZRIoCgZhZ2VudHMYASADKAsyGC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiPQoSVXBkYXRlQWdlbnRSZXF1ZXN0EicKBWFnZW50GAEgASgLMhguZHJhZ29tYW4udjEuU3RvcmVkQWdlbnQiPgoTVXBkYXRlQWdlbnRSZXNwb25zZRInCgVhZ2VudBgBIAEoCzIYLmRyYWdvbWFuLnYxLlN0b3JlZEFnZW50IjMKEkRlbGV0ZUFnZW50UmVxdWVzdBIMCgRuYW1lGAEgASgJEg8KB3ZlcnNpb24YAiABKAQiJgoTRGVsZXRlQWdlbnRSZXNwb25zZRIPCgdkZWxldGVkGAEgASgIKrQBCgxBZGFwdGVyU3RhdGUSHQoZQURBUFRFUl9TVEFURV9VTlNQRUNJRklFRBAAEhYKEkFEQVBURVJfU1RBVEVfSURMRRABEhoKFkFEQVBURVJfU1RBVEVfU1RBUlRJTkcQAhIXChNBREFQVEVSX1NUQVRFX1JFQURZEAMSHQoZQURBUFRFUl9TVEFURV9VTkFWQUlMQUJMRRAEEhkKFUFEQVBURVJfU1RBVEVfUkVGVVNFRBAFKu0BCg1BZGFwdGVyU291cmNlEh4KGkFEQVBURVJfU09VUkNFX1VOU1BFQ0lGSUVEEAASHgoaQURBUFRFUl9TT1VSQ0VfRU5UUllfUE9JTlQQARIbChdBREFQVEVSX1NPVVJDRV9NQU5JRkVTVBACEhoKFkFEQVBURVJfU09VUkNFX0FERFJFU1MQAxIjCh9BREFQVEVSX1NPVVJDRV9TT0NLRVRfRElSRUNUT1JZEAQSHQoZQURBUFRFUl9TT1VSQ0VfS1VCRVJORVRFUxAFEh8KG0FEQVBURVJfU09VUkNFX1JFR0lTVFJBVElPThAGMvEJCg1Sb3V0ZXJTZXJ2aWNlElMKDExpc3RBZGFwdGVycxIgLmRyYWdvbWFuLnYxLkxpc3RBZGFwdGVyc1JlcXVlc3QaIS5kcmFnb21hbi52MS5MaXN0QWRhcHRlcnNSZXNwb25zZRJYCg1XYXRjaEFkYXB0ZXJzEiEuZHJhZ29tYW4udjEuV2F0Y2hBZGFwdGVyc1JlcXVlc3QaIi5kcmFnb21hbi52MS5XYXRjaEFkYXB0ZXJzUmVzcG9uc2UwARJcCg9SZWdpc3RlckFkYXB0ZXISIy5kcmFnb21hbi52MS5SZWdpc3RlckFkYXB0ZXJSZXF1ZXN0GiQuZHJhZ29tYW4udjEuUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USYgoRVW5yZWdpc3RlckFkYXB0ZXISJS5kcmFnb21hbi52MS5VbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QaJi5kcmFnb21hbi52MS5VbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlElkKDlJlc3RhcnRBZGFwdGVyEiIuZHJhZ29tYW4udjEuUmVzdGFydEFkYXB0ZXJSZXF1ZXN0GiMuZHJhZ29tYW4udjEuUmVzdGFydEFkYXB0ZXJSZXNwb25zZRJHCghMaXN0UnVucxIcLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVxdWVzdBodLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVzcG9uc2USQQoGR2V0UnVuEhouZHJhZ29tYW4udjEuR2V0UnVuUmVxdWVzdBobLmRyYWdvbWFuLnYxLkdldFJ1blJlc3BvbnNlElMKDExpc3RTZXNzaW9ucxIgLmRyYWdvbWFuLnYxLkxpc3RTZXNzaW9uc1JlcXVlc3QaIS5kcmFnb21hbi52MS5MaXN0U2Vzc2lvbnNSZXNwb25zZRJNCgpHZXRTZXNzaW9uEh4uZHJhZ29tYW4udjEuR2V0U2Vzc2lvblJlcXVlc3QaHy5kcmFnb21hbi52MS5HZXRTZXNzaW9uUmVzcG9uc2USVgoNRGVsZXRlU2Vzc2lvbhIhLmRyYWdvbWFuLnYxLkRlbGV0ZVNlc3Npb25SZXF1ZXN0GiIuZHJhZ29tYW4udjEuRGVsZXRlU2Vzc2lvblJlc3BvbnNlElAKC0NyZWF0ZUFnZW50Eh8uZHJhZ29tYW4udjEuQ3JlYXRlQWdlbnRSZXF1ZXN0GiAuZHJhZ29tYW4udjEuQ3JlYXRlQWdlbnRSZXNwb25zZRJHCghHZXRBZ2VudBIcLmRyYWdvbWFuLnYxLkdldEFnZW50UmVxdWVzdBodLmRyYWdvbWFuLnYxLkdldEFnZW50UmVzcG9uc2USTQoKTGlzdEFnZW50cxIeLmRyYWdvbWFuLnYxLkxpc3RBZ2VudHNSZXF1ZXN0Gh8uZHJhZ29tYW4udjEuTGlzdEFnZW50c1Jlc3BvbnNlElAKC1VwZGF0ZUFnZW50Eh8uZHJhZ29tYW4udjEuVXBkYXRlQWdlbnRSZXF1ZXN0GiAuZHJhZ29tYW4udjEuVXBkYXRlQWdlbnRSZXNwb25zZRJQCgtEZWxldGVBZ2VudBIfLmRyYWdvbWFuLnYxLkRlbGV0ZUFnZW50UmVxdWVzdBogLmRyYWdvbWFuLnYxLkRlbGV0ZUFnZW50UmVzcG9uc2VCK1opZHJhZ29tYW4vY2xpZW50cy9nby9kcmFnb21hbnYxO2RyYWdvbWFudjFiBnByb3RvMw", [file_dragoman_v1_adapter, file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * AdapterEntry is one adapter as the router knows it.
@@ -549,6 +549,13 @@ export type RunSummary = Message<"dragoman.v1.RunSummary"> & {
    * @generated from field: string started_by = 17;
    */
   startedBy: string;
+
+  /**
+   * The stored agent that the request named. Empty if it named none.
+   *
+   * @generated from field: string agent_name = 18;
+   */
+  agentName: string;
 };
 
 /**
@@ -619,6 +626,13 @@ export type ListRunsRequest = Message<"dragoman.v1.ListRunsRequest"> & {
    * @generated from field: map<string, string> labels = 8;
    */
   labels: { [key: string]: string };
+
+  /**
+   * Only runs of this stored agent.
+   *
+   * @generated from field: string agent_name = 9;
+   */
+  agentName: string;
 };
 
 /**
@@ -965,6 +979,389 @@ export const DeleteSessionResponseSchema: GenMessage<DeleteSessionResponse> = /*
   messageDesc(file_dragoman_v1_router, 22);
 
 /**
+ * StoredAgent is a run's configuration that a router stores under a name. A request names it in
+ * ExecuteRequest.agent_name, and gets from it what it leaves out itself. Of `skills` and `mcp_servers` it gets those
+ * whose names it does not have, of `env` and `labels` the entries that it does not have.
+ *
+ * What restricts a run, the request can only narrow:
+ *
+ * | the agent has | the request |
+ * | --- | --- |
+ * | adapter | must leave `adapter` out, or name the same |
+ * | config | must leave `config` and `agent.adapter_config` out |
+ * | fallback | must leave `fallback` out |
+ * | permissions | must leave all these out. Its own rules must deny, and come first; the stricter default applies; `native_mode` must be the same, or empty; `interactive` holds if both have it. `auto_approve` is the agent's, and ends with rules or a default of the request |
+ * | limits | the lower one of each limit applies |
+ *
+ * A request that has what it must leave out is rejected with INVALID_REQUEST.
+ *
+ * Secrets are not stored. A text in `config` or `fallback.configs`, and a value in `env`, in the `env` of an MCP server
+ * and in its `headers`, is either not secret or exactly `${NAME}`: the content of the file NAME in the directory of
+ * the router's option `--secrets`, which it reads when a run starts. A value that is secret by its name, or that looks
+ * random, is INVALID_REQUEST.
+ *
+ * @generated from message dragoman.v1.StoredAgent
+ */
+export type StoredAgent = Message<"dragoman.v1.StoredAgent"> & {
+  /**
+   * Its name: `[a-z0-9][a-z0-9._-]{0,63}`, unique at all routers of one run log.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * What it is for, for people. At most 1,024 bytes.
+   *
+   * @generated from field: string description = 2;
+   */
+  description: string;
+
+  /**
+   * The adapter's type or an alias. Required.
+   *
+   * @generated from field: string adapter = 3;
+   */
+  adapter: string;
+
+  /**
+   * The adapter's settings; an empty Struct means none. Absent: the request's.
+   *
+   * @generated from field: google.protobuf.Struct config = 4;
+   */
+  config?: JsonObject | undefined;
+
+  /**
+   * The model, if the request has none.
+   *
+   * @generated from field: string model = 5;
+   */
+  model: string;
+
+  /**
+   * What the agent may do. Absent: what the request allows.
+   *
+   * @generated from field: dragoman.v1.Permissions permissions = 6;
+   */
+  permissions?: Permissions | undefined;
+
+  /**
+   * Standing instructions. An agent has at most 1 MiB in all.
+   *
+   * @generated from field: dragoman.v1.Instructions instructions = 7;
+   */
+  instructions?: Instructions | undefined;
+
+  /**
+   * The system prompt. At most 256 KiB.
+   *
+   * @generated from field: string system_prompt = 8;
+   */
+  systemPrompt: string;
+
+  /**
+   * Skills to make available.
+   *
+   * @generated from field: repeated dragoman.v1.Skill skills = 9;
+   */
+  skills: Skill[];
+
+  /**
+   * MCP servers to make available. At most 64.
+   *
+   * @generated from field: repeated dragoman.v1.McpServer mcp_servers = 10;
+   */
+  mcpServers: McpServer[];
+
+  /**
+   * Limits of its runs. Absent: those of the request alone.
+   *
+   * @generated from field: dragoman.v1.Limits limits = 11;
+   */
+  limits?: Limits | undefined;
+
+  /**
+   * Adapters to try after a failure. Absent: those of the request.
+   *
+   * @generated from field: dragoman.v1.Fallback fallback = 12;
+   */
+  fallback?: Fallback | undefined;
+
+  /**
+   * Environment variables for the agent. At most 1,024, of 128 KiB each and 512 KiB in total; names of 256 bytes.
+   *
+   * @generated from field: map<string, string> env = 13;
+   */
+  env: { [key: string]: string };
+
+  /**
+   * Labels of its runs. At most 64, with names of 128 bytes and values of 1,024 bytes.
+   *
+   * @generated from field: map<string, string> labels = 14;
+   */
+  labels: { [key: string]: string };
+
+  /**
+   * When it was created. The router sets it; in UpdateAgent, an agent created at another time is another one.
+   *
+   * @generated from field: google.protobuf.Timestamp created_at = 15;
+   */
+  createdAt?: Timestamp | undefined;
+
+  /**
+   * When it was last changed. The router sets it.
+   *
+   * @generated from field: google.protobuf.Timestamp updated_at = 16;
+   */
+  updatedAt?: Timestamp | undefined;
+
+  /**
+   * Counts its changes, from 1. The router sets it; UpdateAgent compares it.
+   *
+   * @generated from field: uint64 version = 17;
+   */
+  version: bigint;
+};
+
+/**
+ * Describes the message dragoman.v1.StoredAgent.
+ * Use `create(StoredAgentSchema)` to create a new message.
+ */
+export const StoredAgentSchema: GenMessage<StoredAgent> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 23);
+
+/**
+ * CreateAgentRequest asks to store an agent.
+ *
+ * @generated from message dragoman.v1.CreateAgentRequest
+ */
+export type CreateAgentRequest = Message<"dragoman.v1.CreateAgentRequest"> & {
+  /**
+   * The agent.
+   *
+   * @generated from field: dragoman.v1.StoredAgent agent = 1;
+   */
+  agent?: StoredAgent | undefined;
+};
+
+/**
+ * Describes the message dragoman.v1.CreateAgentRequest.
+ * Use `create(CreateAgentRequestSchema)` to create a new message.
+ */
+export const CreateAgentRequestSchema: GenMessage<CreateAgentRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 24);
+
+/**
+ * CreateAgentResponse is the agent as it is stored.
+ *
+ * @generated from message dragoman.v1.CreateAgentResponse
+ */
+export type CreateAgentResponse = Message<"dragoman.v1.CreateAgentResponse"> & {
+  /**
+   * The agent.
+   *
+   * @generated from field: dragoman.v1.StoredAgent agent = 1;
+   */
+  agent?: StoredAgent | undefined;
+};
+
+/**
+ * Describes the message dragoman.v1.CreateAgentResponse.
+ * Use `create(CreateAgentResponseSchema)` to create a new message.
+ */
+export const CreateAgentResponseSchema: GenMessage<CreateAgentResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 25);
+
+/**
+ * GetAgentRequest asks for one stored agent.
+ *
+ * @generated from message dragoman.v1.GetAgentRequest
+ */
+export type GetAgentRequest = Message<"dragoman.v1.GetAgentRequest"> & {
+  /**
+   * Its name.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+};
+
+/**
+ * Describes the message dragoman.v1.GetAgentRequest.
+ * Use `create(GetAgentRequestSchema)` to create a new message.
+ */
+export const GetAgentRequestSchema: GenMessage<GetAgentRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 26);
+
+/**
+ * GetAgentResponse is one stored agent.
+ *
+ * @generated from message dragoman.v1.GetAgentResponse
+ */
+export type GetAgentResponse = Message<"dragoman.v1.GetAgentResponse"> & {
+  /**
+   * The agent.
+   *
+   * @generated from field: dragoman.v1.StoredAgent agent = 1;
+   */
+  agent?: StoredAgent | undefined;
+};
+
+/**
+ * Describes the message dragoman.v1.GetAgentResponse.
+ * Use `create(GetAgentResponseSchema)` to create a new message.
+ */
+export const GetAgentResponseSchema: GenMessage<GetAgentResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 27);
+
+/**
+ * ListAgentsRequest asks for stored agents.
+ *
+ * @generated from message dragoman.v1.ListAgentsRequest
+ */
+export type ListAgentsRequest = Message<"dragoman.v1.ListAgentsRequest"> & {
+  /**
+   * Maximum number of entries. 0 means 100.
+   *
+   * @generated from field: uint32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * The `next_page_token` of the previous page. Empty: the first page.
+   *
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message dragoman.v1.ListAgentsRequest.
+ * Use `create(ListAgentsRequestSchema)` to create a new message.
+ */
+export const ListAgentsRequestSchema: GenMessage<ListAgentsRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 28);
+
+/**
+ * ListAgentsResponse lists stored agents.
+ *
+ * @generated from message dragoman.v1.ListAgentsResponse
+ */
+export type ListAgentsResponse = Message<"dragoman.v1.ListAgentsResponse"> & {
+  /**
+   * The agents, ordered by name.
+   *
+   * @generated from field: repeated dragoman.v1.StoredAgent agents = 1;
+   */
+  agents: StoredAgent[];
+
+  /**
+   * The token of the next page. Empty on the last page.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message dragoman.v1.ListAgentsResponse.
+ * Use `create(ListAgentsResponseSchema)` to create a new message.
+ */
+export const ListAgentsResponseSchema: GenMessage<ListAgentsResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 29);
+
+/**
+ * UpdateAgentRequest asks to replace a stored agent.
+ *
+ * @generated from message dragoman.v1.UpdateAgentRequest
+ */
+export type UpdateAgentRequest = Message<"dragoman.v1.UpdateAgentRequest"> & {
+  /**
+   * The agent as it is to be, with the version that it has.
+   *
+   * @generated from field: dragoman.v1.StoredAgent agent = 1;
+   */
+  agent?: StoredAgent | undefined;
+};
+
+/**
+ * Describes the message dragoman.v1.UpdateAgentRequest.
+ * Use `create(UpdateAgentRequestSchema)` to create a new message.
+ */
+export const UpdateAgentRequestSchema: GenMessage<UpdateAgentRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 30);
+
+/**
+ * UpdateAgentResponse is the agent as it is stored.
+ *
+ * @generated from message dragoman.v1.UpdateAgentResponse
+ */
+export type UpdateAgentResponse = Message<"dragoman.v1.UpdateAgentResponse"> & {
+  /**
+   * The agent, with its new version.
+   *
+   * @generated from field: dragoman.v1.StoredAgent agent = 1;
+   */
+  agent?: StoredAgent | undefined;
+};
+
+/**
+ * Describes the message dragoman.v1.UpdateAgentResponse.
+ * Use `create(UpdateAgentResponseSchema)` to create a new message.
+ */
+export const UpdateAgentResponseSchema: GenMessage<UpdateAgentResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 31);
+
+/**
+ * DeleteAgentRequest asks to delete a stored agent.
+ *
+ * @generated from message dragoman.v1.DeleteAgentRequest
+ */
+export type DeleteAgentRequest = Message<"dragoman.v1.DeleteAgentRequest"> & {
+  /**
+   * Its name.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The version that it has. 0: any.
+   *
+   * @generated from field: uint64 version = 2;
+   */
+  version: bigint;
+};
+
+/**
+ * Describes the message dragoman.v1.DeleteAgentRequest.
+ * Use `create(DeleteAgentRequestSchema)` to create a new message.
+ */
+export const DeleteAgentRequestSchema: GenMessage<DeleteAgentRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 32);
+
+/**
+ * DeleteAgentResponse says whether there was an agent.
+ *
+ * @generated from message dragoman.v1.DeleteAgentResponse
+ */
+export type DeleteAgentResponse = Message<"dragoman.v1.DeleteAgentResponse"> & {
+  /**
+   * Whether an agent was deleted.
+   *
+   * @generated from field: bool deleted = 1;
+   */
+  deleted: boolean;
+};
+
+/**
+ * Describes the message dragoman.v1.DeleteAgentResponse.
+ * Use `create(DeleteAgentResponseSchema)` to create a new message.
+ */
+export const DeleteAgentResponseSchema: GenMessage<DeleteAgentResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 33);
+
+/**
  * AdapterState is the state of an adapter at the router.
  *
  * @generated from enum dragoman.v1.AdapterState
@@ -1245,6 +1642,81 @@ export const RouterService: GenService<{
     methodKind: "unary";
     input: typeof DeleteSessionRequestSchema;
     output: typeof DeleteSessionResponseSchema;
+  },
+  /**
+   * CreateAgent stores an agent: what requests that name it need not say. Its version is 1 then. It is checked as far
+   * as that needs no agent's program: by the bounds of ExecuteRequest, and by the adapter's schema.
+   *
+   * | condition | status, reason | what the caller does |
+   * | --- | --- | --- |
+   * | another agent has the name | ALREADY_EXISTS AGENT_EXISTS, its version in metadata | choose another, or update it |
+   * | the adapter is unknown | NOT_FOUND ADAPTER_NOT_FOUND, similar names in metadata | correct the name |
+   * | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
+   * | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
+   *
+   * @generated from rpc dragoman.v1.RouterService.CreateAgent
+   */
+  createAgent: {
+    methodKind: "unary";
+    input: typeof CreateAgentRequestSchema;
+    output: typeof CreateAgentResponseSchema;
+  },
+  /**
+   * GetAgent returns one stored agent.
+   *
+   * | condition | status, reason | what the caller does |
+   * | --- | --- | --- |
+   * | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+   *
+   * @generated from rpc dragoman.v1.RouterService.GetAgent
+   */
+  getAgent: {
+    methodKind: "unary";
+    input: typeof GetAgentRequestSchema;
+    output: typeof GetAgentResponseSchema;
+  },
+  /**
+   * ListAgents lists stored agents, ordered by name.
+   *
+   * No conditions beyond the common ones.
+   *
+   * @generated from rpc dragoman.v1.RouterService.ListAgents
+   */
+  listAgents: {
+    methodKind: "unary";
+    input: typeof ListAgentsRequestSchema;
+    output: typeof ListAgentsResponseSchema;
+  },
+  /**
+   * UpdateAgent replaces a stored agent as a whole, if it is still the one that the caller knows. Runs that it has
+   * continue as they began. The conditions of CreateAgent apply, except AGENT_EXISTS.
+   *
+   * | condition | status, reason | what the caller does |
+   * | --- | --- | --- |
+   * | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+   * | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
+   *
+   * @generated from rpc dragoman.v1.RouterService.UpdateAgent
+   */
+  updateAgent: {
+    methodKind: "unary";
+    input: typeof UpdateAgentRequestSchema;
+    output: typeof UpdateAgentResponseSchema;
+  },
+  /**
+   * DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
+   * exist is OK.
+   *
+   * | condition | status, reason | what the caller does |
+   * | --- | --- | --- |
+   * | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+   *
+   * @generated from rpc dragoman.v1.RouterService.DeleteAgent
+   */
+  deleteAgent: {
+    methodKind: "unary";
+    input: typeof DeleteAgentRequestSchema;
+    output: typeof DeleteAgentResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_dragoman_v1_router, 0);
