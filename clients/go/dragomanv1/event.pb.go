@@ -1018,6 +1018,8 @@ const (
 	InputKind_INPUT_KIND_TEXT InputKind = 3
 	// A JSON value that conforms to `schema_json`.
 	InputKind_INPUT_KIND_SCHEMA InputKind = 4
+	// Choose whether the run may exceed its budget, see Budget.ask. The options are "continue" and "stop".
+	InputKind_INPUT_KIND_BUDGET InputKind = 5
 )
 
 // Enum value maps for InputKind.
@@ -1028,6 +1030,7 @@ var (
 		2: "INPUT_KIND_CHOICE",
 		3: "INPUT_KIND_TEXT",
 		4: "INPUT_KIND_SCHEMA",
+		5: "INPUT_KIND_BUDGET",
 	}
 	InputKind_value = map[string]int32{
 		"INPUT_KIND_UNSPECIFIED": 0,
@@ -1035,6 +1038,7 @@ var (
 		"INPUT_KIND_CHOICE":      2,
 		"INPUT_KIND_TEXT":        3,
 		"INPUT_KIND_SCHEMA":      4,
+		"INPUT_KIND_BUDGET":      5,
 	}
 )
 
@@ -1424,6 +1428,8 @@ const (
 	FailureKind_FAILURE_KIND_TOOL_TIMEOUT FailureKind = 25
 	// The model's answer was truncated at its output token limit [no].
 	FailureKind_FAILURE_KIND_OUTPUT_LIMIT FailureKind = 26
+	// The run exceeded limits.budget [no].
+	FailureKind_FAILURE_KIND_BUDGET_EXCEEDED FailureKind = 27
 )
 
 // Enum value maps for FailureKind.
@@ -1456,6 +1462,7 @@ var (
 		24: "FAILURE_KIND_INTERNAL",
 		25: "FAILURE_KIND_TOOL_TIMEOUT",
 		26: "FAILURE_KIND_OUTPUT_LIMIT",
+		27: "FAILURE_KIND_BUDGET_EXCEEDED",
 	}
 	FailureKind_value = map[string]int32{
 		"FAILURE_KIND_UNSPECIFIED":          0,
@@ -1485,6 +1492,7 @@ var (
 		"FAILURE_KIND_INTERNAL":             24,
 		"FAILURE_KIND_TOOL_TIMEOUT":         25,
 		"FAILURE_KIND_OUTPUT_LIMIT":         26,
+		"FAILURE_KIND_BUDGET_EXCEEDED":      27,
 	}
 )
 
@@ -2005,6 +2013,63 @@ func (x PermissionMode) Number() protoreflect.EnumNumber {
 // Deprecated: Use PermissionMode.Descriptor instead.
 func (PermissionMode) EnumDescriptor() ([]byte, []int) {
 	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{28}
+}
+
+// UsageReporting is when an agent reports the tokens that it uses.
+type UsageReporting int32
+
+const (
+	// It does not report them.
+	UsageReporting_USAGE_REPORTING_UNSPECIFIED UsageReporting = 0
+	// While a call of the model runs.
+	UsageReporting_USAGE_REPORTING_EXACT UsageReporting = 1
+	// After each call of the model.
+	UsageReporting_USAGE_REPORTING_PER_CALL UsageReporting = 2
+	// When it ends.
+	UsageReporting_USAGE_REPORTING_AT_END UsageReporting = 3
+)
+
+// Enum value maps for UsageReporting.
+var (
+	UsageReporting_name = map[int32]string{
+		0: "USAGE_REPORTING_UNSPECIFIED",
+		1: "USAGE_REPORTING_EXACT",
+		2: "USAGE_REPORTING_PER_CALL",
+		3: "USAGE_REPORTING_AT_END",
+	}
+	UsageReporting_value = map[string]int32{
+		"USAGE_REPORTING_UNSPECIFIED": 0,
+		"USAGE_REPORTING_EXACT":       1,
+		"USAGE_REPORTING_PER_CALL":    2,
+		"USAGE_REPORTING_AT_END":      3,
+	}
+)
+
+func (x UsageReporting) Enum() *UsageReporting {
+	p := new(UsageReporting)
+	*p = x
+	return p
+}
+
+func (x UsageReporting) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UsageReporting) Descriptor() protoreflect.EnumDescriptor {
+	return file_dragoman_v1_event_proto_enumTypes[29].Descriptor()
+}
+
+func (UsageReporting) Type() protoreflect.EnumType {
+	return &file_dragoman_v1_event_proto_enumTypes[29]
+}
+
+func (x UsageReporting) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UsageReporting.Descriptor instead.
+func (UsageReporting) EnumDescriptor() ([]byte, []int) {
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{29}
 }
 
 // AgentEvent is one event of a run. Adapters write it; a router forwards it unchanged and adds events of its own.
@@ -6414,7 +6479,9 @@ type Limits struct {
 	// Time for one tool call, from `tool_call` with status RUNNING to its result; paused while the run waits for an
 	// answer. Calls of kind SUBAGENT are not limited; they report progress by events of their own. Absent or zero: no
 	// limit, so an agent may run a silent command for an hour.
-	ToolCall      *durationpb.Duration `protobuf:"bytes,6,opt,name=tool_call,json=toolCall,proto3" json:"tool_call,omitempty"`
+	ToolCall *durationpb.Duration `protobuf:"bytes,6,opt,name=tool_call,json=toolCall,proto3" json:"tool_call,omitempty"`
+	// What the run may use, all its attempts together. Absent: no cap.
+	Budget        *Budget `protobuf:"bytes,7,opt,name=budget,proto3" json:"budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6491,6 +6558,152 @@ func (x *Limits) GetToolCall() *durationpb.Duration {
 	return nil
 }
 
+func (x *Limits) GetBudget() *Budget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+// Budget caps what a run uses. The caller writes it; at least one cap is set. A cap is exceeded by what is counted
+// beyond it, as far as the agent reports it: the agent is then stopped as by Cancel, and the run ends as FAILED with
+// BUDGET_EXCEEDED and keeps its session; unless it has succeeded meanwhile, which a notice `budget_exceeded` reports.
+// A later attempt gets what is left, and does not begin if that is nothing.
+//
+// A cap on what the agent never reports is rejected with NOT_SUPPORTED. A notice `budget_at_end` reports a cap on what
+// it reports only when it ends.
+type Budget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cost: a plain decimal number above zero, e.g. "2.50", with at most 12 digits before the point and 10 behind
+	// it. Empty: no cap.
+	Cost string `protobuf:"bytes,1,opt,name=cost,proto3" json:"cost,omitempty"`
+	// The currency of `cost`: three capital letters, ISO 4217. Empty: "USD". Cost in another currency is not counted; a
+	// notice `budget_unknown` reports it.
+	Currency string `protobuf:"bytes,2,opt,name=currency,proto3" json:"currency,omitempty"`
+	// Input tokens, those read from or written to a cache included. From 1.
+	InputTokens *uint64 `protobuf:"varint,3,opt,name=input_tokens,json=inputTokens,proto3,oneof" json:"input_tokens,omitempty"`
+	// Output tokens, reasoning included. From 1.
+	OutputTokens *uint64 `protobuf:"varint,4,opt,name=output_tokens,json=outputTokens,proto3,oneof" json:"output_tokens,omitempty"`
+	// Calls of a model: reports of usage with scope CALL. From 1.
+	ModelCalls *uint32 `protobuf:"varint,5,opt,name=model_calls,json=modelCalls,proto3,oneof" json:"model_calls,omitempty"`
+	// Tool calls. 0: the first one ends the run.
+	ToolCalls *uint32 `protobuf:"varint,6,opt,name=tool_calls,json=toolCalls,proto3,oneof" json:"tool_calls,omitempty"`
+	// Turns: the prompt's is the first, and each queued input begins another. From 1.
+	Turns *uint32 `protobuf:"varint,7,opt,name=turns,proto3,oneof" json:"turns,omitempty"`
+	// Tool calls without progress: how often in a row the same tool with the same input may have the same result, or
+	// fail. From 1.
+	Repeats *uint32 `protobuf:"varint,8,opt,name=repeats,proto3,oneof" json:"repeats,omitempty"`
+	// The share of a cap in percent, 1 to 100, at which a notice `budget_warning` is written, once for each cap. Absent:
+	// 80.
+	WarnPercent *uint32 `protobuf:"varint,9,opt,name=warn_percent,json=warnPercent,proto3,oneof" json:"warn_percent,omitempty"`
+	// Ask at that share, with an input request of kind BUDGET, whether to go on: "continue" doubles the cap, once for
+	// each cap; "stop" ends the run like an exceeded cap. The agent works on meanwhile, and the cap holds. Without
+	// `permissions.interactive`, and where a router keeps the budget, a notice is written instead.
+	Ask           bool `protobuf:"varint,10,opt,name=ask,proto3" json:"ask,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Budget) Reset() {
+	*x = Budget{}
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Budget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Budget) ProtoMessage() {}
+
+func (x *Budget) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Budget.ProtoReflect.Descriptor instead.
+func (*Budget) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *Budget) GetCost() string {
+	if x != nil {
+		return x.Cost
+	}
+	return ""
+}
+
+func (x *Budget) GetCurrency() string {
+	if x != nil {
+		return x.Currency
+	}
+	return ""
+}
+
+func (x *Budget) GetInputTokens() uint64 {
+	if x != nil && x.InputTokens != nil {
+		return *x.InputTokens
+	}
+	return 0
+}
+
+func (x *Budget) GetOutputTokens() uint64 {
+	if x != nil && x.OutputTokens != nil {
+		return *x.OutputTokens
+	}
+	return 0
+}
+
+func (x *Budget) GetModelCalls() uint32 {
+	if x != nil && x.ModelCalls != nil {
+		return *x.ModelCalls
+	}
+	return 0
+}
+
+func (x *Budget) GetToolCalls() uint32 {
+	if x != nil && x.ToolCalls != nil {
+		return *x.ToolCalls
+	}
+	return 0
+}
+
+func (x *Budget) GetTurns() uint32 {
+	if x != nil && x.Turns != nil {
+		return *x.Turns
+	}
+	return 0
+}
+
+func (x *Budget) GetRepeats() uint32 {
+	if x != nil && x.Repeats != nil {
+		return *x.Repeats
+	}
+	return 0
+}
+
+func (x *Budget) GetWarnPercent() uint32 {
+	if x != nil && x.WarnPercent != nil {
+		return *x.WarnPercent
+	}
+	return 0
+}
+
+func (x *Budget) GetAsk() bool {
+	if x != nil {
+		return x.Ask
+	}
+	return false
+}
+
 // Capabilities say what an adapter, or one run, supports. A feature that is not listed is not supported.
 type Capabilities struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -6508,13 +6721,16 @@ type Capabilities struct {
 	InstructionsPathKey string `protobuf:"bytes,6,opt,name=instructions_path_key,json=instructionsPathKey,proto3" json:"instructions_path_key,omitempty"`
 	// How far the agent enforces Permissions.
 	PermissionMode PermissionMode `protobuf:"varint,7,opt,name=permission_mode,json=permissionMode,proto3,enum=dragoman.v1.PermissionMode" json:"permission_mode,omitempty"`
+	// When the agent reports the tokens that it uses, for budgets. With FEATURE_COST it reports the cost at the latest
+	// when it ends.
+	UsageReporting UsageReporting `protobuf:"varint,8,opt,name=usage_reporting,json=usageReporting,proto3,enum=dragoman.v1.UsageReporting" json:"usage_reporting,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6526,7 +6742,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6539,7 +6755,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Capabilities) GetItems() []*Capability {
@@ -6591,6 +6807,13 @@ func (x *Capabilities) GetPermissionMode() PermissionMode {
 	return PermissionMode_PERMISSION_MODE_UNSPECIFIED
 }
 
+func (x *Capabilities) GetUsageReporting() UsageReporting {
+	if x != nil {
+		return x.UsageReporting
+	}
+	return UsageReporting_USAGE_REPORTING_UNSPECIFIED
+}
+
 // Capability is one supported feature.
 type Capability struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -6606,7 +6829,7 @@ type Capability struct {
 
 func (x *Capability) Reset() {
 	*x = Capability{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6618,7 +6841,7 @@ func (x *Capability) String() string {
 func (*Capability) ProtoMessage() {}
 
 func (x *Capability) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6631,7 +6854,7 @@ func (x *Capability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capability.ProtoReflect.Descriptor instead.
 func (*Capability) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Capability) GetFeature() Feature {
@@ -7068,14 +7291,37 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\ttool_name\x18\x03 \x01(\tR\btoolName\x12\x1b\n" +
 	"\tpath_glob\x18\x04 \x01(\tR\bpathGlob\x12%\n" +
 	"\x0ecommand_prefix\x18\x05 \x01(\tR\rcommandPrefix\x12\x12\n" +
-	"\x04host\x18\x06 \x01(\tR\x04host\"\xa8\x02\n" +
+	"\x04host\x18\x06 \x01(\tR\x04host\"\xd5\x02\n" +
 	"\x06Limits\x124\n" +
 	"\bstart_up\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\astartUp\x12-\n" +
 	"\x04idle\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04idle\x12-\n" +
 	"\x04wall\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04wall\x12/\n" +
 	"\x05grace\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12!\n" +
 	"\foutput_bytes\x18\x05 \x01(\x04R\voutputBytes\x126\n" +
-	"\ttool_call\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\btoolCall\"\xcb\x03\n" +
+	"\ttool_call\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\btoolCall\x12+\n" +
+	"\x06budget\x18\a \x01(\v2\x13.dragoman.v1.BudgetR\x06budget\"\xb1\x03\n" +
+	"\x06Budget\x12\x12\n" +
+	"\x04cost\x18\x01 \x01(\tR\x04cost\x12\x1a\n" +
+	"\bcurrency\x18\x02 \x01(\tR\bcurrency\x12&\n" +
+	"\finput_tokens\x18\x03 \x01(\x04H\x00R\vinputTokens\x88\x01\x01\x12(\n" +
+	"\routput_tokens\x18\x04 \x01(\x04H\x01R\foutputTokens\x88\x01\x01\x12$\n" +
+	"\vmodel_calls\x18\x05 \x01(\rH\x02R\n" +
+	"modelCalls\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"tool_calls\x18\x06 \x01(\rH\x03R\ttoolCalls\x88\x01\x01\x12\x19\n" +
+	"\x05turns\x18\a \x01(\rH\x04R\x05turns\x88\x01\x01\x12\x1d\n" +
+	"\arepeats\x18\b \x01(\rH\x05R\arepeats\x88\x01\x01\x12&\n" +
+	"\fwarn_percent\x18\t \x01(\rH\x06R\vwarnPercent\x88\x01\x01\x12\x10\n" +
+	"\x03ask\x18\n" +
+	" \x01(\bR\x03askB\x0f\n" +
+	"\r_input_tokensB\x10\n" +
+	"\x0e_output_tokensB\x0e\n" +
+	"\f_model_callsB\r\n" +
+	"\v_tool_callsB\b\n" +
+	"\x06_turnsB\n" +
+	"\n" +
+	"\b_repeatsB\x0f\n" +
+	"\r_warn_percent\"\x91\x04\n" +
 	"\fCapabilities\x12-\n" +
 	"\x05items\x18\x01 \x03(\v2\x17.dragoman.v1.CapabilityR\x05items\x12;\n" +
 	"\fresume_style\x18\x02 \x01(\x0e2\x18.dragoman.v1.ResumeStyleR\vresumeStyle\x12;\n" +
@@ -7083,7 +7329,8 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x13max_concurrent_runs\x18\x04 \x01(\rH\x00R\x11maxConcurrentRuns\x88\x01\x01\x123\n" +
 	"\x13context_window_hint\x18\x05 \x01(\x04H\x01R\x11contextWindowHint\x88\x01\x01\x122\n" +
 	"\x15instructions_path_key\x18\x06 \x01(\tR\x13instructionsPathKey\x12D\n" +
-	"\x0fpermission_mode\x18\a \x01(\x0e2\x1b.dragoman.v1.PermissionModeR\x0epermissionModeB\x16\n" +
+	"\x0fpermission_mode\x18\a \x01(\x0e2\x1b.dragoman.v1.PermissionModeR\x0epermissionMode\x12D\n" +
+	"\x0fusage_reporting\x18\b \x01(\x0e2\x1b.dragoman.v1.UsageReportingR\x0eusageReportingB\x16\n" +
 	"\x14_max_concurrent_runsB\x16\n" +
 	"\x14_context_window_hint\"\x87\x01\n" +
 	"\n" +
@@ -7198,13 +7445,14 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x17SUBAGENT_STATUS_RUNNING\x10\x02\x12\x1d\n" +
 	"\x19SUBAGENT_STATUS_COMPLETED\x10\x03\x12\x1a\n" +
 	"\x16SUBAGENT_STATUS_FAILED\x10\x04\x12\x1d\n" +
-	"\x19SUBAGENT_STATUS_CANCELLED\x10\x05*\x85\x01\n" +
+	"\x19SUBAGENT_STATUS_CANCELLED\x10\x05*\x9c\x01\n" +
 	"\tInputKind\x12\x1a\n" +
 	"\x16INPUT_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15INPUT_KIND_PERMISSION\x10\x01\x12\x15\n" +
 	"\x11INPUT_KIND_CHOICE\x10\x02\x12\x13\n" +
 	"\x0fINPUT_KIND_TEXT\x10\x03\x12\x15\n" +
-	"\x11INPUT_KIND_SCHEMA\x10\x04*\xc2\x01\n" +
+	"\x11INPUT_KIND_SCHEMA\x10\x04\x12\x15\n" +
+	"\x11INPUT_KIND_BUDGET\x10\x05*\xc2\x01\n" +
 	"\x0fInputOptionKind\x12!\n" +
 	"\x1dINPUT_OPTION_KIND_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cINPUT_OPTION_KIND_ALLOW_ONCE\x10\x01\x12\"\n" +
@@ -7233,7 +7481,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x0eOUTCOME_FAILED\x10\x02\x12\x15\n" +
 	"\x11OUTCOME_CANCELLED\x10\x03\x12\x15\n" +
 	"\x11OUTCOME_TIMED_OUT\x10\x04\x12\x10\n" +
-	"\fOUTCOME_LOST\x10\x05*\xf2\x06\n" +
+	"\fOUTCOME_LOST\x10\x05*\x94\a\n" +
 	"\vFailureKind\x12\x1c\n" +
 	"\x18FAILURE_KIND_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aFAILURE_KIND_AUTH_REQUIRED\x10\x01\x12\x1f\n" +
@@ -7262,7 +7510,8 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1dFAILURE_KIND_WORKSPACE_FAILED\x10\x17\x12\x19\n" +
 	"\x15FAILURE_KIND_INTERNAL\x10\x18\x12\x1d\n" +
 	"\x19FAILURE_KIND_TOOL_TIMEOUT\x10\x19\x12\x1d\n" +
-	"\x19FAILURE_KIND_OUTPUT_LIMIT\x10\x1a*a\n" +
+	"\x19FAILURE_KIND_OUTPUT_LIMIT\x10\x1a\x12 \n" +
+	"\x1cFAILURE_KIND_BUDGET_EXCEEDED\x10\x1b*a\n" +
 	"\rSessionChange\x12\x1e\n" +
 	"\x1aSESSION_CHANGE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SESSION_CHANGE_SET\x10\x01\x12\x18\n" +
@@ -7321,7 +7570,12 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1bPERMISSION_MODE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16PERMISSION_MODE_STRICT\x10\x01\x12\x1e\n" +
 	"\x1aPERMISSION_MODE_PERMISSIVE\x10\x02\x12\x18\n" +
-	"\x14PERMISSION_MODE_NONE\x10\x03B+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"\x14PERMISSION_MODE_NONE\x10\x03*\x86\x01\n" +
+	"\x0eUsageReporting\x12\x1f\n" +
+	"\x1bUSAGE_REPORTING_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15USAGE_REPORTING_EXACT\x10\x01\x12\x1c\n" +
+	"\x18USAGE_REPORTING_PER_CALL\x10\x02\x12\x1a\n" +
+	"\x16USAGE_REPORTING_AT_END\x10\x03B+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_event_proto_rawDescOnce sync.Once
@@ -7335,8 +7589,8 @@ func file_dragoman_v1_event_proto_rawDescGZIP() []byte {
 	return file_dragoman_v1_event_proto_rawDescData
 }
 
-var file_dragoman_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 29)
-var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_dragoman_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 30)
+var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_dragoman_v1_event_proto_goTypes = []any{
 	(EventOrigin)(0),              // 0: dragoman.v1.EventOrigin
 	(OutputStream)(0),             // 1: dragoman.v1.OutputStream
@@ -7367,175 +7621,179 @@ var file_dragoman_v1_event_proto_goTypes = []any{
 	(ResumeStyle)(0),              // 26: dragoman.v1.ResumeStyle
 	(CancelStyle)(0),              // 27: dragoman.v1.CancelStyle
 	(PermissionMode)(0),           // 28: dragoman.v1.PermissionMode
-	(*AgentEvent)(nil),            // 29: dragoman.v1.AgentEvent
-	(*Lineage)(nil),               // 30: dragoman.v1.Lineage
-	(*NativeFrame)(nil),           // 31: dragoman.v1.NativeFrame
-	(*Text)(nil),                  // 32: dragoman.v1.Text
-	(*Thinking)(nil),              // 33: dragoman.v1.Thinking
-	(*ToolOutput)(nil),            // 34: dragoman.v1.ToolOutput
-	(*Log)(nil),                   // 35: dragoman.v1.Log
-	(*ToolCall)(nil),              // 36: dragoman.v1.ToolCall
-	(*ToolResult)(nil),            // 37: dragoman.v1.ToolResult
-	(*Usage)(nil),                 // 38: dragoman.v1.Usage
-	(*TokenCounts)(nil),           // 39: dragoman.v1.TokenCounts
-	(*ModelUsage)(nil),            // 40: dragoman.v1.ModelUsage
-	(*Cost)(nil),                  // 41: dragoman.v1.Cost
-	(*RateLimit)(nil),             // 42: dragoman.v1.RateLimit
-	(*Started)(nil),               // 43: dragoman.v1.Started
-	(*State)(nil),                 // 44: dragoman.v1.State
-	(*Session)(nil),               // 45: dragoman.v1.Session
-	(*McpServerStatus)(nil),       // 46: dragoman.v1.McpServerStatus
-	(*Message)(nil),               // 47: dragoman.v1.Message
-	(*FileChange)(nil),            // 48: dragoman.v1.FileChange
-	(*Plan)(nil),                  // 49: dragoman.v1.Plan
-	(*PlanEntry)(nil),             // 50: dragoman.v1.PlanEntry
-	(*Subagent)(nil),              // 51: dragoman.v1.Subagent
-	(*Compaction)(nil),            // 52: dragoman.v1.Compaction
-	(*InputOption)(nil),           // 53: dragoman.v1.InputOption
-	(*InputRequest)(nil),          // 54: dragoman.v1.InputRequest
-	(*InputSubject)(nil),          // 55: dragoman.v1.InputSubject
-	(*InputAnswer)(nil),           // 56: dragoman.v1.InputAnswer
-	(*InputResolved)(nil),         // 57: dragoman.v1.InputResolved
-	(*Notice)(nil),                // 58: dragoman.v1.Notice
-	(*AttemptEnded)(nil),          // 59: dragoman.v1.AttemptEnded
-	(*Gap)(nil),                   // 60: dragoman.v1.Gap
-	(*ReplayDone)(nil),            // 61: dragoman.v1.ReplayDone
-	(*Heartbeat)(nil),             // 62: dragoman.v1.Heartbeat
-	(*Batch)(nil),                 // 63: dragoman.v1.Batch
-	(*Failure)(nil),               // 64: dragoman.v1.Failure
-	(*SessionUpdate)(nil),         // 65: dragoman.v1.SessionUpdate
-	(*SessionHandle)(nil),         // 66: dragoman.v1.SessionHandle
-	(*Result)(nil),                // 67: dragoman.v1.Result
-	(*Question)(nil),              // 68: dragoman.v1.Question
-	(*RunCounters)(nil),           // 69: dragoman.v1.RunCounters
-	(*Permissions)(nil),           // 70: dragoman.v1.Permissions
-	(*PermissionRule)(nil),        // 71: dragoman.v1.PermissionRule
-	(*Limits)(nil),                // 72: dragoman.v1.Limits
-	(*Capabilities)(nil),          // 73: dragoman.v1.Capabilities
-	(*Capability)(nil),            // 74: dragoman.v1.Capability
-	nil,                           // 75: dragoman.v1.Started.EnvEntry
-	nil,                           // 76: dragoman.v1.Started.PromptBytesEntry
-	nil,                           // 77: dragoman.v1.Started.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 78: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 79: google.protobuf.Duration
-	(*structpb.Struct)(nil),       // 80: google.protobuf.Struct
+	(UsageReporting)(0),           // 29: dragoman.v1.UsageReporting
+	(*AgentEvent)(nil),            // 30: dragoman.v1.AgentEvent
+	(*Lineage)(nil),               // 31: dragoman.v1.Lineage
+	(*NativeFrame)(nil),           // 32: dragoman.v1.NativeFrame
+	(*Text)(nil),                  // 33: dragoman.v1.Text
+	(*Thinking)(nil),              // 34: dragoman.v1.Thinking
+	(*ToolOutput)(nil),            // 35: dragoman.v1.ToolOutput
+	(*Log)(nil),                   // 36: dragoman.v1.Log
+	(*ToolCall)(nil),              // 37: dragoman.v1.ToolCall
+	(*ToolResult)(nil),            // 38: dragoman.v1.ToolResult
+	(*Usage)(nil),                 // 39: dragoman.v1.Usage
+	(*TokenCounts)(nil),           // 40: dragoman.v1.TokenCounts
+	(*ModelUsage)(nil),            // 41: dragoman.v1.ModelUsage
+	(*Cost)(nil),                  // 42: dragoman.v1.Cost
+	(*RateLimit)(nil),             // 43: dragoman.v1.RateLimit
+	(*Started)(nil),               // 44: dragoman.v1.Started
+	(*State)(nil),                 // 45: dragoman.v1.State
+	(*Session)(nil),               // 46: dragoman.v1.Session
+	(*McpServerStatus)(nil),       // 47: dragoman.v1.McpServerStatus
+	(*Message)(nil),               // 48: dragoman.v1.Message
+	(*FileChange)(nil),            // 49: dragoman.v1.FileChange
+	(*Plan)(nil),                  // 50: dragoman.v1.Plan
+	(*PlanEntry)(nil),             // 51: dragoman.v1.PlanEntry
+	(*Subagent)(nil),              // 52: dragoman.v1.Subagent
+	(*Compaction)(nil),            // 53: dragoman.v1.Compaction
+	(*InputOption)(nil),           // 54: dragoman.v1.InputOption
+	(*InputRequest)(nil),          // 55: dragoman.v1.InputRequest
+	(*InputSubject)(nil),          // 56: dragoman.v1.InputSubject
+	(*InputAnswer)(nil),           // 57: dragoman.v1.InputAnswer
+	(*InputResolved)(nil),         // 58: dragoman.v1.InputResolved
+	(*Notice)(nil),                // 59: dragoman.v1.Notice
+	(*AttemptEnded)(nil),          // 60: dragoman.v1.AttemptEnded
+	(*Gap)(nil),                   // 61: dragoman.v1.Gap
+	(*ReplayDone)(nil),            // 62: dragoman.v1.ReplayDone
+	(*Heartbeat)(nil),             // 63: dragoman.v1.Heartbeat
+	(*Batch)(nil),                 // 64: dragoman.v1.Batch
+	(*Failure)(nil),               // 65: dragoman.v1.Failure
+	(*SessionUpdate)(nil),         // 66: dragoman.v1.SessionUpdate
+	(*SessionHandle)(nil),         // 67: dragoman.v1.SessionHandle
+	(*Result)(nil),                // 68: dragoman.v1.Result
+	(*Question)(nil),              // 69: dragoman.v1.Question
+	(*RunCounters)(nil),           // 70: dragoman.v1.RunCounters
+	(*Permissions)(nil),           // 71: dragoman.v1.Permissions
+	(*PermissionRule)(nil),        // 72: dragoman.v1.PermissionRule
+	(*Limits)(nil),                // 73: dragoman.v1.Limits
+	(*Budget)(nil),                // 74: dragoman.v1.Budget
+	(*Capabilities)(nil),          // 75: dragoman.v1.Capabilities
+	(*Capability)(nil),            // 76: dragoman.v1.Capability
+	nil,                           // 77: dragoman.v1.Started.EnvEntry
+	nil,                           // 78: dragoman.v1.Started.PromptBytesEntry
+	nil,                           // 79: dragoman.v1.Started.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 80: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 81: google.protobuf.Duration
+	(*structpb.Struct)(nil),       // 82: google.protobuf.Struct
 }
 var file_dragoman_v1_event_proto_depIdxs = []int32{
-	32,  // 0: dragoman.v1.AgentEvent.text:type_name -> dragoman.v1.Text
-	33,  // 1: dragoman.v1.AgentEvent.thinking:type_name -> dragoman.v1.Thinking
-	34,  // 2: dragoman.v1.AgentEvent.tool_output:type_name -> dragoman.v1.ToolOutput
-	35,  // 3: dragoman.v1.AgentEvent.log:type_name -> dragoman.v1.Log
-	36,  // 4: dragoman.v1.AgentEvent.tool_call:type_name -> dragoman.v1.ToolCall
-	37,  // 5: dragoman.v1.AgentEvent.tool_result:type_name -> dragoman.v1.ToolResult
-	38,  // 6: dragoman.v1.AgentEvent.usage:type_name -> dragoman.v1.Usage
-	43,  // 7: dragoman.v1.AgentEvent.started:type_name -> dragoman.v1.Started
-	44,  // 8: dragoman.v1.AgentEvent.state:type_name -> dragoman.v1.State
-	45,  // 9: dragoman.v1.AgentEvent.session:type_name -> dragoman.v1.Session
-	47,  // 10: dragoman.v1.AgentEvent.message:type_name -> dragoman.v1.Message
-	48,  // 11: dragoman.v1.AgentEvent.file_change:type_name -> dragoman.v1.FileChange
-	49,  // 12: dragoman.v1.AgentEvent.plan:type_name -> dragoman.v1.Plan
-	51,  // 13: dragoman.v1.AgentEvent.subagent:type_name -> dragoman.v1.Subagent
-	52,  // 14: dragoman.v1.AgentEvent.compaction:type_name -> dragoman.v1.Compaction
-	54,  // 15: dragoman.v1.AgentEvent.input_request:type_name -> dragoman.v1.InputRequest
-	57,  // 16: dragoman.v1.AgentEvent.input_resolved:type_name -> dragoman.v1.InputResolved
-	58,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
-	59,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
-	67,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
-	60,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
-	61,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
-	62,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
-	63,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
-	78,  // 24: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
+	33,  // 0: dragoman.v1.AgentEvent.text:type_name -> dragoman.v1.Text
+	34,  // 1: dragoman.v1.AgentEvent.thinking:type_name -> dragoman.v1.Thinking
+	35,  // 2: dragoman.v1.AgentEvent.tool_output:type_name -> dragoman.v1.ToolOutput
+	36,  // 3: dragoman.v1.AgentEvent.log:type_name -> dragoman.v1.Log
+	37,  // 4: dragoman.v1.AgentEvent.tool_call:type_name -> dragoman.v1.ToolCall
+	38,  // 5: dragoman.v1.AgentEvent.tool_result:type_name -> dragoman.v1.ToolResult
+	39,  // 6: dragoman.v1.AgentEvent.usage:type_name -> dragoman.v1.Usage
+	44,  // 7: dragoman.v1.AgentEvent.started:type_name -> dragoman.v1.Started
+	45,  // 8: dragoman.v1.AgentEvent.state:type_name -> dragoman.v1.State
+	46,  // 9: dragoman.v1.AgentEvent.session:type_name -> dragoman.v1.Session
+	48,  // 10: dragoman.v1.AgentEvent.message:type_name -> dragoman.v1.Message
+	49,  // 11: dragoman.v1.AgentEvent.file_change:type_name -> dragoman.v1.FileChange
+	50,  // 12: dragoman.v1.AgentEvent.plan:type_name -> dragoman.v1.Plan
+	52,  // 13: dragoman.v1.AgentEvent.subagent:type_name -> dragoman.v1.Subagent
+	53,  // 14: dragoman.v1.AgentEvent.compaction:type_name -> dragoman.v1.Compaction
+	55,  // 15: dragoman.v1.AgentEvent.input_request:type_name -> dragoman.v1.InputRequest
+	58,  // 16: dragoman.v1.AgentEvent.input_resolved:type_name -> dragoman.v1.InputResolved
+	59,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
+	60,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
+	68,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
+	61,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
+	62,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
+	63,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
+	64,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
+	80,  // 24: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
 	0,   // 25: dragoman.v1.AgentEvent.origin:type_name -> dragoman.v1.EventOrigin
-	30,  // 26: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
-	31,  // 27: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
+	31,  // 26: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
+	32,  // 27: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
 	1,   // 28: dragoman.v1.ToolOutput.stream:type_name -> dragoman.v1.OutputStream
 	1,   // 29: dragoman.v1.Log.stream:type_name -> dragoman.v1.OutputStream
 	2,   // 30: dragoman.v1.ToolCall.kind:type_name -> dragoman.v1.ToolKind
 	3,   // 31: dragoman.v1.ToolCall.status:type_name -> dragoman.v1.ToolStatus
 	3,   // 32: dragoman.v1.ToolResult.status:type_name -> dragoman.v1.ToolStatus
-	79,  // 33: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
+	81,  // 33: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
 	4,   // 34: dragoman.v1.Usage.scope:type_name -> dragoman.v1.UsageScope
 	5,   // 35: dragoman.v1.Usage.semantics:type_name -> dragoman.v1.UsageSemantics
-	39,  // 36: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
-	40,  // 37: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
-	41,  // 38: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
-	42,  // 39: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
-	39,  // 40: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
-	41,  // 41: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
+	40,  // 36: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
+	41,  // 37: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
+	42,  // 38: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
+	43,  // 39: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
+	40,  // 40: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
+	42,  // 41: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
 	6,   // 42: dragoman.v1.Cost.basis:type_name -> dragoman.v1.CostBasis
 	7,   // 43: dragoman.v1.Cost.billing_type:type_name -> dragoman.v1.BillingType
-	78,  // 44: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
+	80,  // 44: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
 	8,   // 45: dragoman.v1.Started.session_disposition:type_name -> dragoman.v1.SessionDisposition
-	75,  // 46: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
-	76,  // 47: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
-	70,  // 48: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
-	73,  // 49: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
-	72,  // 50: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
-	77,  // 51: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
+	77,  // 46: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
+	78,  // 47: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
+	71,  // 48: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
+	75,  // 49: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
+	73,  // 50: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
+	79,  // 51: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
 	9,   // 52: dragoman.v1.State.phase:type_name -> dragoman.v1.RunPhase
-	79,  // 53: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
+	81,  // 53: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
 	21,  // 54: dragoman.v1.State.retry_cause:type_name -> dragoman.v1.FailureKind
-	46,  // 55: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
+	47,  // 55: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
 	10,  // 56: dragoman.v1.Message.role:type_name -> dragoman.v1.MessageRole
 	11,  // 57: dragoman.v1.FileChange.operation:type_name -> dragoman.v1.FileOperation
 	12,  // 58: dragoman.v1.FileChange.provenance:type_name -> dragoman.v1.Provenance
-	50,  // 59: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
+	51,  // 59: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
 	13,  // 60: dragoman.v1.PlanEntry.status:type_name -> dragoman.v1.PlanEntryStatus
 	14,  // 61: dragoman.v1.Subagent.status:type_name -> dragoman.v1.SubagentStatus
-	38,  // 62: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
+	39,  // 62: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
 	16,  // 63: dragoman.v1.InputOption.kind:type_name -> dragoman.v1.InputOptionKind
 	15,  // 64: dragoman.v1.InputRequest.kind:type_name -> dragoman.v1.InputKind
-	55,  // 65: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
-	53,  // 66: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
-	78,  // 67: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
-	56,  // 68: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
+	56,  // 65: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
+	54,  // 66: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
+	80,  // 67: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
+	57,  // 68: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
 	2,   // 69: dragoman.v1.InputSubject.tool_kind:type_name -> dragoman.v1.ToolKind
 	17,  // 70: dragoman.v1.InputResolved.resolution:type_name -> dragoman.v1.InputResolution
-	56,  // 71: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
+	57,  // 71: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
 	18,  // 72: dragoman.v1.Notice.severity:type_name -> dragoman.v1.Severity
-	64,  // 73: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
-	65,  // 74: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
-	38,  // 75: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
+	65,  // 73: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
+	66,  // 74: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
+	39,  // 75: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
 	7,   // 76: dragoman.v1.AttemptEnded.billing_type:type_name -> dragoman.v1.BillingType
 	19,  // 77: dragoman.v1.Gap.reason:type_name -> dragoman.v1.GapReason
-	79,  // 78: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
-	29,  // 79: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
+	81,  // 78: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
+	30,  // 79: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
 	21,  // 80: dragoman.v1.Failure.kind:type_name -> dragoman.v1.FailureKind
-	78,  // 81: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
-	80,  // 82: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
+	80,  // 81: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
+	82,  // 82: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
 	22,  // 83: dragoman.v1.SessionUpdate.change:type_name -> dragoman.v1.SessionChange
-	66,  // 84: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
-	80,  // 85: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
+	67,  // 84: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
+	82,  // 85: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
 	20,  // 86: dragoman.v1.Result.outcome:type_name -> dragoman.v1.Outcome
-	64,  // 87: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
-	38,  // 88: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
-	65,  // 89: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
-	68,  // 90: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
-	69,  // 91: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
-	79,  // 92: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
+	65,  // 87: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
+	39,  // 88: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
+	66,  // 89: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
+	69,  // 90: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
+	70,  // 91: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
+	81,  // 92: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
 	7,   // 93: dragoman.v1.Result.billing_type:type_name -> dragoman.v1.BillingType
-	71,  // 94: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
+	72,  // 94: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
 	23,  // 95: dragoman.v1.Permissions.default_decision:type_name -> dragoman.v1.PermissionDecision
-	79,  // 96: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
+	81,  // 96: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
 	23,  // 97: dragoman.v1.PermissionRule.decision:type_name -> dragoman.v1.PermissionDecision
 	2,   // 98: dragoman.v1.PermissionRule.tool_kind:type_name -> dragoman.v1.ToolKind
-	79,  // 99: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
-	79,  // 100: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
-	79,  // 101: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
-	79,  // 102: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
-	79,  // 103: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
-	74,  // 104: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
-	26,  // 105: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
-	27,  // 106: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
-	28,  // 107: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
-	24,  // 108: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
-	25,  // 109: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
-	110, // [110:110] is the sub-list for method output_type
-	110, // [110:110] is the sub-list for method input_type
-	110, // [110:110] is the sub-list for extension type_name
-	110, // [110:110] is the sub-list for extension extendee
-	0,   // [0:110] is the sub-list for field type_name
+	81,  // 99: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
+	81,  // 100: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
+	81,  // 101: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
+	81,  // 102: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
+	81,  // 103: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
+	74,  // 104: dragoman.v1.Limits.budget:type_name -> dragoman.v1.Budget
+	76,  // 105: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
+	26,  // 106: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
+	27,  // 107: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
+	28,  // 108: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
+	29,  // 109: dragoman.v1.Capabilities.usage_reporting:type_name -> dragoman.v1.UsageReporting
+	24,  // 110: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
+	25,  // 111: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
+	112, // [112:112] is the sub-list for method output_type
+	112, // [112:112] is the sub-list for method input_type
+	112, // [112:112] is the sub-list for extension type_name
+	112, // [112:112] is the sub-list for extension extendee
+	0,   // [0:112] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_event_proto_init() }
@@ -7588,13 +7846,14 @@ func file_dragoman_v1_event_proto_init() {
 	file_dragoman_v1_event_proto_msgTypes[38].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[40].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[44].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_event_proto_rawDesc), len(file_dragoman_v1_event_proto_rawDesc)),
-			NumEnums:      29,
-			NumMessages:   49,
+			NumEnums:      30,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -178,7 +178,8 @@ def capabilities(
 ) -> event_pb2.Capabilities:
     """Return declared capabilities. ``max_concurrent_runs`` is what routers keep to; None: no limit known.
 
-    With FEATURE_WORKSPACE comes FEATURE_CHANGES: the SDK compares workspaces.
+    With FEATURE_WORKSPACE comes FEATURE_CHANGES: the SDK compares workspaces. With FEATURE_PER_CALL_USAGE tokens are
+    reported after each call of the model.
     """
     if event_pb2.FEATURE_WORKSPACE in features:
         features = (*features, event_pb2.FEATURE_CHANGES)
@@ -189,6 +190,8 @@ def capabilities(
         permission_mode=permission_mode,
         max_concurrent_runs=max_concurrent_runs,
     )
+    if event_pb2.FEATURE_PER_CALL_USAGE in features:
+        declared.usage_reporting = event_pb2.USAGE_REPORTING_PER_CALL
     for feature in features:
         note = (notes or {}).get(feature, "")
         declared.items.add(feature=feature, origin=event_pb2.CAPABILITY_ORIGIN_DECLARED, note=note)
@@ -204,8 +207,9 @@ def agent_spec(package: str) -> AgentSpec:
     """Return what a package's ``adapter.toml`` declares, with its documents; pass ``__package__``. It is read once.
 
     Its keys are the fields of ``AgentSpec``; ``models`` are tables, and the table ``capabilities`` has ``features``,
-    ``notes`` by feature, ``resume_style``, ``cancel_style``, ``permission_mode``, ``context_window`` and
-    ``max_concurrent_runs``. Features, styles, strategies and kinds are named in lower case, without a prefix.
+    ``notes`` by feature, ``resume_style``, ``cancel_style``, ``permission_mode``, ``usage_reporting``,
+    ``context_window`` and ``max_concurrent_runs``. Features, styles, strategies and kinds are named in lower case,
+    without a prefix.
 
     Raises:
         SpecError: a file cannot be read as what it is, a key is not known, or its value is of another type.
@@ -297,6 +301,8 @@ def _capabilities(value: Any) -> event_pb2.Capabilities:
         max_concurrent_runs=table.get("max_concurrent_runs"),
         notes={_named(event_pb2.Feature, "FEATURE", name): note for name, note in notes.items()},
     )
+    if "usage_reporting" in table:
+        declared.usage_reporting = _named(event_pb2.UsageReporting, "USAGE_REPORTING", table["usage_reporting"])
     if "context_window" in table:
         declared.context_window_hint = table["context_window"]
     return declared
@@ -323,7 +329,7 @@ _CAPABILITY_TYPES: Final = {
     "notes": dict,
     "context_window": int,
     "max_concurrent_runs": int,
-    **dict.fromkeys(("resume_style", "cancel_style", "permission_mode"), str),
+    **dict.fromkeys(("resume_style", "cancel_style", "permission_mode", "usage_reporting"), str),
 }
 _FILE_TOOL_TYPES: Final = {"path": str, "content": str, "replaces": tuple, "deletes": bool}
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {

@@ -582,6 +582,8 @@ class _InputKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """Free text."""
     INPUT_KIND_SCHEMA: _InputKind.ValueType  # 4
     """A JSON value that conforms to `schema_json`."""
+    INPUT_KIND_BUDGET: _InputKind.ValueType  # 5
+    """Choose whether the run may exceed its budget, see Budget.ask. The options are "continue" and "stop"."""
 
 class InputKind(_InputKind, metaclass=_InputKindEnumTypeWrapper):
     """InputKind is the kind of answer that an input request expects."""
@@ -596,6 +598,8 @@ INPUT_KIND_TEXT: InputKind.ValueType  # 3
 """Free text."""
 INPUT_KIND_SCHEMA: InputKind.ValueType  # 4
 """A JSON value that conforms to `schema_json`."""
+INPUT_KIND_BUDGET: InputKind.ValueType  # 5
+"""Choose whether the run may exceed its budget, see Budget.ask. The options are "continue" and "stop"."""
 Global___InputKind: typing_extensions.TypeAlias = InputKind
 
 class _InputOptionKind:
@@ -814,6 +818,8 @@ class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """A tool call exceeded limits.tool_call [yes]."""
     FAILURE_KIND_OUTPUT_LIMIT: _FailureKind.ValueType  # 26
     """The model's answer was truncated at its output token limit [no]."""
+    FAILURE_KIND_BUDGET_EXCEEDED: _FailureKind.ValueType  # 27
+    """The run exceeded limits.budget [no]."""
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
     """FailureKind classifies failures across agents. In brackets: whether a retry alone may succeed."""
@@ -872,6 +878,8 @@ FAILURE_KIND_TOOL_TIMEOUT: FailureKind.ValueType  # 25
 """A tool call exceeded limits.tool_call [yes]."""
 FAILURE_KIND_OUTPUT_LIMIT: FailureKind.ValueType  # 26
 """The model's answer was truncated at its output token limit [no]."""
+FAILURE_KIND_BUDGET_EXCEEDED: FailureKind.ValueType  # 27
+"""The run exceeded limits.budget [no]."""
 Global___FailureKind: typing_extensions.TypeAlias = FailureKind
 
 class _SessionChange:
@@ -1165,6 +1173,34 @@ PERMISSION_MODE_PERMISSIVE: PermissionMode.ValueType  # 2
 PERMISSION_MODE_NONE: PermissionMode.ValueType  # 3
 """The agent enforces none: it can do whatever its user account can."""
 Global___PermissionMode: typing_extensions.TypeAlias = PermissionMode
+
+class _UsageReporting:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _UsageReportingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_UsageReporting.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    USAGE_REPORTING_UNSPECIFIED: _UsageReporting.ValueType  # 0
+    """It does not report them."""
+    USAGE_REPORTING_EXACT: _UsageReporting.ValueType  # 1
+    """While a call of the model runs."""
+    USAGE_REPORTING_PER_CALL: _UsageReporting.ValueType  # 2
+    """After each call of the model."""
+    USAGE_REPORTING_AT_END: _UsageReporting.ValueType  # 3
+    """When it ends."""
+
+class UsageReporting(_UsageReporting, metaclass=_UsageReportingEnumTypeWrapper):
+    """UsageReporting is when an agent reports the tokens that it uses."""
+
+USAGE_REPORTING_UNSPECIFIED: UsageReporting.ValueType  # 0
+"""It does not report them."""
+USAGE_REPORTING_EXACT: UsageReporting.ValueType  # 1
+"""While a call of the model runs."""
+USAGE_REPORTING_PER_CALL: UsageReporting.ValueType  # 2
+"""After each call of the model."""
+USAGE_REPORTING_AT_END: UsageReporting.ValueType  # 3
+"""When it ends."""
+Global___UsageReporting: typing_extensions.TypeAlias = UsageReporting
 
 @typing.final
 class AgentEvent(google.protobuf.message.Message):
@@ -3197,6 +3233,7 @@ class Limits(google.protobuf.message.Message):
     GRACE_FIELD_NUMBER: builtins.int
     OUTPUT_BYTES_FIELD_NUMBER: builtins.int
     TOOL_CALL_FIELD_NUMBER: builtins.int
+    BUDGET_FIELD_NUMBER: builtins.int
     output_bytes: builtins.int
     """Maximum output read from the agent, in bytes; more is discarded, counted and reported in a notice. 0: no limit."""
     @property
@@ -3226,6 +3263,10 @@ class Limits(google.protobuf.message.Message):
         limit, so an agent may run a silent command for an hour.
         """
 
+    @property
+    def budget(self) -> Global___Budget:
+        """What the run may use, all its attempts together. Absent: no cap."""
+
     def __init__(
         self,
         *,
@@ -3235,11 +3276,99 @@ class Limits(google.protobuf.message.Message):
         grace: google.protobuf.duration_pb2.Duration | None = ...,
         output_bytes: builtins.int = ...,
         tool_call: google.protobuf.duration_pb2.Duration | None = ...,
+        budget: Global___Budget | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["grace", b"grace", "idle", b"idle", "start_up", b"start_up", "tool_call", b"tool_call", "wall", b"wall"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["grace", b"grace", "idle", b"idle", "output_bytes", b"output_bytes", "start_up", b"start_up", "tool_call", b"tool_call", "wall", b"wall"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["budget", b"budget", "grace", b"grace", "idle", b"idle", "start_up", b"start_up", "tool_call", b"tool_call", "wall", b"wall"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["budget", b"budget", "grace", b"grace", "idle", b"idle", "output_bytes", b"output_bytes", "start_up", b"start_up", "tool_call", b"tool_call", "wall", b"wall"]) -> None: ...
 
 Global___Limits: typing_extensions.TypeAlias = Limits
+
+@typing.final
+class Budget(google.protobuf.message.Message):
+    """Budget caps what a run uses. The caller writes it; at least one cap is set. A cap is exceeded by what is counted
+    beyond it, as far as the agent reports it: the agent is then stopped as by Cancel, and the run ends as FAILED with
+    BUDGET_EXCEEDED and keeps its session; unless it has succeeded meanwhile, which a notice `budget_exceeded` reports.
+    A later attempt gets what is left, and does not begin if that is nothing.
+
+    A cap on what the agent never reports is rejected with NOT_SUPPORTED. A notice `budget_at_end` reports a cap on what
+    it reports only when it ends.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COST_FIELD_NUMBER: builtins.int
+    CURRENCY_FIELD_NUMBER: builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    MODEL_CALLS_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
+    REPEATS_FIELD_NUMBER: builtins.int
+    WARN_PERCENT_FIELD_NUMBER: builtins.int
+    ASK_FIELD_NUMBER: builtins.int
+    cost: builtins.str
+    """The cost: a plain decimal number above zero, e.g. "2.50", with at most 12 digits before the point and 10 behind
+    it. Empty: no cap.
+    """
+    currency: builtins.str
+    """The currency of `cost`: three capital letters, ISO 4217. Empty: "USD". Cost in another currency is not counted; a
+    notice `budget_unknown` reports it.
+    """
+    input_tokens: builtins.int
+    """Input tokens, those read from or written to a cache included. From 1."""
+    output_tokens: builtins.int
+    """Output tokens, reasoning included. From 1."""
+    model_calls: builtins.int
+    """Calls of a model: reports of usage with scope CALL. From 1."""
+    tool_calls: builtins.int
+    """Tool calls. 0: the first one ends the run."""
+    turns: builtins.int
+    """Turns: the prompt's is the first, and each queued input begins another. From 1."""
+    repeats: builtins.int
+    """Tool calls without progress: how often in a row the same tool with the same input may have the same result, or
+    fail. From 1.
+    """
+    warn_percent: builtins.int
+    """The share of a cap in percent, 1 to 100, at which a notice `budget_warning` is written, once for each cap. Absent:
+    80.
+    """
+    ask: builtins.bool
+    """Ask at that share, with an input request of kind BUDGET, whether to go on: "continue" doubles the cap, once for
+    each cap; "stop" ends the run like an exceeded cap. The agent works on meanwhile, and the cap holds. Without
+    `permissions.interactive`, and where a router keeps the budget, a notice is written instead.
+    """
+    def __init__(
+        self,
+        *,
+        cost: builtins.str = ...,
+        currency: builtins.str = ...,
+        input_tokens: builtins.int | None = ...,
+        output_tokens: builtins.int | None = ...,
+        model_calls: builtins.int | None = ...,
+        tool_calls: builtins.int | None = ...,
+        turns: builtins.int | None = ...,
+        repeats: builtins.int | None = ...,
+        warn_percent: builtins.int | None = ...,
+        ask: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_input_tokens", b"_input_tokens", "_model_calls", b"_model_calls", "_output_tokens", b"_output_tokens", "_repeats", b"_repeats", "_tool_calls", b"_tool_calls", "_turns", b"_turns", "_warn_percent", b"_warn_percent", "input_tokens", b"input_tokens", "model_calls", b"model_calls", "output_tokens", b"output_tokens", "repeats", b"repeats", "tool_calls", b"tool_calls", "turns", b"turns", "warn_percent", b"warn_percent"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_input_tokens", b"_input_tokens", "_model_calls", b"_model_calls", "_output_tokens", b"_output_tokens", "_repeats", b"_repeats", "_tool_calls", b"_tool_calls", "_turns", b"_turns", "_warn_percent", b"_warn_percent", "ask", b"ask", "cost", b"cost", "currency", b"currency", "input_tokens", b"input_tokens", "model_calls", b"model_calls", "output_tokens", b"output_tokens", "repeats", b"repeats", "tool_calls", b"tool_calls", "turns", b"turns", "warn_percent", b"warn_percent"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_input_tokens", b"_input_tokens"]) -> typing.Literal["input_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_model_calls", b"_model_calls"]) -> typing.Literal["model_calls"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_output_tokens", b"_output_tokens"]) -> typing.Literal["output_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_repeats", b"_repeats"]) -> typing.Literal["repeats"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tool_calls", b"_tool_calls"]) -> typing.Literal["tool_calls"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_turns", b"_turns"]) -> typing.Literal["turns"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_warn_percent", b"_warn_percent"]) -> typing.Literal["warn_percent"] | None: ...
+
+Global___Budget: typing_extensions.TypeAlias = Budget
 
 @typing.final
 class Capabilities(google.protobuf.message.Message):
@@ -3254,6 +3383,7 @@ class Capabilities(google.protobuf.message.Message):
     CONTEXT_WINDOW_HINT_FIELD_NUMBER: builtins.int
     INSTRUCTIONS_PATH_KEY_FIELD_NUMBER: builtins.int
     PERMISSION_MODE_FIELD_NUMBER: builtins.int
+    USAGE_REPORTING_FIELD_NUMBER: builtins.int
     resume_style: Global___ResumeStyle.ValueType
     """How sessions get their IDs."""
     cancel_style: Global___CancelStyle.ValueType
@@ -3266,6 +3396,10 @@ class Capabilities(google.protobuf.message.Message):
     """The `config` key that names the instructions file. Empty: "instructionsFilePath"."""
     permission_mode: Global___PermissionMode.ValueType
     """How far the agent enforces Permissions."""
+    usage_reporting: Global___UsageReporting.ValueType
+    """When the agent reports the tokens that it uses, for budgets. With FEATURE_COST it reports the cost at the latest
+    when it ends.
+    """
     @property
     def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Capability]:
         """The supported features. At most 128."""
@@ -3280,9 +3414,10 @@ class Capabilities(google.protobuf.message.Message):
         context_window_hint: builtins.int | None = ...,
         instructions_path_key: builtins.str = ...,
         permission_mode: Global___PermissionMode.ValueType = ...,
+        usage_reporting: Global___UsageReporting.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_context_window_hint", b"_context_window_hint", "_max_concurrent_runs", b"_max_concurrent_runs", "context_window_hint", b"context_window_hint", "max_concurrent_runs", b"max_concurrent_runs"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_context_window_hint", b"_context_window_hint", "_max_concurrent_runs", b"_max_concurrent_runs", "cancel_style", b"cancel_style", "context_window_hint", b"context_window_hint", "instructions_path_key", b"instructions_path_key", "items", b"items", "max_concurrent_runs", b"max_concurrent_runs", "permission_mode", b"permission_mode", "resume_style", b"resume_style"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_context_window_hint", b"_context_window_hint", "_max_concurrent_runs", b"_max_concurrent_runs", "cancel_style", b"cancel_style", "context_window_hint", b"context_window_hint", "instructions_path_key", b"instructions_path_key", "items", b"items", "max_concurrent_runs", b"max_concurrent_runs", "permission_mode", b"permission_mode", "resume_style", b"resume_style", "usage_reporting", b"usage_reporting"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_window_hint", b"_context_window_hint"]) -> typing.Literal["context_window_hint"] | None: ...
     @typing.overload

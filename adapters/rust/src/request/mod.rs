@@ -58,7 +58,7 @@ pub struct RunLimits {
 
 impl RunLimits {
     fn of(request: &ExecuteRequest, config: &Map<String, Value>) -> Self {
-        let asked = request.limits.unwrap_or_default();
+        let asked = request.limits.clone().unwrap_or_default();
         let seconds =
             |key: &str| config.get(key).and_then(Value::as_f64).and_then(|s| Duration::try_from_secs_f64(s).ok());
         let limit = |asked: Option<prost_types::Duration>| duration(asked).filter(|limit| !limit.is_zero());
@@ -86,6 +86,7 @@ impl RunLimits {
             tool_call: shown(self.tool_call),
             grace: shown(Some(self.grace)),
             output_bytes: self.output_bytes.map_or(0, |limit| limit as u64),
+            ..Default::default()
         }
     }
 }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from dragoman.protocol.budgets import budget_problems
 from dragoman.protocol.identity import is_run_id
 from dragoman.router.policy.concurrency import admission_problem
 from dragoman.router.policy.fallback import fallback_problem
@@ -23,6 +24,8 @@ def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
         return path, "must not contain a zero byte"
     if (problem := fallback_problem(request.fallback) or admission_problem(request)) is not None:
         return problem
+    if wrong := budget_problems(request.limits.budget):
+        return wrong[0].path, wrong[0].description
     return _session(request)
 
 

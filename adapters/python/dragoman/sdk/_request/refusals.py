@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from dragoman.protocol.bounds import wrong_duration
+from dragoman.protocol.budgets import budget_problems
 from dragoman.protocol.errors import DragomanError, FieldViolation, not_supported
 from dragoman.sdk._encoding.protobuf import struct_to_dict
 from dragoman.sdk._encoding.schema import show_path
@@ -55,6 +56,8 @@ def refuse_missing_features(request: adapter_pb2.ExecuteRequest, info: AdapterIn
     keeps = info.capabilities.permission_mode in {pb.PERMISSION_MODE_STRICT, pb.PERMISSION_MODE_PERMISSIVE}
     if asks and not (keeps or info.has(pb.FEATURE_PERMISSION_REQUESTS)):
         raise not_supported("permissions", f"{info.label} never asks for permission; leave permissions out")
+    if request.limits.budget.ByteSize():
+        raise not_supported("limits.budget", f"{info.label} keeps no budget; leave it out")
     if request.HasField("session") and request.session.WhichOneof("selector") == "handle":
         if not info.has(pb.FEATURE_RESUME):
             raise not_supported("session.handle", f"{info.label} cannot resume sessions")
@@ -87,6 +90,7 @@ def _wrong_numbers(request: adapter_pb2.ExecuteRequest) -> Iterator[FieldViolati
     for path in _DURATIONS:
         if problem := wrong_duration(attrgetter(path)(request)):
             yield FieldViolation(path, problem)
+    yield from budget_problems(request.limits.budget)
     for path in _STRUCTS:
         try:
             struct_to_dict(attrgetter(path)(request), path)

@@ -602,7 +602,7 @@ export const EnvironmentCheckSchema: GenMessage<EnvironmentCheck> = /*@__PURE__*
  * | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
  * | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
  * | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
- * | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission, agent_name |
+ * | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, limits.budget, fallback, admission, agent_name |
  *
  * @generated from message dragoman.v1.ExecuteRequest
  */
