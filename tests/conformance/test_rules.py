@@ -63,7 +63,9 @@ def test_each_rpc_is_the_place_of_a_rule() -> None:
     services = [service for file in files for service in file.services_by_name.values()]
     rpcs = {f"{service.name}.{method.name}" for service in services for method in service.methods}
     places = {place for rule in RULES.values() for place in _rpcs(rule.place)}
-    assert rpcs - places == {"AdapterService.Describe"}, "its response has rules of its own"
+    unruled = {"AdapterService.Describe": "its response has rules of its own"}
+    unruled["AdapterService.ReadArtifact"] = "no adapter of this repository declares FEATURE_ARTIFACTS yet"
+    assert rpcs - places == unruled.keys()
 
 
 def _rpcs(place: str) -> list[str]:

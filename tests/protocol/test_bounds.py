@@ -28,6 +28,8 @@ def comment(message: str, field: str) -> str:
 def shown(number: int) -> str:
     if number >= MAX_REQUEST_BYTES:
         return "16 MiB"
+    if number >= 1024 * 1024:
+        return f"{number // (1024 * 1024)} MiB"
     return f"{number // 1024} KiB" if number > 1024 else f"{number:,}"
 
 

@@ -130,6 +130,7 @@ def test_every_field_that_an_adapter_may_reject_is_found() -> None:
             auto_approve=True,
         ),
         track_changes=True,
+        attachments=[pb.Attachment()],
     )
     request.config["a"] = 1
     expected = [rule.name for rule in fields() if rule.who == "adapter_or_refused"]

@@ -124,7 +124,7 @@ def change(message: pb.ExecuteRequest, name: str) -> None:
     field = message.DESCRIPTOR.fields_by_name[name]
     if name in {"labels", "env"}:
         getattr(message, name)["CHANGED"] = "yes"
-    elif name in {"skills", "mcp_servers"}:
+    elif name in {"skills", "mcp_servers", "attachments"}:
         getattr(message, name).add().name = "changed"
     elif name == "required_capabilities":
         message.required_capabilities.append(event_pb2.FEATURE_RESUME)

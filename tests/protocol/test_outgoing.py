@@ -246,6 +246,7 @@ LARGE: dict[str, Callable[[str], pb.AgentEvent]] = {
     "tool_result": lambda t: pb.AgentEvent(tool_result=pb.ToolResult(content=t, output_json=t)),
     "message": lambda t: pb.AgentEvent(message=pb.Message(text=t)),
     "file_change": lambda t: pb.AgentEvent(file_change=pb.FileChange(path="/p", diff=t)),
+    "artifact": lambda t: pb.AgentEvent(artifact=pb.Artifact(name=t, media_type="text/plain")),
     "plan": lambda t: pb.AgentEvent(plan=pb.Plan(entries=[pb.PlanEntry(content=t[:500])] * 5000)),
     "plan entry": lambda t: pb.AgentEvent(plan=pb.Plan(entries=[pb.PlanEntry(content="a"), pb.PlanEntry(content=t)])),
     "subagent": lambda t: pb.AgentEvent(subagent=pb.Subagent(id="s", description=t)),

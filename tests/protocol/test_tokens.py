@@ -124,7 +124,7 @@ def test_the_file_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ALLOWED = {
     "read": {
-        *("Describe", "ListAdapters", "WatchAdapters", "Attach", "GetChanges", "GetRun", "ListRuns"),
+        *("Describe", "ListAdapters", "WatchAdapters", "Attach", "GetChanges", "ReadArtifact", "GetRun", "ListRuns"),
         *("GetAgent", "ListAgents"),
     },
     "run": {
@@ -134,6 +134,7 @@ ALLOWED = {
             "WatchAdapters",
             "Attach",
             "GetChanges",
+            "ReadArtifact",
             "GetRun",
             "ListRuns",
             "Execute",
@@ -171,7 +172,7 @@ def test_each_rpc_of_the_contract_has_a_row_in_the_table() -> None:
 def test_a_token_of_a_run_is_for_these_methods(method: str) -> None:
     """Its scopes are not those of other tokens: even all of them open no other RPC."""
     caller = Caller("run r", frozenset(SCOPES), ("*",), "r")
-    if method.rpartition("/")[2] in {"GetRun", "Attach", "GetChanges", "Respond"}:
+    if method.rpartition("/")[2] in {"GetRun", "Attach", "GetChanges", "ReadArtifact", "Respond"}:
         caller.check_method(method)
     else:
         with pytest.raises(DragomanError, match="the token of a run is not for"):

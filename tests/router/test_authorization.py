@@ -46,11 +46,12 @@ OF_ADAPTERS = {"Detect", "TestEnvironment", "ListModels", "ListSkills", "Execute
 OPENED = {
     "Attach": {"read", "run"},
     "GetChanges": {"read", "run"},
+    "ReadArtifact": {"read", "run"},
     "GetRun": {"read", "run", "respond"},
     "Cancel": {"run"},
 }
 """Scopes that a call for a run needs one of."""
-OF_OTHERS = {"Attach": "read", "GetChanges": "read", "GetRun": "read", "Respond": "respond"}
+OF_OTHERS = {"Attach": "read", "GetChanges": "read", "ReadArtifact": "read", "GetRun": "read", "Respond": "respond"}
 """The scope for runs of others."""
 FOR_ADMINS = {"SyncSkills", "RestartAdapter", "ListSessions", "GetSession", "DeleteSession"}
 FOR_ADMINS |= {"CreateAgent", "UpdateAgent", "DeleteAgent"}

@@ -150,6 +150,9 @@ export class Server {
         getChanges: named(() => {
           throw new DragomanError("NOT_IMPLEMENTED", `${this.described.label} tracks no changes`);
         }),
+        readArtifact: named(() => {
+          throw new DragomanError("NOT_IMPLEMENTED", `${this.described.label} leaves no artifacts`);
+        }),
       },
       this.#log,
     );

@@ -148,6 +148,7 @@ function refuse(request: ExecuteRequest, described: DescribeResponse): void {
     ["instructions", request.instructions !== undefined, Feature.INSTRUCTIONS],
     ["model", request.model !== "", Feature.MODEL_CHOICE],
     ["track_changes", request.trackChanges, Feature.CHANGES],
+    ["attachments", request.attachments.length > 0, Feature.ATTACHMENTS],
     ["session.handle", isHandle, Feature.RESUME],
     ["session.fork", isHandle && Boolean(session?.fork), Feature.FORK],
     ["auth_token", request.authToken !== "", Feature.AUTH_TOKEN],

@@ -1388,7 +1388,7 @@ func (x *EnvironmentCheck) GetDuration() *durationpb.Duration {
 // | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
 // | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
 // | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
-// | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
+// | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes, attachments |
 // | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, limits.budget, fallback, admission, agent_name |
 type ExecuteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1468,6 +1468,8 @@ type ExecuteRequest struct {
 	Admission *Admission `protobuf:"bytes,31,opt,name=admission,proto3" json:"admission,omitempty"`
 	// Record the files of the workspace before the agent starts, so that GetChanges can compare with them.
 	TrackChanges bool `protobuf:"varint,32,opt,name=track_changes,json=trackChanges,proto3" json:"track_changes,omitempty"`
+	// Files and images that go with the prompt. At most 32, with names of their own and 8 MiB of `content` in total.
+	Attachments []*Attachment `protobuf:"bytes,33,rep,name=attachments,proto3" json:"attachments,omitempty"`
 	// The stored agent that gives what the request leaves out, see StoredAgent. Empty: none.
 	AgentName     string `protobuf:"bytes,34,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1739,6 +1741,13 @@ func (x *ExecuteRequest) GetTrackChanges() bool {
 	return false
 }
 
+func (x *ExecuteRequest) GetAttachments() []*Attachment {
+	if x != nil {
+		return x.Attachments
+	}
+	return nil
+}
+
 func (x *ExecuteRequest) GetAgentName() string {
 	if x != nil {
 		return x.AgentName
@@ -1765,6 +1774,115 @@ func (*ExecuteRequest_Prompt) isExecuteRequest_Task() {}
 
 func (*ExecuteRequest_PromptTemplate) isExecuteRequest_Task() {}
 
+// Attachment is a file that goes with the prompt. The adapter puts it into a directory for the run, which the prompt
+// names. An image goes to the model as well.
+type Attachment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name: `[A-Za-z0-9][A-Za-z0-9._ -]*`, at most 128 bytes.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it is, e.g. "application/pdf". image/png, image/jpeg, image/gif and image/webp go to the model as images: an
+	// adapter without FEATURE_IMAGES refuses them with NOT_SUPPORTED. Empty, or anything else: it is just a file. At
+	// most 128 bytes.
+	MediaType string `protobuf:"bytes,2,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	// The source of the file.
+	//
+	// Types that are valid to be assigned to Source:
+	//
+	//	*Attachment_Content
+	//	*Attachment_Path
+	Source        isAttachment_Source `protobuf_oneof:"source"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attachment) Reset() {
+	*x = Attachment{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attachment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attachment) ProtoMessage() {}
+
+func (x *Attachment) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
+func (*Attachment) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Attachment) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Attachment) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
+func (x *Attachment) GetSource() isAttachment_Source {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *Attachment) GetContent() []byte {
+	if x != nil {
+		if x, ok := x.Source.(*Attachment_Content); ok {
+			return x.Content
+		}
+	}
+	return nil
+}
+
+func (x *Attachment) GetPath() string {
+	if x != nil {
+		if x, ok := x.Source.(*Attachment_Path); ok {
+			return x.Path
+		}
+	}
+	return ""
+}
+
+type isAttachment_Source interface {
+	isAttachment_Source()
+}
+
+type Attachment_Content struct {
+	// The file itself. At most 8 MiB.
+	Content []byte `protobuf:"bytes,3,opt,name=content,proto3,oneof"`
+}
+
+type Attachment_Path struct {
+	// An absolute path on the adapter's machine, of a regular file that is no link. It is copied before the agent
+	// starts. At most 64 MiB, an image 8 MiB.
+	Path string `protobuf:"bytes,4,opt,name=path,proto3,oneof"`
+}
+
+func (*Attachment_Content) isAttachment_Source() {}
+
+func (*Attachment_Path) isAttachment_Source() {}
+
 // Agent is the agent's identity in the caller's system.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1784,7 +1902,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[11]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1914,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[11]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1927,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{11}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Agent) GetId() string {
@@ -1863,7 +1981,7 @@ type Instructions struct {
 
 func (x *Instructions) Reset() {
 	*x = Instructions{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[12]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +1993,7 @@ func (x *Instructions) String() string {
 func (*Instructions) ProtoMessage() {}
 
 func (x *Instructions) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[12]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +2006,7 @@ func (x *Instructions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instructions.ProtoReflect.Descriptor instead.
 func (*Instructions) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{12}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Instructions) GetSource() isInstructions_Source {
@@ -1963,7 +2081,7 @@ type Context struct {
 
 func (x *Context) Reset() {
 	*x = Context{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[13]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2093,7 @@ func (x *Context) String() string {
 func (*Context) ProtoMessage() {}
 
 func (x *Context) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[13]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2106,7 @@ func (x *Context) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Context.ProtoReflect.Descriptor instead.
 func (*Context) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{13}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Context) GetTaskId() string {
@@ -2080,7 +2198,7 @@ type SessionSelector struct {
 
 func (x *SessionSelector) Reset() {
 	*x = SessionSelector{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[14]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2210,7 @@ func (x *SessionSelector) String() string {
 func (*SessionSelector) ProtoMessage() {}
 
 func (x *SessionSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[14]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2223,7 @@ func (x *SessionSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionSelector.ProtoReflect.Descriptor instead.
 func (*SessionSelector) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{14}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SessionSelector) GetSelector() isSessionSelector_Selector {
@@ -2219,7 +2337,7 @@ type SessionKey struct {
 
 func (x *SessionKey) Reset() {
 	*x = SessionKey{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[15]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2349,7 @@ func (x *SessionKey) String() string {
 func (*SessionKey) ProtoMessage() {}
 
 func (x *SessionKey) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[15]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2362,7 @@ func (x *SessionKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionKey.ProtoReflect.Descriptor instead.
 func (*SessionKey) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{15}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SessionKey) GetCompanyId() string {
@@ -2281,7 +2399,7 @@ type Workspace struct {
 
 func (x *Workspace) Reset() {
 	*x = Workspace{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[16]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2411,7 @@ func (x *Workspace) String() string {
 func (*Workspace) ProtoMessage() {}
 
 func (x *Workspace) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[16]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2424,7 @@ func (x *Workspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workspace.ProtoReflect.Descriptor instead.
 func (*Workspace) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{16}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Workspace) GetCwd() string {
@@ -2336,7 +2454,7 @@ type Brand struct {
 
 func (x *Brand) Reset() {
 	*x = Brand{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[17]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2466,7 @@ func (x *Brand) String() string {
 func (*Brand) ProtoMessage() {}
 
 func (x *Brand) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[17]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2479,7 @@ func (x *Brand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Brand.ProtoReflect.Descriptor instead.
 func (*Brand) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{17}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Brand) GetName() string {
@@ -2397,7 +2515,7 @@ type Skill struct {
 
 func (x *Skill) Reset() {
 	*x = Skill{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[18]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2527,7 @@ func (x *Skill) String() string {
 func (*Skill) ProtoMessage() {}
 
 func (x *Skill) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[18]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2540,7 @@ func (x *Skill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Skill.ProtoReflect.Descriptor instead.
 func (*Skill) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{18}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Skill) GetName() string {
@@ -2486,7 +2604,7 @@ type SkillFiles struct {
 
 func (x *SkillFiles) Reset() {
 	*x = SkillFiles{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[19]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2616,7 @@ func (x *SkillFiles) String() string {
 func (*SkillFiles) ProtoMessage() {}
 
 func (x *SkillFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[19]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2629,7 @@ func (x *SkillFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkillFiles.ProtoReflect.Descriptor instead.
 func (*SkillFiles) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{19}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SkillFiles) GetContent() map[string][]byte {
@@ -2539,7 +2657,7 @@ type McpServer struct {
 
 func (x *McpServer) Reset() {
 	*x = McpServer{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[20]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2669,7 @@ func (x *McpServer) String() string {
 func (*McpServer) ProtoMessage() {}
 
 func (x *McpServer) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[20]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2682,7 @@ func (x *McpServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpServer.ProtoReflect.Descriptor instead.
 func (*McpServer) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{20}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *McpServer) GetName() string {
@@ -2633,7 +2751,7 @@ type McpStdio struct {
 
 func (x *McpStdio) Reset() {
 	*x = McpStdio{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[21]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2645,7 +2763,7 @@ func (x *McpStdio) String() string {
 func (*McpStdio) ProtoMessage() {}
 
 func (x *McpStdio) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[21]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2658,7 +2776,7 @@ func (x *McpStdio) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpStdio.ProtoReflect.Descriptor instead.
 func (*McpStdio) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{21}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *McpStdio) GetCommand() string {
@@ -2695,7 +2813,7 @@ type McpHttp struct {
 
 func (x *McpHttp) Reset() {
 	*x = McpHttp{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[22]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2707,7 +2825,7 @@ func (x *McpHttp) String() string {
 func (*McpHttp) ProtoMessage() {}
 
 func (x *McpHttp) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[22]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2720,7 +2838,7 @@ func (x *McpHttp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpHttp.ProtoReflect.Descriptor instead.
 func (*McpHttp) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{22}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *McpHttp) GetUrl() string {
@@ -2777,7 +2895,7 @@ type Fallback struct {
 
 func (x *Fallback) Reset() {
 	*x = Fallback{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[23]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2907,7 @@ func (x *Fallback) String() string {
 func (*Fallback) ProtoMessage() {}
 
 func (x *Fallback) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[23]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2920,7 @@ func (x *Fallback) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fallback.ProtoReflect.Descriptor instead.
 func (*Fallback) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{23}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Fallback) GetAdapters() []string {
@@ -2856,7 +2974,7 @@ type Admission struct {
 
 func (x *Admission) Reset() {
 	*x = Admission{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[24]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +2986,7 @@ func (x *Admission) String() string {
 func (*Admission) ProtoMessage() {}
 
 func (x *Admission) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[24]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +2999,7 @@ func (x *Admission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admission.ProtoReflect.Descriptor instead.
 func (*Admission) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{24}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Admission) GetLongestWait() *durationpb.Duration {
@@ -2921,7 +3039,7 @@ type RunToken struct {
 
 func (x *RunToken) Reset() {
 	*x = RunToken{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3051,7 @@ func (x *RunToken) String() string {
 func (*RunToken) ProtoMessage() {}
 
 func (x *RunToken) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[25]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3064,7 @@ func (x *RunToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunToken.ProtoReflect.Descriptor instead.
 func (*RunToken) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{25}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RunToken) GetAudience() string {
@@ -2976,7 +3094,7 @@ type Batching struct {
 
 func (x *Batching) Reset() {
 	*x = Batching{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2988,7 +3106,7 @@ func (x *Batching) String() string {
 func (*Batching) ProtoMessage() {}
 
 func (x *Batching) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[26]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3001,7 +3119,7 @@ func (x *Batching) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batching.ProtoReflect.Descriptor instead.
 func (*Batching) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{26}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Batching) GetMaxDelay() *durationpb.Duration {
@@ -3025,7 +3143,7 @@ type Relay struct {
 
 func (x *Relay) Reset() {
 	*x = Relay{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3155,7 @@ func (x *Relay) String() string {
 func (*Relay) ProtoMessage() {}
 
 func (x *Relay) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[27]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3168,7 @@ func (x *Relay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relay.ProtoReflect.Descriptor instead.
 func (*Relay) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{27}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Relay) GetFirstSequence() uint64 {
@@ -3086,7 +3204,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3098,7 +3216,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[28]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3111,7 +3229,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{28}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AttachRequest) GetRunId() string {
@@ -3167,7 +3285,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3297,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[29]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3310,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{29}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CancelRequest) GetRunId() string {
@@ -3238,7 +3356,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3368,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[30]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3381,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{30}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CancelResponse) GetOutcome() Outcome {
@@ -3307,7 +3425,7 @@ type RespondRequest struct {
 
 func (x *RespondRequest) Reset() {
 	*x = RespondRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3319,7 +3437,7 @@ func (x *RespondRequest) String() string {
 func (*RespondRequest) ProtoMessage() {}
 
 func (x *RespondRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[31]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +3450,7 @@ func (x *RespondRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RespondRequest.ProtoReflect.Descriptor instead.
 func (*RespondRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{31}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RespondRequest) GetRunId() string {
@@ -3381,7 +3499,7 @@ type RespondResponse struct {
 
 func (x *RespondResponse) Reset() {
 	*x = RespondResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3393,7 +3511,7 @@ func (x *RespondResponse) String() string {
 func (*RespondResponse) ProtoMessage() {}
 
 func (x *RespondResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[32]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3406,7 +3524,7 @@ func (x *RespondResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RespondResponse.ProtoReflect.Descriptor instead.
 func (*RespondResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{32}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RespondResponse) GetSequence() uint64 {
@@ -3433,7 +3551,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3445,7 +3563,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[33]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3458,7 +3576,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{33}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListModelsRequest) GetAdapter() string {
@@ -3504,7 +3622,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3634,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[34]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3647,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{34}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -3569,7 +3687,7 @@ type ListSkillsRequest struct {
 
 func (x *ListSkillsRequest) Reset() {
 	*x = ListSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3699,7 @@ func (x *ListSkillsRequest) String() string {
 func (*ListSkillsRequest) ProtoMessage() {}
 
 func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[35]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3712,7 @@ func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsRequest.ProtoReflect.Descriptor instead.
 func (*ListSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{35}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListSkillsRequest) GetAdapter() string {
@@ -3635,7 +3753,7 @@ type SkillEntry struct {
 
 func (x *SkillEntry) Reset() {
 	*x = SkillEntry{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3647,7 +3765,7 @@ func (x *SkillEntry) String() string {
 func (*SkillEntry) ProtoMessage() {}
 
 func (x *SkillEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3660,7 +3778,7 @@ func (x *SkillEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkillEntry.ProtoReflect.Descriptor instead.
 func (*SkillEntry) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{36}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SkillEntry) GetName() string {
@@ -3704,7 +3822,7 @@ type ListSkillsResponse struct {
 
 func (x *ListSkillsResponse) Reset() {
 	*x = ListSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +3834,7 @@ func (x *ListSkillsResponse) String() string {
 func (*ListSkillsResponse) ProtoMessage() {}
 
 func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +3847,7 @@ func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsResponse.ProtoReflect.Descriptor instead.
 func (*ListSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{37}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListSkillsResponse) GetNative() bool {
@@ -3763,7 +3881,7 @@ type SyncSkillsRequest struct {
 
 func (x *SyncSkillsRequest) Reset() {
 	*x = SyncSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3775,7 +3893,7 @@ func (x *SyncSkillsRequest) String() string {
 func (*SyncSkillsRequest) ProtoMessage() {}
 
 func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3788,7 +3906,7 @@ func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsRequest.ProtoReflect.Descriptor instead.
 func (*SyncSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{38}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SyncSkillsRequest) GetAdapter() string {
@@ -3825,7 +3943,7 @@ type SyncSkillsResponse struct {
 
 func (x *SyncSkillsResponse) Reset() {
 	*x = SyncSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3837,7 +3955,7 @@ func (x *SyncSkillsResponse) String() string {
 func (*SyncSkillsResponse) ProtoMessage() {}
 
 func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3850,7 +3968,7 @@ func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsResponse.ProtoReflect.Descriptor instead.
 func (*SyncSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{39}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SyncSkillsResponse) GetSkills() []*SkillEntry {
@@ -3882,7 +4000,7 @@ type GetChangesRequest struct {
 
 func (x *GetChangesRequest) Reset() {
 	*x = GetChangesRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +4012,7 @@ func (x *GetChangesRequest) String() string {
 func (*GetChangesRequest) ProtoMessage() {}
 
 func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +4025,7 @@ func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesRequest.ProtoReflect.Descriptor instead.
 func (*GetChangesRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{40}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetChangesRequest) GetRunId() string {
@@ -3952,7 +4070,7 @@ type GetChangesResponse struct {
 
 func (x *GetChangesResponse) Reset() {
 	*x = GetChangesResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3964,7 +4082,7 @@ func (x *GetChangesResponse) String() string {
 func (*GetChangesResponse) ProtoMessage() {}
 
 func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3977,7 +4095,7 @@ func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesResponse.ProtoReflect.Descriptor instead.
 func (*GetChangesResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{41}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetChangesResponse) GetRoot() string {
@@ -4047,7 +4165,7 @@ type ChangedFile struct {
 
 func (x *ChangedFile) Reset() {
 	*x = ChangedFile{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4059,7 +4177,7 @@ func (x *ChangedFile) String() string {
 func (*ChangedFile) ProtoMessage() {}
 
 func (x *ChangedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4072,7 +4190,7 @@ func (x *ChangedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangedFile.ProtoReflect.Descriptor instead.
 func (*ChangedFile) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ChangedFile) GetPath() string {
@@ -4150,6 +4268,152 @@ func (x *ChangedFile) GetIsReported() bool {
 		return x.IsReported
 	}
 	return false
+}
+
+// ReadArtifactRequest asks for an artifact of a run.
+type ReadArtifactRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run's ID.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The artifact's name, as in the event.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The adapter's type or an alias. Empty: a router finds the run.
+	Adapter string `protobuf:"bytes,3,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// How many bytes to leave out at the beginning.
+	Offset uint64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	// How many bytes to send at most. 0: all that follow.
+	Length        uint64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArtifactRequest) Reset() {
+	*x = ReadArtifactRequest{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArtifactRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArtifactRequest) ProtoMessage() {}
+
+func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArtifactRequest.ProtoReflect.Descriptor instead.
+func (*ReadArtifactRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ReadArtifactRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *ReadArtifactRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReadArtifactRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
+func (x *ReadArtifactRequest) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadArtifactRequest) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+// ReadArtifactResponse is a piece of an artifact.
+type ReadArtifactResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The piece. At most 256 KiB; empty only in the first message.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// The first message: the size of the whole artifact. 0 in the others.
+	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	// The first message: the SHA-256 of the whole artifact, in lower-case hexadecimal. Empty in the others.
+	Sha256        string `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArtifactResponse) Reset() {
+	*x = ReadArtifactResponse{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArtifactResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArtifactResponse) ProtoMessage() {}
+
+func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArtifactResponse.ProtoReflect.Descriptor instead.
+func (*ReadArtifactResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ReadArtifactResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadArtifactResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ReadArtifactResponse) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
 }
 
 var File_dragoman_v1_adapter_proto protoreflect.FileDescriptor
@@ -4248,7 +4512,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x12\n" +
 	"\x04hint\x18\x05 \x01(\tR\x04hint\x125\n" +
-	"\bduration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xd0\f\n" +
+	"\bduration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\x8b\r\n" +
 	"\x0eExecuteRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\x12(\n" +
@@ -4284,7 +4548,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x05relay\x18\x1d \x01(\v2\x12.dragoman.v1.RelayR\x05relay\x12%\n" +
 	"\x0einclude_native\x18\x1e \x01(\bR\rincludeNative\x124\n" +
 	"\tadmission\x18\x1f \x01(\v2\x16.dragoman.v1.AdmissionR\tadmission\x12#\n" +
-	"\rtrack_changes\x18  \x01(\bR\ftrackChanges\x12\x1d\n" +
+	"\rtrack_changes\x18  \x01(\bR\ftrackChanges\x129\n" +
+	"\vattachments\x18! \x03(\v2\x17.dragoman.v1.AttachmentR\vattachments\x12\x1d\n" +
 	"\n" +
 	"agent_name\x18\" \x01(\tR\tagentName\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
@@ -4293,7 +4558,15 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x06\n" +
-	"\x04task\"\xad\x01\n" +
+	"\x04task\"{\n" +
+	"\n" +
+	"Attachment\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x1a\n" +
+	"\acontent\x18\x03 \x01(\fH\x00R\acontent\x12\x14\n" +
+	"\x04path\x18\x04 \x01(\tH\x00R\x04pathB\b\n" +
+	"\x06source\"\xad\x01\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -4479,7 +4752,17 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\vis_reported\x18\v \x01(\bR\n" +
 	"isReportedB\x0e\n" +
 	"\f_added_linesB\x10\n" +
-	"\x0e_deleted_lines*}\n" +
+	"\x0e_deleted_lines\"\x8a\x01\n" +
+	"\x13ReadArtifactRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"V\n" +
+	"\x14ReadArtifactResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256*}\n" +
 	"\x04Duty\x12\x14\n" +
 	"\x10DUTY_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eDUTY_TEMPLATES\x10\x01\x12\x12\n" +
@@ -4522,7 +4805,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x15SKILL_STATE_INSTALLED\x10\x01\x12\x15\n" +
 	"\x11SKILL_STATE_STALE\x10\x02\x12\x18\n" +
 	"\x14SKILL_STATE_EXTERNAL\x10\x03\x12\x17\n" +
-	"\x13SKILL_STATE_MISSING\x10\x042\xc3\x06\n" +
+	"\x13SKILL_STATE_MISSING\x10\x042\x9a\a\n" +
 	"\x0eAdapterService\x12G\n" +
 	"\bDescribe\x12\x1c.dragoman.v1.DescribeRequest\x1a\x1d.dragoman.v1.DescribeResponse\x12A\n" +
 	"\x06Detect\x12\x1a.dragoman.v1.DetectRequest\x1a\x1b.dragoman.v1.DetectResponse\x12\\\n" +
@@ -4538,7 +4821,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\n" +
 	"SyncSkills\x12\x1e.dragoman.v1.SyncSkillsRequest\x1a\x1f.dragoman.v1.SyncSkillsResponse\x12M\n" +
 	"\n" +
-	"GetChanges\x12\x1e.dragoman.v1.GetChangesRequest\x1a\x1f.dragoman.v1.GetChangesResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"GetChanges\x12\x1e.dragoman.v1.GetChangesRequest\x1a\x1f.dragoman.v1.GetChangesResponse\x12U\n" +
+	"\fReadArtifact\x12 .dragoman.v1.ReadArtifactRequest\x1a!.dragoman.v1.ReadArtifactResponse0\x01B+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_adapter_proto_rawDescOnce sync.Once
@@ -4553,7 +4837,7 @@ func file_dragoman_v1_adapter_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(Duty)(0),                       // 0: dragoman.v1.Duty
 	(AuthState)(0),                  // 1: dragoman.v1.AuthState
@@ -4573,170 +4857,176 @@ var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(*TestEnvironmentResponse)(nil), // 15: dragoman.v1.TestEnvironmentResponse
 	(*EnvironmentCheck)(nil),        // 16: dragoman.v1.EnvironmentCheck
 	(*ExecuteRequest)(nil),          // 17: dragoman.v1.ExecuteRequest
-	(*Agent)(nil),                   // 18: dragoman.v1.Agent
-	(*Instructions)(nil),            // 19: dragoman.v1.Instructions
-	(*Context)(nil),                 // 20: dragoman.v1.Context
-	(*SessionSelector)(nil),         // 21: dragoman.v1.SessionSelector
-	(*SessionKey)(nil),              // 22: dragoman.v1.SessionKey
-	(*Workspace)(nil),               // 23: dragoman.v1.Workspace
-	(*Brand)(nil),                   // 24: dragoman.v1.Brand
-	(*Skill)(nil),                   // 25: dragoman.v1.Skill
-	(*SkillFiles)(nil),              // 26: dragoman.v1.SkillFiles
-	(*McpServer)(nil),               // 27: dragoman.v1.McpServer
-	(*McpStdio)(nil),                // 28: dragoman.v1.McpStdio
-	(*McpHttp)(nil),                 // 29: dragoman.v1.McpHttp
-	(*Fallback)(nil),                // 30: dragoman.v1.Fallback
-	(*Admission)(nil),               // 31: dragoman.v1.Admission
-	(*RunToken)(nil),                // 32: dragoman.v1.RunToken
-	(*Batching)(nil),                // 33: dragoman.v1.Batching
-	(*Relay)(nil),                   // 34: dragoman.v1.Relay
-	(*AttachRequest)(nil),           // 35: dragoman.v1.AttachRequest
-	(*CancelRequest)(nil),           // 36: dragoman.v1.CancelRequest
-	(*CancelResponse)(nil),          // 37: dragoman.v1.CancelResponse
-	(*RespondRequest)(nil),          // 38: dragoman.v1.RespondRequest
-	(*RespondResponse)(nil),         // 39: dragoman.v1.RespondResponse
-	(*ListModelsRequest)(nil),       // 40: dragoman.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),      // 41: dragoman.v1.ListModelsResponse
-	(*ListSkillsRequest)(nil),       // 42: dragoman.v1.ListSkillsRequest
-	(*SkillEntry)(nil),              // 43: dragoman.v1.SkillEntry
-	(*ListSkillsResponse)(nil),      // 44: dragoman.v1.ListSkillsResponse
-	(*SyncSkillsRequest)(nil),       // 45: dragoman.v1.SyncSkillsRequest
-	(*SyncSkillsResponse)(nil),      // 46: dragoman.v1.SyncSkillsResponse
-	(*GetChangesRequest)(nil),       // 47: dragoman.v1.GetChangesRequest
-	(*GetChangesResponse)(nil),      // 48: dragoman.v1.GetChangesResponse
-	(*ChangedFile)(nil),             // 49: dragoman.v1.ChangedFile
-	nil,                             // 50: dragoman.v1.DetectRequest.EnvEntry
-	nil,                             // 51: dragoman.v1.TestEnvironmentRequest.EnvEntry
-	nil,                             // 52: dragoman.v1.ExecuteRequest.EnvEntry
-	nil,                             // 53: dragoman.v1.ExecuteRequest.LabelsEntry
-	nil,                             // 54: dragoman.v1.SkillFiles.ContentEntry
-	nil,                             // 55: dragoman.v1.McpStdio.EnvEntry
-	nil,                             // 56: dragoman.v1.McpHttp.HeadersEntry
-	nil,                             // 57: dragoman.v1.Fallback.ConfigsEntry
-	nil,                             // 58: dragoman.v1.ListModelsRequest.EnvEntry
-	nil,                             // 59: dragoman.v1.ListSkillsRequest.EnvEntry
-	nil,                             // 60: dragoman.v1.SyncSkillsRequest.EnvEntry
-	(*Capabilities)(nil),            // 61: dragoman.v1.Capabilities
-	(*structpb.Struct)(nil),         // 62: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 63: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 64: google.protobuf.Duration
-	(Severity)(0),                   // 65: dragoman.v1.Severity
-	(*Limits)(nil),                  // 66: dragoman.v1.Limits
-	(*Permissions)(nil),             // 67: dragoman.v1.Permissions
-	(Feature)(0),                    // 68: dragoman.v1.Feature
-	(*SessionHandle)(nil),           // 69: dragoman.v1.SessionHandle
-	(FailureKind)(0),                // 70: dragoman.v1.FailureKind
-	(Outcome)(0),                    // 71: dragoman.v1.Outcome
-	(*InputAnswer)(nil),             // 72: dragoman.v1.InputAnswer
-	(FileOperation)(0),              // 73: dragoman.v1.FileOperation
-	(*AgentEvent)(nil),              // 74: dragoman.v1.AgentEvent
+	(*Attachment)(nil),              // 18: dragoman.v1.Attachment
+	(*Agent)(nil),                   // 19: dragoman.v1.Agent
+	(*Instructions)(nil),            // 20: dragoman.v1.Instructions
+	(*Context)(nil),                 // 21: dragoman.v1.Context
+	(*SessionSelector)(nil),         // 22: dragoman.v1.SessionSelector
+	(*SessionKey)(nil),              // 23: dragoman.v1.SessionKey
+	(*Workspace)(nil),               // 24: dragoman.v1.Workspace
+	(*Brand)(nil),                   // 25: dragoman.v1.Brand
+	(*Skill)(nil),                   // 26: dragoman.v1.Skill
+	(*SkillFiles)(nil),              // 27: dragoman.v1.SkillFiles
+	(*McpServer)(nil),               // 28: dragoman.v1.McpServer
+	(*McpStdio)(nil),                // 29: dragoman.v1.McpStdio
+	(*McpHttp)(nil),                 // 30: dragoman.v1.McpHttp
+	(*Fallback)(nil),                // 31: dragoman.v1.Fallback
+	(*Admission)(nil),               // 32: dragoman.v1.Admission
+	(*RunToken)(nil),                // 33: dragoman.v1.RunToken
+	(*Batching)(nil),                // 34: dragoman.v1.Batching
+	(*Relay)(nil),                   // 35: dragoman.v1.Relay
+	(*AttachRequest)(nil),           // 36: dragoman.v1.AttachRequest
+	(*CancelRequest)(nil),           // 37: dragoman.v1.CancelRequest
+	(*CancelResponse)(nil),          // 38: dragoman.v1.CancelResponse
+	(*RespondRequest)(nil),          // 39: dragoman.v1.RespondRequest
+	(*RespondResponse)(nil),         // 40: dragoman.v1.RespondResponse
+	(*ListModelsRequest)(nil),       // 41: dragoman.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),      // 42: dragoman.v1.ListModelsResponse
+	(*ListSkillsRequest)(nil),       // 43: dragoman.v1.ListSkillsRequest
+	(*SkillEntry)(nil),              // 44: dragoman.v1.SkillEntry
+	(*ListSkillsResponse)(nil),      // 45: dragoman.v1.ListSkillsResponse
+	(*SyncSkillsRequest)(nil),       // 46: dragoman.v1.SyncSkillsRequest
+	(*SyncSkillsResponse)(nil),      // 47: dragoman.v1.SyncSkillsResponse
+	(*GetChangesRequest)(nil),       // 48: dragoman.v1.GetChangesRequest
+	(*GetChangesResponse)(nil),      // 49: dragoman.v1.GetChangesResponse
+	(*ChangedFile)(nil),             // 50: dragoman.v1.ChangedFile
+	(*ReadArtifactRequest)(nil),     // 51: dragoman.v1.ReadArtifactRequest
+	(*ReadArtifactResponse)(nil),    // 52: dragoman.v1.ReadArtifactResponse
+	nil,                             // 53: dragoman.v1.DetectRequest.EnvEntry
+	nil,                             // 54: dragoman.v1.TestEnvironmentRequest.EnvEntry
+	nil,                             // 55: dragoman.v1.ExecuteRequest.EnvEntry
+	nil,                             // 56: dragoman.v1.ExecuteRequest.LabelsEntry
+	nil,                             // 57: dragoman.v1.SkillFiles.ContentEntry
+	nil,                             // 58: dragoman.v1.McpStdio.EnvEntry
+	nil,                             // 59: dragoman.v1.McpHttp.HeadersEntry
+	nil,                             // 60: dragoman.v1.Fallback.ConfigsEntry
+	nil,                             // 61: dragoman.v1.ListModelsRequest.EnvEntry
+	nil,                             // 62: dragoman.v1.ListSkillsRequest.EnvEntry
+	nil,                             // 63: dragoman.v1.SyncSkillsRequest.EnvEntry
+	(*Capabilities)(nil),            // 64: dragoman.v1.Capabilities
+	(*structpb.Struct)(nil),         // 65: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 66: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 67: google.protobuf.Duration
+	(Severity)(0),                   // 68: dragoman.v1.Severity
+	(*Limits)(nil),                  // 69: dragoman.v1.Limits
+	(*Permissions)(nil),             // 70: dragoman.v1.Permissions
+	(Feature)(0),                    // 71: dragoman.v1.Feature
+	(*SessionHandle)(nil),           // 72: dragoman.v1.SessionHandle
+	(FailureKind)(0),                // 73: dragoman.v1.FailureKind
+	(Outcome)(0),                    // 74: dragoman.v1.Outcome
+	(*InputAnswer)(nil),             // 75: dragoman.v1.InputAnswer
+	(FileOperation)(0),              // 76: dragoman.v1.FileOperation
+	(*AgentEvent)(nil),              // 77: dragoman.v1.AgentEvent
 }
 var file_dragoman_v1_adapter_proto_depIdxs = []int32{
-	61, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
+	64, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
 	9,  // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
 	0,  // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
-	50, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
-	62, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
+	53, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
+	65, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
 	12, // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
 	1,  // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
 	2,  // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
 	13, // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
-	61, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
-	63, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
+	64, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
+	66, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
 	3,  // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
-	62, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
-	51, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
-	23, // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
-	64, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
+	65, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
+	54, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
+	24, // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
+	67, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
 	4,  // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
 	16, // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
-	63, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
+	66, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
 	3,  // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
-	65, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
-	64, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
-	18, // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
-	62, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
-	62, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
-	19, // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
-	62, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
-	20, // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
-	21, // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
-	23, // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
-	52, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
-	24, // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
-	25, // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
-	27, // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
-	66, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
-	67, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
-	64, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
-	30, // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
-	68, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
-	53, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
-	33, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
-	34, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
-	31, // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
-	62, // 43: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
-	62, // 44: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
-	69, // 45: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
-	22, // 46: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
-	26, // 47: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
-	54, // 48: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
-	28, // 49: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
-	29, // 50: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
-	55, // 51: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
-	56, // 52: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
-	70, // 53: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
-	57, // 54: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
-	64, // 55: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
-	32, // 56: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
-	64, // 57: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
-	64, // 58: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
-	33, // 59: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
-	64, // 60: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
-	71, // 61: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
-	72, // 62: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
-	62, // 63: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	58, // 64: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
-	9,  // 65: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
-	5,  // 66: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	63, // 67: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
-	23, // 68: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	59, // 69: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
-	6,  // 70: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
-	43, // 71: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	25, // 72: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	60, // 73: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
-	43, // 74: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	49, // 75: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
-	73, // 76: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
-	62, // 77: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
-	7,  // 78: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
-	10, // 79: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
-	14, // 80: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
-	17, // 81: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
-	35, // 82: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
-	36, // 83: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
-	38, // 84: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	40, // 85: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	42, // 86: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	45, // 87: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	47, // 88: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
-	8,  // 89: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	11, // 90: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	15, // 91: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	74, // 92: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	74, // 93: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	37, // 94: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	39, // 95: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	41, // 96: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	44, // 97: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	46, // 98: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	48, // 99: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
-	89, // [89:100] is the sub-list for method output_type
-	78, // [78:89] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	68, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
+	67, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
+	19, // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
+	65, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
+	65, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
+	20, // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
+	65, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
+	21, // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
+	22, // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
+	24, // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
+	55, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
+	25, // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
+	26, // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
+	28, // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
+	69, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
+	70, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
+	67, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
+	31, // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
+	71, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
+	56, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
+	34, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
+	35, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
+	32, // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
+	18, // 43: dragoman.v1.ExecuteRequest.attachments:type_name -> dragoman.v1.Attachment
+	65, // 44: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
+	65, // 45: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
+	72, // 46: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
+	23, // 47: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
+	27, // 48: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
+	57, // 49: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
+	29, // 50: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
+	30, // 51: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
+	58, // 52: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
+	59, // 53: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
+	73, // 54: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
+	60, // 55: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
+	67, // 56: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
+	33, // 57: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
+	67, // 58: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
+	67, // 59: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
+	34, // 60: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
+	67, // 61: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
+	74, // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
+	75, // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
+	65, // 64: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	61, // 65: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	9,  // 66: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
+	5,  // 67: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
+	66, // 68: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	24, // 69: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
+	62, // 70: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	6,  // 71: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
+	44, // 72: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	26, // 73: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
+	63, // 74: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	44, // 75: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	50, // 76: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
+	76, // 77: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
+	65, // 78: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	7,  // 79: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
+	10, // 80: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
+	14, // 81: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
+	17, // 82: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
+	36, // 83: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
+	37, // 84: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
+	39, // 85: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
+	41, // 86: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	43, // 87: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	46, // 88: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	48, // 89: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
+	51, // 90: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
+	8,  // 91: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11, // 92: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15, // 93: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	77, // 94: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	77, // 95: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	38, // 96: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	40, // 97: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	42, // 98: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	45, // 99: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	47, // 100: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	49, // 101: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
+	52, // 102: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
+	91, // [91:103] is the sub-list for method output_type
+	79, // [79:91] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_adapter_proto_init() }
@@ -4750,33 +5040,37 @@ func file_dragoman_v1_adapter_proto_init() {
 		(*ExecuteRequest_Prompt)(nil),
 		(*ExecuteRequest_PromptTemplate)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[12].OneofWrappers = []any{
+	file_dragoman_v1_adapter_proto_msgTypes[11].OneofWrappers = []any{
+		(*Attachment_Content)(nil),
+		(*Attachment_Path)(nil),
+	}
+	file_dragoman_v1_adapter_proto_msgTypes[13].OneofWrappers = []any{
 		(*Instructions_File)(nil),
 		(*Instructions_Text)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[14].OneofWrappers = []any{
+	file_dragoman_v1_adapter_proto_msgTypes[15].OneofWrappers = []any{
 		(*SessionSelector_Handle)(nil),
 		(*SessionSelector_Key)(nil),
 		(*SessionSelector_ResumeRunId)(nil),
 		(*SessionSelector_Fresh)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[18].OneofWrappers = []any{
+	file_dragoman_v1_adapter_proto_msgTypes[19].OneofWrappers = []any{
 		(*Skill_Directory)(nil),
 		(*Skill_Files)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[20].OneofWrappers = []any{
+	file_dragoman_v1_adapter_proto_msgTypes[21].OneofWrappers = []any{
 		(*McpServer_Stdio)(nil),
 		(*McpServer_Http)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[30].OneofWrappers = []any{}
-	file_dragoman_v1_adapter_proto_msgTypes[42].OneofWrappers = []any{}
+	file_dragoman_v1_adapter_proto_msgTypes[31].OneofWrappers = []any{}
+	file_dragoman_v1_adapter_proto_msgTypes[43].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_adapter_proto_rawDesc), len(file_dragoman_v1_adapter_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   54,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

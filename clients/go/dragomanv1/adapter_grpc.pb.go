@@ -39,6 +39,7 @@ const (
 	AdapterService_ListSkills_FullMethodName      = "/dragoman.v1.AdapterService/ListSkills"
 	AdapterService_SyncSkills_FullMethodName      = "/dragoman.v1.AdapterService/SyncSkills"
 	AdapterService_GetChanges_FullMethodName      = "/dragoman.v1.AdapterService/GetChanges"
+	AdapterService_ReadArtifact_FullMethodName    = "/dragoman.v1.AdapterService/ReadArtifact"
 )
 
 // AdapterServiceClient is the client API for AdapterService service.
@@ -179,6 +180,17 @@ type AdapterServiceClient interface {
 	// | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
 	// | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
 	GetChanges(ctx context.Context, in *GetChangesRequest, opts ...grpc.CallOption) (*GetChangesResponse, error)
+	// ReadArtifact streams an artifact of a run: a file that an event `artifact` reported, as it was then. The first
+	// message has its size and digest. The adapter keeps the files of a run as long as it retains the run.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the run has no such artifact | NOT_FOUND ARTIFACT_NOT_FOUND, similar names in metadata | correct the name |
+	// | the adapter no longer has the run's files | FAILED_PRECONDITION ARTIFACTS_GONE | read them sooner after the run's end |
+	// | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
+	// | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
+	ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error)
 }
 
 type adapterServiceClient struct {
@@ -316,6 +328,25 @@ func (c *adapterServiceClient) GetChanges(ctx context.Context, in *GetChangesReq
 	}
 	return out, nil
 }
+
+func (c *adapterServiceClient) ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdapterService_ServiceDesc.Streams[2], AdapterService_ReadArtifact_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadArtifactRequest, ReadArtifactResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdapterService_ReadArtifactClient = grpc.ServerStreamingClient[ReadArtifactResponse]
 
 // AdapterServiceServer is the server API for AdapterService service.
 // All implementations must embed UnimplementedAdapterServiceServer
@@ -455,6 +486,17 @@ type AdapterServiceServer interface {
 	// | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
 	// | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
 	GetChanges(context.Context, *GetChangesRequest) (*GetChangesResponse, error)
+	// ReadArtifact streams an artifact of a run: a file that an event `artifact` reported, as it was then. The first
+	// message has its size and digest. The adapter keeps the files of a run as long as it retains the run.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the run has no such artifact | NOT_FOUND ARTIFACT_NOT_FOUND, similar names in metadata | correct the name |
+	// | the adapter no longer has the run's files | FAILED_PRECONDITION ARTIFACTS_GONE | read them sooner after the run's end |
+	// | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
+	// | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
+	ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error
 	mustEmbedUnimplementedAdapterServiceServer()
 }
 
@@ -497,6 +539,9 @@ func (UnimplementedAdapterServiceServer) SyncSkills(context.Context, *SyncSkills
 }
 func (UnimplementedAdapterServiceServer) GetChanges(context.Context, *GetChangesRequest) (*GetChangesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetChanges not implemented")
+}
+func (UnimplementedAdapterServiceServer) ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadArtifact not implemented")
 }
 func (UnimplementedAdapterServiceServer) mustEmbedUnimplementedAdapterServiceServer() {}
 func (UnimplementedAdapterServiceServer) testEmbeddedByValue()                        {}
@@ -703,6 +748,17 @@ func _AdapterService_GetChanges_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdapterService_ReadArtifact_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadArtifactRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdapterServiceServer).ReadArtifact(m, &grpc.GenericServerStream[ReadArtifactRequest, ReadArtifactResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdapterService_ReadArtifactServer = grpc.ServerStreamingServer[ReadArtifactResponse]
+
 // AdapterService_ServiceDesc is the grpc.ServiceDesc for AdapterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -756,6 +812,11 @@ var AdapterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Attach",
 			Handler:       _AdapterService_Attach_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadArtifact",
+			Handler:       _AdapterService_ReadArtifact_Handler,
 			ServerStreams: true,
 		},
 	},

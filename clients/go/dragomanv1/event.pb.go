@@ -1695,6 +1695,12 @@ const (
 	Feature_FEATURE_COMPACTION Feature = 27
 	// What a run changed in its workspace can be asked for: GetChanges.
 	Feature_FEATURE_CHANGES Feature = 28
+	// Files can go with the prompt: ExecuteRequest.attachments.
+	Feature_FEATURE_ATTACHMENTS Feature = 31
+	// Images among them go to the model.
+	Feature_FEATURE_IMAGES Feature = 32
+	// Files that the agent leaves to the caller are reported, and can be read: ReadArtifact.
+	Feature_FEATURE_ARTIFACTS Feature = 33
 )
 
 // Enum value maps for Feature.
@@ -1729,6 +1735,9 @@ var (
 		26: "FEATURE_WORKSPACE",
 		27: "FEATURE_COMPACTION",
 		28: "FEATURE_CHANGES",
+		31: "FEATURE_ATTACHMENTS",
+		32: "FEATURE_IMAGES",
+		33: "FEATURE_ARTIFACTS",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":         0,
@@ -1760,6 +1769,9 @@ var (
 		"FEATURE_WORKSPACE":           26,
 		"FEATURE_COMPACTION":          27,
 		"FEATURE_CHANGES":             28,
+		"FEATURE_ATTACHMENTS":         31,
+		"FEATURE_IMAGES":              32,
+		"FEATURE_ARTIFACTS":           33,
 	}
 )
 
@@ -2112,6 +2124,7 @@ type AgentEvent struct {
 	//	*AgentEvent_ReplayDone
 	//	*AgentEvent_Heartbeat
 	//	*AgentEvent_Batch
+	//	*AgentEvent_Artifact
 	Body isAgentEvent_Body `protobuf_oneof:"body"`
 	// The run's ID. Always set, except on a batch, whose events carry it.
 	RunId string `protobuf:"bytes,100,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -2391,6 +2404,15 @@ func (x *AgentEvent) GetBatch() *Batch {
 	return nil
 }
 
+func (x *AgentEvent) GetArtifact() *Artifact {
+	if x != nil {
+		if x, ok := x.Body.(*AgentEvent_Artifact); ok {
+			return x.Artifact
+		}
+	}
+	return nil
+}
+
 func (x *AgentEvent) GetRunId() string {
 	if x != nil {
 		return x.RunId
@@ -2564,6 +2586,11 @@ type AgentEvent_Batch struct {
 	Batch *Batch `protobuf:"bytes,32,opt,name=batch,proto3,oneof"`
 }
 
+type AgentEvent_Artifact struct {
+	// A file that the agent leaves to the caller; call ReadArtifact.
+	Artifact *Artifact `protobuf:"bytes,35,opt,name=artifact,proto3,oneof"`
+}
+
 func (*AgentEvent_Text) isAgentEvent_Body() {}
 
 func (*AgentEvent_Thinking) isAgentEvent_Body() {}
@@ -2611,6 +2638,8 @@ func (*AgentEvent_ReplayDone) isAgentEvent_Body() {}
 func (*AgentEvent_Heartbeat) isAgentEvent_Body() {}
 
 func (*AgentEvent_Batch) isAgentEvent_Body() {}
+
+func (*AgentEvent_Artifact) isAgentEvent_Body() {}
 
 // Lineage says which nested agent an event belongs to.
 type Lineage struct {
@@ -4418,6 +4447,83 @@ func (x *FileChange) GetTruncatedBytes() uint64 {
 	return 0
 }
 
+// Artifact reports a file that the agent leaves to the caller: in the directory that its environment names as
+// PREFIX_ARTIFACTS. The adapter looks for them when the agent has ended, before the result; each is read by
+// ReadArtifact. At most 256 of a run, of 64 MiB each and 256 MiB in total; of others a notice `artifacts_left_out`
+// says so. Links are not followed.
+type Artifact struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The path from that directory on, with "/" between its parts, e.g. "report/index.html". None of them is ".." or
+	// empty. Nevertheless a reader checks where it writes: the agent chose the name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it is, by the name's ending. Empty if unknown.
+	MediaType string `protobuf:"bytes,2,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	// Its size.
+	Size uint64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	// Its SHA-256 in lower-case hexadecimal.
+	Sha256        string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Artifact) Reset() {
+	*x = Artifact{}
+	mi := &file_dragoman_v1_event_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Artifact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Artifact) ProtoMessage() {}
+
+func (x *Artifact) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_event_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Artifact.ProtoReflect.Descriptor instead.
+func (*Artifact) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Artifact) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Artifact) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
+func (x *Artifact) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Artifact) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
 // Plan is the agent's complete plan; it replaces the previous one.
 type Plan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4431,7 +4537,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[20]
+	mi := &file_dragoman_v1_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4443,7 +4549,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[20]
+	mi := &file_dragoman_v1_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4456,7 +4562,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Plan) GetId() string {
@@ -4490,7 +4596,7 @@ type PlanEntry struct {
 
 func (x *PlanEntry) Reset() {
 	*x = PlanEntry{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[21]
+	mi := &file_dragoman_v1_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +4608,7 @@ func (x *PlanEntry) String() string {
 func (*PlanEntry) ProtoMessage() {}
 
 func (x *PlanEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[21]
+	mi := &file_dragoman_v1_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4515,7 +4621,7 @@ func (x *PlanEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEntry.ProtoReflect.Descriptor instead.
 func (*PlanEntry) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{21}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlanEntry) GetId() string {
@@ -4567,7 +4673,7 @@ type Subagent struct {
 
 func (x *Subagent) Reset() {
 	*x = Subagent{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[22]
+	mi := &file_dragoman_v1_event_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4579,7 +4685,7 @@ func (x *Subagent) String() string {
 func (*Subagent) ProtoMessage() {}
 
 func (x *Subagent) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[22]
+	mi := &file_dragoman_v1_event_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4592,7 +4698,7 @@ func (x *Subagent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subagent.ProtoReflect.Descriptor instead.
 func (*Subagent) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{22}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Subagent) GetId() string {
@@ -4656,7 +4762,7 @@ type Compaction struct {
 
 func (x *Compaction) Reset() {
 	*x = Compaction{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[23]
+	mi := &file_dragoman_v1_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4668,7 +4774,7 @@ func (x *Compaction) String() string {
 func (*Compaction) ProtoMessage() {}
 
 func (x *Compaction) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[23]
+	mi := &file_dragoman_v1_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4681,7 +4787,7 @@ func (x *Compaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compaction.ProtoReflect.Descriptor instead.
 func (*Compaction) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{23}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Compaction) GetTrigger() string {
@@ -4736,7 +4842,7 @@ type InputOption struct {
 
 func (x *InputOption) Reset() {
 	*x = InputOption{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[24]
+	mi := &file_dragoman_v1_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4748,7 +4854,7 @@ func (x *InputOption) String() string {
 func (*InputOption) ProtoMessage() {}
 
 func (x *InputOption) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[24]
+	mi := &file_dragoman_v1_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4761,7 +4867,7 @@ func (x *InputOption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputOption.ProtoReflect.Descriptor instead.
 func (*InputOption) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{24}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *InputOption) GetId() string {
@@ -4823,7 +4929,7 @@ type InputRequest struct {
 
 func (x *InputRequest) Reset() {
 	*x = InputRequest{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[25]
+	mi := &file_dragoman_v1_event_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4835,7 +4941,7 @@ func (x *InputRequest) String() string {
 func (*InputRequest) ProtoMessage() {}
 
 func (x *InputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[25]
+	mi := &file_dragoman_v1_event_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4848,7 +4954,7 @@ func (x *InputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputRequest.ProtoReflect.Descriptor instead.
 func (*InputRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{25}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *InputRequest) GetId() string {
@@ -4951,7 +5057,7 @@ type InputSubject struct {
 
 func (x *InputSubject) Reset() {
 	*x = InputSubject{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[26]
+	mi := &file_dragoman_v1_event_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4963,7 +5069,7 @@ func (x *InputSubject) String() string {
 func (*InputSubject) ProtoMessage() {}
 
 func (x *InputSubject) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[26]
+	mi := &file_dragoman_v1_event_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4976,7 +5082,7 @@ func (x *InputSubject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputSubject.ProtoReflect.Descriptor instead.
 func (*InputSubject) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{26}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *InputSubject) GetToolCallId() string {
@@ -5047,7 +5153,7 @@ type InputAnswer struct {
 
 func (x *InputAnswer) Reset() {
 	*x = InputAnswer{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[27]
+	mi := &file_dragoman_v1_event_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5059,7 +5165,7 @@ func (x *InputAnswer) String() string {
 func (*InputAnswer) ProtoMessage() {}
 
 func (x *InputAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[27]
+	mi := &file_dragoman_v1_event_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5072,7 +5178,7 @@ func (x *InputAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputAnswer.ProtoReflect.Descriptor instead.
 func (*InputAnswer) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{27}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *InputAnswer) GetOptionIds() []string {
@@ -5128,7 +5234,7 @@ type InputResolved struct {
 
 func (x *InputResolved) Reset() {
 	*x = InputResolved{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[28]
+	mi := &file_dragoman_v1_event_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5140,7 +5246,7 @@ func (x *InputResolved) String() string {
 func (*InputResolved) ProtoMessage() {}
 
 func (x *InputResolved) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[28]
+	mi := &file_dragoman_v1_event_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5153,7 +5259,7 @@ func (x *InputResolved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputResolved.ProtoReflect.Descriptor instead.
 func (*InputResolved) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{28}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *InputResolved) GetId() string {
@@ -5201,7 +5307,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[29]
+	mi := &file_dragoman_v1_event_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5213,7 +5319,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[29]
+	mi := &file_dragoman_v1_event_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5226,7 +5332,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{29}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Notice) GetSeverity() Severity {
@@ -5282,7 +5388,7 @@ type AttemptEnded struct {
 
 func (x *AttemptEnded) Reset() {
 	*x = AttemptEnded{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[30]
+	mi := &file_dragoman_v1_event_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5294,7 +5400,7 @@ func (x *AttemptEnded) String() string {
 func (*AttemptEnded) ProtoMessage() {}
 
 func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[30]
+	mi := &file_dragoman_v1_event_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5307,7 +5413,7 @@ func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptEnded.ProtoReflect.Descriptor instead.
 func (*AttemptEnded) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{30}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AttemptEnded) GetFailure() *Failure {
@@ -5381,7 +5487,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[31]
+	mi := &file_dragoman_v1_event_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5393,7 +5499,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[31]
+	mi := &file_dragoman_v1_event_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5406,7 +5512,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{31}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Gap) GetFromSequence() uint64 {
@@ -5441,7 +5547,7 @@ type ReplayDone struct {
 
 func (x *ReplayDone) Reset() {
 	*x = ReplayDone{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	mi := &file_dragoman_v1_event_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5453,7 +5559,7 @@ func (x *ReplayDone) String() string {
 func (*ReplayDone) ProtoMessage() {}
 
 func (x *ReplayDone) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	mi := &file_dragoman_v1_event_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5466,7 +5572,7 @@ func (x *ReplayDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDone.ProtoReflect.Descriptor instead.
 func (*ReplayDone) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{32}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReplayDone) GetLastSequence() uint64 {
@@ -5489,7 +5595,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[33]
+	mi := &file_dragoman_v1_event_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5501,7 +5607,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[33]
+	mi := &file_dragoman_v1_event_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5514,7 +5620,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{33}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Heartbeat) GetLastSequence() uint64 {
@@ -5545,7 +5651,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[34]
+	mi := &file_dragoman_v1_event_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5557,7 +5663,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[34]
+	mi := &file_dragoman_v1_event_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5570,7 +5676,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{34}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Batch) GetEvents() []*AgentEvent {
@@ -5611,7 +5717,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[35]
+	mi := &file_dragoman_v1_event_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5623,7 +5729,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[35]
+	mi := &file_dragoman_v1_event_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5636,7 +5742,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{35}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Failure) GetKind() FailureKind {
@@ -5722,7 +5828,7 @@ type SessionUpdate struct {
 
 func (x *SessionUpdate) Reset() {
 	*x = SessionUpdate{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[36]
+	mi := &file_dragoman_v1_event_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5734,7 +5840,7 @@ func (x *SessionUpdate) String() string {
 func (*SessionUpdate) ProtoMessage() {}
 
 func (x *SessionUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[36]
+	mi := &file_dragoman_v1_event_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5747,7 +5853,7 @@ func (x *SessionUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionUpdate.ProtoReflect.Descriptor instead.
 func (*SessionUpdate) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{36}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SessionUpdate) GetChange() SessionChange {
@@ -5787,7 +5893,7 @@ type SessionHandle struct {
 
 func (x *SessionHandle) Reset() {
 	*x = SessionHandle{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[37]
+	mi := &file_dragoman_v1_event_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5799,7 +5905,7 @@ func (x *SessionHandle) String() string {
 func (*SessionHandle) ProtoMessage() {}
 
 func (x *SessionHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[37]
+	mi := &file_dragoman_v1_event_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5812,7 +5918,7 @@ func (x *SessionHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionHandle.ProtoReflect.Descriptor instead.
 func (*SessionHandle) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{37}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SessionHandle) GetAdapter() string {
@@ -5913,7 +6019,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[38]
+	mi := &file_dragoman_v1_event_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5925,7 +6031,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[38]
+	mi := &file_dragoman_v1_event_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5938,7 +6044,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{38}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Result) GetOutcome() Outcome {
@@ -6108,7 +6214,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[39]
+	mi := &file_dragoman_v1_event_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6120,7 +6226,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[39]
+	mi := &file_dragoman_v1_event_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6133,7 +6239,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{39}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Question) GetPrompt() string {
@@ -6179,7 +6285,7 @@ type RunCounters struct {
 
 func (x *RunCounters) Reset() {
 	*x = RunCounters{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[40]
+	mi := &file_dragoman_v1_event_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6191,7 +6297,7 @@ func (x *RunCounters) String() string {
 func (*RunCounters) ProtoMessage() {}
 
 func (x *RunCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[40]
+	mi := &file_dragoman_v1_event_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6204,7 +6310,7 @@ func (x *RunCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunCounters.ProtoReflect.Descriptor instead.
 func (*RunCounters) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{40}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RunCounters) GetTurns() uint32 {
@@ -6299,7 +6405,7 @@ type Permissions struct {
 
 func (x *Permissions) Reset() {
 	*x = Permissions{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[41]
+	mi := &file_dragoman_v1_event_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6311,7 +6417,7 @@ func (x *Permissions) String() string {
 func (*Permissions) ProtoMessage() {}
 
 func (x *Permissions) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[41]
+	mi := &file_dragoman_v1_event_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6324,7 +6430,7 @@ func (x *Permissions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permissions.ProtoReflect.Descriptor instead.
 func (*Permissions) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{41}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Permissions) GetRules() []*PermissionRule {
@@ -6391,7 +6497,7 @@ type PermissionRule struct {
 
 func (x *PermissionRule) Reset() {
 	*x = PermissionRule{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[42]
+	mi := &file_dragoman_v1_event_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6403,7 +6509,7 @@ func (x *PermissionRule) String() string {
 func (*PermissionRule) ProtoMessage() {}
 
 func (x *PermissionRule) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[42]
+	mi := &file_dragoman_v1_event_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6416,7 +6522,7 @@ func (x *PermissionRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PermissionRule.ProtoReflect.Descriptor instead.
 func (*PermissionRule) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{42}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PermissionRule) GetDecision() PermissionDecision {
@@ -6488,7 +6594,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[43]
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6500,7 +6606,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[43]
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6513,7 +6619,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{43}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Limits) GetStartUp() *durationpb.Duration {
@@ -6606,7 +6712,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6618,7 +6724,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6631,7 +6737,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Budget) GetCost() string {
@@ -6730,7 +6836,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6742,7 +6848,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6755,7 +6861,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Capabilities) GetItems() []*Capability {
@@ -6829,7 +6935,7 @@ type Capability struct {
 
 func (x *Capability) Reset() {
 	*x = Capability{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[46]
+	mi := &file_dragoman_v1_event_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6841,7 +6947,7 @@ func (x *Capability) String() string {
 func (*Capability) ProtoMessage() {}
 
 func (x *Capability) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[46]
+	mi := &file_dragoman_v1_event_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6854,7 +6960,7 @@ func (x *Capability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capability.ProtoReflect.Descriptor instead.
 func (*Capability) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{46}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Capability) GetFeature() Feature {
@@ -6882,7 +6988,7 @@ var File_dragoman_v1_event_proto protoreflect.FileDescriptor
 
 const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x17dragoman/v1/event.proto\x12\vdragoman.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa3\f\n" +
+	"\x17dragoman/v1/event.proto\x12\vdragoman.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\f\n" +
 	"\n" +
 	"AgentEvent\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x06R\bsequence\x12'\n" +
@@ -6915,7 +7021,8 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\vreplay_done\x18\x1e \x01(\v2\x17.dragoman.v1.ReplayDoneH\x00R\n" +
 	"replayDone\x126\n" +
 	"\theartbeat\x18\x1f \x01(\v2\x16.dragoman.v1.HeartbeatH\x00R\theartbeat\x12*\n" +
-	"\x05batch\x18  \x01(\v2\x12.dragoman.v1.BatchH\x00R\x05batch\x12\x15\n" +
+	"\x05batch\x18  \x01(\v2\x12.dragoman.v1.BatchH\x00R\x05batch\x123\n" +
+	"\bartifact\x18# \x01(\v2\x15.dragoman.v1.ArtifactH\x00R\bartifact\x12\x15\n" +
 	"\x06run_id\x18d \x01(\tR\x05runId\x12.\n" +
 	"\x04time\x18e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aattempt\x18f \x01(\rR\aattempt\x120\n" +
@@ -7108,7 +7215,13 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"provenance\x12 \n" +
 	"\ftool_call_id\x18\x06 \x01(\tR\n" +
 	"toolCallId\x12'\n" +
-	"\x0ftruncated_bytes\x18\a \x01(\x04R\x0etruncatedBytes\"H\n" +
+	"\x0ftruncated_bytes\x18\a \x01(\x04R\x0etruncatedBytes\"i\n" +
+	"\bArtifact\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"media_type\x18\x02 \x01(\tR\tmediaType\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06sha256\x18\x04 \x01(\tR\x06sha256\"H\n" +
 	"\x04Plan\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\aentries\x18\x02 \x03(\v2\x16.dragoman.v1.PlanEntryR\aentries\"\x87\x01\n" +
@@ -7520,7 +7633,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1fPERMISSION_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PERMISSION_DECISION_ALLOW\x10\x01\x12\x1b\n" +
 	"\x17PERMISSION_DECISION_ASK\x10\x02\x12\x1c\n" +
-	"\x18PERMISSION_DECISION_DENY\x10\x03*\xd1\x05\n" +
+	"\x18PERMISSION_DECISION_DENY\x10\x03*\x95\x06\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FEATURE_TEXT_DELTAS\x10\x01\x12\x14\n" +
@@ -7551,7 +7664,10 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x0eFEATURE_PROMPT\x10\x19\x12\x15\n" +
 	"\x11FEATURE_WORKSPACE\x10\x1a\x12\x16\n" +
 	"\x12FEATURE_COMPACTION\x10\x1b\x12\x13\n" +
-	"\x0fFEATURE_CHANGES\x10\x1c*\x93\x01\n" +
+	"\x0fFEATURE_CHANGES\x10\x1c\x12\x17\n" +
+	"\x13FEATURE_ATTACHMENTS\x10\x1f\x12\x12\n" +
+	"\x0eFEATURE_IMAGES\x10 \x12\x15\n" +
+	"\x11FEATURE_ARTIFACTS\x10!*\x93\x01\n" +
 	"\x10CapabilityOrigin\x12!\n" +
 	"\x1dCAPABILITY_ORIGIN_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCAPABILITY_ORIGIN_DECLARED\x10\x01\x12\x1c\n" +
@@ -7590,7 +7706,7 @@ func file_dragoman_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 30)
-var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_dragoman_v1_event_proto_goTypes = []any{
 	(EventOrigin)(0),              // 0: dragoman.v1.EventOrigin
 	(OutputStream)(0),             // 1: dragoman.v1.OutputStream
@@ -7642,39 +7758,40 @@ var file_dragoman_v1_event_proto_goTypes = []any{
 	(*McpServerStatus)(nil),       // 47: dragoman.v1.McpServerStatus
 	(*Message)(nil),               // 48: dragoman.v1.Message
 	(*FileChange)(nil),            // 49: dragoman.v1.FileChange
-	(*Plan)(nil),                  // 50: dragoman.v1.Plan
-	(*PlanEntry)(nil),             // 51: dragoman.v1.PlanEntry
-	(*Subagent)(nil),              // 52: dragoman.v1.Subagent
-	(*Compaction)(nil),            // 53: dragoman.v1.Compaction
-	(*InputOption)(nil),           // 54: dragoman.v1.InputOption
-	(*InputRequest)(nil),          // 55: dragoman.v1.InputRequest
-	(*InputSubject)(nil),          // 56: dragoman.v1.InputSubject
-	(*InputAnswer)(nil),           // 57: dragoman.v1.InputAnswer
-	(*InputResolved)(nil),         // 58: dragoman.v1.InputResolved
-	(*Notice)(nil),                // 59: dragoman.v1.Notice
-	(*AttemptEnded)(nil),          // 60: dragoman.v1.AttemptEnded
-	(*Gap)(nil),                   // 61: dragoman.v1.Gap
-	(*ReplayDone)(nil),            // 62: dragoman.v1.ReplayDone
-	(*Heartbeat)(nil),             // 63: dragoman.v1.Heartbeat
-	(*Batch)(nil),                 // 64: dragoman.v1.Batch
-	(*Failure)(nil),               // 65: dragoman.v1.Failure
-	(*SessionUpdate)(nil),         // 66: dragoman.v1.SessionUpdate
-	(*SessionHandle)(nil),         // 67: dragoman.v1.SessionHandle
-	(*Result)(nil),                // 68: dragoman.v1.Result
-	(*Question)(nil),              // 69: dragoman.v1.Question
-	(*RunCounters)(nil),           // 70: dragoman.v1.RunCounters
-	(*Permissions)(nil),           // 71: dragoman.v1.Permissions
-	(*PermissionRule)(nil),        // 72: dragoman.v1.PermissionRule
-	(*Limits)(nil),                // 73: dragoman.v1.Limits
-	(*Budget)(nil),                // 74: dragoman.v1.Budget
-	(*Capabilities)(nil),          // 75: dragoman.v1.Capabilities
-	(*Capability)(nil),            // 76: dragoman.v1.Capability
-	nil,                           // 77: dragoman.v1.Started.EnvEntry
-	nil,                           // 78: dragoman.v1.Started.PromptBytesEntry
-	nil,                           // 79: dragoman.v1.Started.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 80: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 81: google.protobuf.Duration
-	(*structpb.Struct)(nil),       // 82: google.protobuf.Struct
+	(*Artifact)(nil),              // 50: dragoman.v1.Artifact
+	(*Plan)(nil),                  // 51: dragoman.v1.Plan
+	(*PlanEntry)(nil),             // 52: dragoman.v1.PlanEntry
+	(*Subagent)(nil),              // 53: dragoman.v1.Subagent
+	(*Compaction)(nil),            // 54: dragoman.v1.Compaction
+	(*InputOption)(nil),           // 55: dragoman.v1.InputOption
+	(*InputRequest)(nil),          // 56: dragoman.v1.InputRequest
+	(*InputSubject)(nil),          // 57: dragoman.v1.InputSubject
+	(*InputAnswer)(nil),           // 58: dragoman.v1.InputAnswer
+	(*InputResolved)(nil),         // 59: dragoman.v1.InputResolved
+	(*Notice)(nil),                // 60: dragoman.v1.Notice
+	(*AttemptEnded)(nil),          // 61: dragoman.v1.AttemptEnded
+	(*Gap)(nil),                   // 62: dragoman.v1.Gap
+	(*ReplayDone)(nil),            // 63: dragoman.v1.ReplayDone
+	(*Heartbeat)(nil),             // 64: dragoman.v1.Heartbeat
+	(*Batch)(nil),                 // 65: dragoman.v1.Batch
+	(*Failure)(nil),               // 66: dragoman.v1.Failure
+	(*SessionUpdate)(nil),         // 67: dragoman.v1.SessionUpdate
+	(*SessionHandle)(nil),         // 68: dragoman.v1.SessionHandle
+	(*Result)(nil),                // 69: dragoman.v1.Result
+	(*Question)(nil),              // 70: dragoman.v1.Question
+	(*RunCounters)(nil),           // 71: dragoman.v1.RunCounters
+	(*Permissions)(nil),           // 72: dragoman.v1.Permissions
+	(*PermissionRule)(nil),        // 73: dragoman.v1.PermissionRule
+	(*Limits)(nil),                // 74: dragoman.v1.Limits
+	(*Budget)(nil),                // 75: dragoman.v1.Budget
+	(*Capabilities)(nil),          // 76: dragoman.v1.Capabilities
+	(*Capability)(nil),            // 77: dragoman.v1.Capability
+	nil,                           // 78: dragoman.v1.Started.EnvEntry
+	nil,                           // 79: dragoman.v1.Started.PromptBytesEntry
+	nil,                           // 80: dragoman.v1.Started.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 81: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 82: google.protobuf.Duration
+	(*structpb.Struct)(nil),       // 83: google.protobuf.Struct
 }
 var file_dragoman_v1_event_proto_depIdxs = []int32{
 	33,  // 0: dragoman.v1.AgentEvent.text:type_name -> dragoman.v1.Text
@@ -7689,111 +7806,112 @@ var file_dragoman_v1_event_proto_depIdxs = []int32{
 	46,  // 9: dragoman.v1.AgentEvent.session:type_name -> dragoman.v1.Session
 	48,  // 10: dragoman.v1.AgentEvent.message:type_name -> dragoman.v1.Message
 	49,  // 11: dragoman.v1.AgentEvent.file_change:type_name -> dragoman.v1.FileChange
-	50,  // 12: dragoman.v1.AgentEvent.plan:type_name -> dragoman.v1.Plan
-	52,  // 13: dragoman.v1.AgentEvent.subagent:type_name -> dragoman.v1.Subagent
-	53,  // 14: dragoman.v1.AgentEvent.compaction:type_name -> dragoman.v1.Compaction
-	55,  // 15: dragoman.v1.AgentEvent.input_request:type_name -> dragoman.v1.InputRequest
-	58,  // 16: dragoman.v1.AgentEvent.input_resolved:type_name -> dragoman.v1.InputResolved
-	59,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
-	60,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
-	68,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
-	61,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
-	62,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
-	63,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
-	64,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
-	80,  // 24: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
-	0,   // 25: dragoman.v1.AgentEvent.origin:type_name -> dragoman.v1.EventOrigin
-	31,  // 26: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
-	32,  // 27: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
-	1,   // 28: dragoman.v1.ToolOutput.stream:type_name -> dragoman.v1.OutputStream
-	1,   // 29: dragoman.v1.Log.stream:type_name -> dragoman.v1.OutputStream
-	2,   // 30: dragoman.v1.ToolCall.kind:type_name -> dragoman.v1.ToolKind
-	3,   // 31: dragoman.v1.ToolCall.status:type_name -> dragoman.v1.ToolStatus
-	3,   // 32: dragoman.v1.ToolResult.status:type_name -> dragoman.v1.ToolStatus
-	81,  // 33: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
-	4,   // 34: dragoman.v1.Usage.scope:type_name -> dragoman.v1.UsageScope
-	5,   // 35: dragoman.v1.Usage.semantics:type_name -> dragoman.v1.UsageSemantics
-	40,  // 36: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
-	41,  // 37: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
-	42,  // 38: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
-	43,  // 39: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
-	40,  // 40: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
-	42,  // 41: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
-	6,   // 42: dragoman.v1.Cost.basis:type_name -> dragoman.v1.CostBasis
-	7,   // 43: dragoman.v1.Cost.billing_type:type_name -> dragoman.v1.BillingType
-	80,  // 44: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
-	8,   // 45: dragoman.v1.Started.session_disposition:type_name -> dragoman.v1.SessionDisposition
-	77,  // 46: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
-	78,  // 47: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
-	71,  // 48: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
-	75,  // 49: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
-	73,  // 50: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
-	79,  // 51: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
-	9,   // 52: dragoman.v1.State.phase:type_name -> dragoman.v1.RunPhase
-	81,  // 53: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
-	21,  // 54: dragoman.v1.State.retry_cause:type_name -> dragoman.v1.FailureKind
-	47,  // 55: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
-	10,  // 56: dragoman.v1.Message.role:type_name -> dragoman.v1.MessageRole
-	11,  // 57: dragoman.v1.FileChange.operation:type_name -> dragoman.v1.FileOperation
-	12,  // 58: dragoman.v1.FileChange.provenance:type_name -> dragoman.v1.Provenance
-	51,  // 59: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
-	13,  // 60: dragoman.v1.PlanEntry.status:type_name -> dragoman.v1.PlanEntryStatus
-	14,  // 61: dragoman.v1.Subagent.status:type_name -> dragoman.v1.SubagentStatus
-	39,  // 62: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
-	16,  // 63: dragoman.v1.InputOption.kind:type_name -> dragoman.v1.InputOptionKind
-	15,  // 64: dragoman.v1.InputRequest.kind:type_name -> dragoman.v1.InputKind
-	56,  // 65: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
-	54,  // 66: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
-	80,  // 67: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
-	57,  // 68: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
-	2,   // 69: dragoman.v1.InputSubject.tool_kind:type_name -> dragoman.v1.ToolKind
-	17,  // 70: dragoman.v1.InputResolved.resolution:type_name -> dragoman.v1.InputResolution
-	57,  // 71: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
-	18,  // 72: dragoman.v1.Notice.severity:type_name -> dragoman.v1.Severity
-	65,  // 73: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
-	66,  // 74: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
-	39,  // 75: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
-	7,   // 76: dragoman.v1.AttemptEnded.billing_type:type_name -> dragoman.v1.BillingType
-	19,  // 77: dragoman.v1.Gap.reason:type_name -> dragoman.v1.GapReason
-	81,  // 78: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
-	30,  // 79: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
-	21,  // 80: dragoman.v1.Failure.kind:type_name -> dragoman.v1.FailureKind
-	80,  // 81: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
-	82,  // 82: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
-	22,  // 83: dragoman.v1.SessionUpdate.change:type_name -> dragoman.v1.SessionChange
-	67,  // 84: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
-	82,  // 85: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
-	20,  // 86: dragoman.v1.Result.outcome:type_name -> dragoman.v1.Outcome
-	65,  // 87: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
-	39,  // 88: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
-	66,  // 89: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
-	69,  // 90: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
-	70,  // 91: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
-	81,  // 92: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
-	7,   // 93: dragoman.v1.Result.billing_type:type_name -> dragoman.v1.BillingType
-	72,  // 94: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
-	23,  // 95: dragoman.v1.Permissions.default_decision:type_name -> dragoman.v1.PermissionDecision
-	81,  // 96: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
-	23,  // 97: dragoman.v1.PermissionRule.decision:type_name -> dragoman.v1.PermissionDecision
-	2,   // 98: dragoman.v1.PermissionRule.tool_kind:type_name -> dragoman.v1.ToolKind
-	81,  // 99: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
-	81,  // 100: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
-	81,  // 101: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
-	81,  // 102: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
-	81,  // 103: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
-	74,  // 104: dragoman.v1.Limits.budget:type_name -> dragoman.v1.Budget
-	76,  // 105: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
-	26,  // 106: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
-	27,  // 107: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
-	28,  // 108: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
-	29,  // 109: dragoman.v1.Capabilities.usage_reporting:type_name -> dragoman.v1.UsageReporting
-	24,  // 110: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
-	25,  // 111: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
-	112, // [112:112] is the sub-list for method output_type
-	112, // [112:112] is the sub-list for method input_type
-	112, // [112:112] is the sub-list for extension type_name
-	112, // [112:112] is the sub-list for extension extendee
-	0,   // [0:112] is the sub-list for field type_name
+	51,  // 12: dragoman.v1.AgentEvent.plan:type_name -> dragoman.v1.Plan
+	53,  // 13: dragoman.v1.AgentEvent.subagent:type_name -> dragoman.v1.Subagent
+	54,  // 14: dragoman.v1.AgentEvent.compaction:type_name -> dragoman.v1.Compaction
+	56,  // 15: dragoman.v1.AgentEvent.input_request:type_name -> dragoman.v1.InputRequest
+	59,  // 16: dragoman.v1.AgentEvent.input_resolved:type_name -> dragoman.v1.InputResolved
+	60,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
+	61,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
+	69,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
+	62,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
+	63,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
+	64,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
+	65,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
+	50,  // 24: dragoman.v1.AgentEvent.artifact:type_name -> dragoman.v1.Artifact
+	81,  // 25: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
+	0,   // 26: dragoman.v1.AgentEvent.origin:type_name -> dragoman.v1.EventOrigin
+	31,  // 27: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
+	32,  // 28: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
+	1,   // 29: dragoman.v1.ToolOutput.stream:type_name -> dragoman.v1.OutputStream
+	1,   // 30: dragoman.v1.Log.stream:type_name -> dragoman.v1.OutputStream
+	2,   // 31: dragoman.v1.ToolCall.kind:type_name -> dragoman.v1.ToolKind
+	3,   // 32: dragoman.v1.ToolCall.status:type_name -> dragoman.v1.ToolStatus
+	3,   // 33: dragoman.v1.ToolResult.status:type_name -> dragoman.v1.ToolStatus
+	82,  // 34: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
+	4,   // 35: dragoman.v1.Usage.scope:type_name -> dragoman.v1.UsageScope
+	5,   // 36: dragoman.v1.Usage.semantics:type_name -> dragoman.v1.UsageSemantics
+	40,  // 37: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
+	41,  // 38: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
+	42,  // 39: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
+	43,  // 40: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
+	40,  // 41: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
+	42,  // 42: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
+	6,   // 43: dragoman.v1.Cost.basis:type_name -> dragoman.v1.CostBasis
+	7,   // 44: dragoman.v1.Cost.billing_type:type_name -> dragoman.v1.BillingType
+	81,  // 45: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
+	8,   // 46: dragoman.v1.Started.session_disposition:type_name -> dragoman.v1.SessionDisposition
+	78,  // 47: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
+	79,  // 48: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
+	72,  // 49: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
+	76,  // 50: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
+	74,  // 51: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
+	80,  // 52: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
+	9,   // 53: dragoman.v1.State.phase:type_name -> dragoman.v1.RunPhase
+	82,  // 54: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
+	21,  // 55: dragoman.v1.State.retry_cause:type_name -> dragoman.v1.FailureKind
+	47,  // 56: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
+	10,  // 57: dragoman.v1.Message.role:type_name -> dragoman.v1.MessageRole
+	11,  // 58: dragoman.v1.FileChange.operation:type_name -> dragoman.v1.FileOperation
+	12,  // 59: dragoman.v1.FileChange.provenance:type_name -> dragoman.v1.Provenance
+	52,  // 60: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
+	13,  // 61: dragoman.v1.PlanEntry.status:type_name -> dragoman.v1.PlanEntryStatus
+	14,  // 62: dragoman.v1.Subagent.status:type_name -> dragoman.v1.SubagentStatus
+	39,  // 63: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
+	16,  // 64: dragoman.v1.InputOption.kind:type_name -> dragoman.v1.InputOptionKind
+	15,  // 65: dragoman.v1.InputRequest.kind:type_name -> dragoman.v1.InputKind
+	57,  // 66: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
+	55,  // 67: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
+	81,  // 68: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
+	58,  // 69: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
+	2,   // 70: dragoman.v1.InputSubject.tool_kind:type_name -> dragoman.v1.ToolKind
+	17,  // 71: dragoman.v1.InputResolved.resolution:type_name -> dragoman.v1.InputResolution
+	58,  // 72: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
+	18,  // 73: dragoman.v1.Notice.severity:type_name -> dragoman.v1.Severity
+	66,  // 74: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
+	67,  // 75: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
+	39,  // 76: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
+	7,   // 77: dragoman.v1.AttemptEnded.billing_type:type_name -> dragoman.v1.BillingType
+	19,  // 78: dragoman.v1.Gap.reason:type_name -> dragoman.v1.GapReason
+	82,  // 79: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
+	30,  // 80: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
+	21,  // 81: dragoman.v1.Failure.kind:type_name -> dragoman.v1.FailureKind
+	81,  // 82: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
+	83,  // 83: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
+	22,  // 84: dragoman.v1.SessionUpdate.change:type_name -> dragoman.v1.SessionChange
+	68,  // 85: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
+	83,  // 86: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
+	20,  // 87: dragoman.v1.Result.outcome:type_name -> dragoman.v1.Outcome
+	66,  // 88: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
+	39,  // 89: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
+	67,  // 90: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
+	70,  // 91: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
+	71,  // 92: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
+	82,  // 93: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
+	7,   // 94: dragoman.v1.Result.billing_type:type_name -> dragoman.v1.BillingType
+	73,  // 95: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
+	23,  // 96: dragoman.v1.Permissions.default_decision:type_name -> dragoman.v1.PermissionDecision
+	82,  // 97: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
+	23,  // 98: dragoman.v1.PermissionRule.decision:type_name -> dragoman.v1.PermissionDecision
+	2,   // 99: dragoman.v1.PermissionRule.tool_kind:type_name -> dragoman.v1.ToolKind
+	82,  // 100: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
+	82,  // 101: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
+	82,  // 102: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
+	82,  // 103: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
+	82,  // 104: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
+	75,  // 105: dragoman.v1.Limits.budget:type_name -> dragoman.v1.Budget
+	77,  // 106: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
+	26,  // 107: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
+	27,  // 108: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
+	28,  // 109: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
+	29,  // 110: dragoman.v1.Capabilities.usage_reporting:type_name -> dragoman.v1.UsageReporting
+	24,  // 111: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
+	25,  // 112: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
+	113, // [113:113] is the sub-list for method output_type
+	113, // [113:113] is the sub-list for method input_type
+	113, // [113:113] is the sub-list for extension type_name
+	113, // [113:113] is the sub-list for extension extendee
+	0,   // [0:113] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_event_proto_init() }
@@ -7826,6 +7944,7 @@ func file_dragoman_v1_event_proto_init() {
 		(*AgentEvent_ReplayDone)(nil),
 		(*AgentEvent_Heartbeat)(nil),
 		(*AgentEvent_Batch)(nil),
+		(*AgentEvent_Artifact)(nil),
 	}
 	file_dragoman_v1_event_proto_msgTypes[3].OneofWrappers = []any{
 		(*Text_Delta)(nil),
@@ -7840,20 +7959,20 @@ func file_dragoman_v1_event_proto_init() {
 	file_dragoman_v1_event_proto_msgTypes[10].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[13].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[15].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[23].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[30].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[35].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[38].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[40].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[44].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[24].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[31].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[36].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[39].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[41].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[45].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[46].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_event_proto_rawDesc), len(file_dragoman_v1_event_proto_rawDesc)),
 			NumEnums:      30,
-			NumMessages:   50,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

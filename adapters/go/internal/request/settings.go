@@ -149,6 +149,7 @@ func refuse(request *pb.ExecuteRequest, described *pb.DescribeResponse) *dragoma
 		{"instructions", request.GetInstructions() != nil, pb.Feature_FEATURE_INSTRUCTIONS},
 		{"model", request.GetModel() != "", pb.Feature_FEATURE_MODEL_CHOICE},
 		{"track_changes", request.GetTrackChanges(), pb.Feature_FEATURE_CHANGES},
+		{"attachments", len(request.GetAttachments()) > 0, pb.Feature_FEATURE_ATTACHMENTS},
 		{"session.handle", session.GetHandle() != nil, pb.Feature_FEATURE_RESUME},
 		{"session.fork", session.GetHandle() != nil && session.GetFork(), pb.Feature_FEATURE_FORK},
 		{"auth_token", request.GetAuthToken() != "", pb.Feature_FEATURE_AUTH_TOKEN},

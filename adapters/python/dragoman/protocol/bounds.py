@@ -62,6 +62,7 @@ _KEPT_NAME: Final = Bound(text_bytes=512)
 _VARIABLES: Final = Bound(entries=1024, name_bytes=256, text_bytes=128 * KIB, total_bytes=512 * KIB)
 """The environment of a program: Linux gives one variable 128 KiB."""
 _LABELS: Final = Bound(entries=64, name_bytes=128, text_bytes=1 * KIB)
+_ATTACHED_NAME: Final = Bound(text_bytes=128)
 _DOCUMENT: Final = Bound(text_bytes=256 * KIB)
 
 BOUNDS: Final[Mapping[str, Bound]] = {
@@ -88,6 +89,10 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "McpStdio.env": Bound(entries=128, name_bytes=256, text_bytes=32 * KIB, total_bytes=128 * KIB),
     "McpHttp.url": Bound(text_bytes=8 * KIB),
     "McpHttp.headers": Bound(entries=64, name_bytes=256, text_bytes=8 * KIB, total_bytes=64 * KIB),
+    "ExecuteRequest.attachments": Bound(entries=32),
+    "Attachment.name": _ATTACHED_NAME,
+    "Attachment.media_type": _ATTACHED_NAME,
+    "Attachment.content": Bound(text_bytes=8 * MIB),
     "Permissions.rules": Bound(entries=512),
     "Fallback.adapters": Bound(entries=MOST_FALLBACKS, text_bytes=256),
     "Fallback.on": Bound(entries=64),

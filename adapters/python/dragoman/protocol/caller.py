@@ -68,6 +68,7 @@ RULES: Final[dict[str, RpcRule]] = {
     f"{_ADAPTER}Cancel": _for("run", target="run"),
     f"{_ADAPTER}Respond": _for("run", "respond", target="run", of_run=("respond",)),
     f"{_ADAPTER}GetChanges": _for("read", "run", target="run", of_run=("read",)),
+    f"{_ADAPTER}ReadArtifact": _for("read", "run", target="run", of_run=("read",)),
     f"{_ROUTER}ListAdapters": _for("read", "run", "respond", "adapter"),
     f"{_ROUTER}WatchAdapters": _for("read", "run", "respond", "adapter"),
     f"{_ROUTER}RegisterAdapter": _for("adapter", target="adapter"),

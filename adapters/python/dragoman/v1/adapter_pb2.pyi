@@ -749,7 +749,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
     | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
     | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
-    | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
+    | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes, attachments |
     | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, limits.budget, fallback, admission, agent_name |
     """
 
@@ -819,6 +819,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     INCLUDE_NATIVE_FIELD_NUMBER: builtins.int
     ADMISSION_FIELD_NUMBER: builtins.int
     TRACK_CHANGES_FIELD_NUMBER: builtins.int
+    ATTACHMENTS_FIELD_NUMBER: builtins.int
     AGENT_NAME_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run's ID, chosen by the caller: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. Empty: the server assigns one."""
@@ -943,6 +944,10 @@ class ExecuteRequest(google.protobuf.message.Message):
     def admission(self) -> Global___Admission:
         """How a router admits the run. Absent: it does not queue the run. A router does not forward it."""
 
+    @property
+    def attachments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Attachment]:
+        """Files and images that go with the prompt. At most 32, with names of their own and 8 MiB of `content` in total."""
+
     def __init__(
         self,
         *,
@@ -978,13 +983,53 @@ class ExecuteRequest(google.protobuf.message.Message):
         include_native: builtins.bool = ...,
         admission: Global___Admission | None = ...,
         track_changes: builtins.bool = ...,
+        attachments: collections.abc.Iterable[Global___Attachment] | None = ...,
         agent_name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["admission", b"admission", "agent", b"agent", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "fallback", b"fallback", "instructions", b"instructions", "limits", b"limits", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "run", b"run", "session", b"session", "task", b"task", "workspace", b"workspace"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "admission", b"admission", "agent", b"agent", "agent_name", b"agent_name", "api_url", b"api_url", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "track_changes", b"track_changes", "workspace", b"workspace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "admission", b"admission", "agent", b"agent", "agent_name", b"agent_name", "api_url", b"api_url", "attachments", b"attachments", "auth_token", b"auth_token", "batching", b"batching", "brand", b"brand", "company", b"company", "config", b"config", "context", b"context", "env", b"env", "fallback", b"fallback", "include_native", b"include_native", "instructions", b"instructions", "labels", b"labels", "limits", b"limits", "mcp_servers", b"mcp_servers", "model", b"model", "orphan_after", b"orphan_after", "permissions", b"permissions", "prompt", b"prompt", "prompt_template", b"prompt_template", "relay", b"relay", "required_capabilities", b"required_capabilities", "run", b"run", "run_id", b"run_id", "session", b"session", "skills", b"skills", "system_prompt", b"system_prompt", "task", b"task", "task_key", b"task_key", "track_changes", b"track_changes", "workspace", b"workspace"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["prompt", "prompt_template"] | None: ...
 
 Global___ExecuteRequest: typing_extensions.TypeAlias = ExecuteRequest
+
+@typing.final
+class Attachment(google.protobuf.message.Message):
+    """Attachment is a file that goes with the prompt. The adapter puts it into a directory for the run, which the prompt
+    names. An image goes to the model as well.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    MEDIA_TYPE_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    PATH_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name: `[A-Za-z0-9][A-Za-z0-9._ -]*`, at most 128 bytes."""
+    media_type: builtins.str
+    """What it is, e.g. "application/pdf". image/png, image/jpeg, image/gif and image/webp go to the model as images: an
+    adapter without FEATURE_IMAGES refuses them with NOT_SUPPORTED. Empty, or anything else: it is just a file. At
+    most 128 bytes.
+    """
+    content: builtins.bytes
+    """The file itself. At most 8 MiB."""
+    path: builtins.str
+    """An absolute path on the adapter's machine, of a regular file that is no link. It is copied before the agent
+    starts. At most 64 MiB, an image 8 MiB.
+    """
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        media_type: builtins.str = ...,
+        content: builtins.bytes = ...,
+        path: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "path", b"path", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "media_type", b"media_type", "name", b"name", "path", b"path", "source", b"source"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["content", "path"] | None: ...
+
+Global___Attachment: typing_extensions.TypeAlias = Attachment
 
 @typing.final
 class Agent(google.protobuf.message.Message):
@@ -2167,3 +2212,63 @@ class ChangedFile(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_deleted_lines", b"_deleted_lines"]) -> typing.Literal["deleted_lines"] | None: ...
 
 Global___ChangedFile: typing_extensions.TypeAlias = ChangedFile
+
+@typing.final
+class ReadArtifactRequest(google.protobuf.message.Message):
+    """ReadArtifactRequest asks for an artifact of a run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ADAPTER_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    LENGTH_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run's ID."""
+    name: builtins.str
+    """The artifact's name, as in the event."""
+    adapter: builtins.str
+    """The adapter's type or an alias. Empty: a router finds the run."""
+    offset: builtins.int
+    """How many bytes to leave out at the beginning."""
+    length: builtins.int
+    """How many bytes to send at most. 0: all that follow."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        name: builtins.str = ...,
+        adapter: builtins.str = ...,
+        offset: builtins.int = ...,
+        length: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "length", b"length", "name", b"name", "offset", b"offset", "run_id", b"run_id"]) -> None: ...
+
+Global___ReadArtifactRequest: typing_extensions.TypeAlias = ReadArtifactRequest
+
+@typing.final
+class ReadArtifactResponse(google.protobuf.message.Message):
+    """ReadArtifactResponse is a piece of an artifact."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    SHA256_FIELD_NUMBER: builtins.int
+    data: builtins.bytes
+    """The piece. At most 256 KiB; empty only in the first message."""
+    size: builtins.int
+    """The first message: the size of the whole artifact. 0 in the others."""
+    sha256: builtins.str
+    """The first message: the SHA-256 of the whole artifact, in lower-case hexadecimal. Empty in the others."""
+    def __init__(
+        self,
+        *,
+        data: builtins.bytes = ...,
+        size: builtins.int = ...,
+        sha256: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "sha256", b"sha256", "size", b"size"]) -> None: ...
+
+Global___ReadArtifactResponse: typing_extensions.TypeAlias = ReadArtifactResponse

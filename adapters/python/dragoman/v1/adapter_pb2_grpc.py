@@ -120,6 +120,11 @@ class AdapterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesResponse.FromString,
                 _registered_method=True)
+        self.ReadArtifact = channel.unary_stream(
+                '/dragoman.v1.AdapterService/ReadArtifact',
+                request_serializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactResponse.FromString,
+                _registered_method=True)
 
 
 class AdapterServiceServicer(object):
@@ -313,6 +318,22 @@ class AdapterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadArtifact(self, request, context):
+        """ReadArtifact streams an artifact of a run: a file that an event `artifact` reported, as it was then. The first
+        message has its size and digest. The adapter keeps the files of a run as long as it retains the run.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the run has no such artifact | NOT_FOUND ARTIFACT_NOT_FOUND, similar names in metadata | correct the name |
+        | the adapter no longer has the run's files | FAILED_PRECONDITION ARTIFACTS_GONE | read them sooner after the run's end |
+        | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
+        | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -370,6 +391,11 @@ def add_AdapterServiceServicer_to_server(servicer, server):
                     servicer.GetChanges,
                     request_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_adapter__pb2.GetChangesResponse.SerializeToString,
+            ),
+            'ReadArtifact': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadArtifact,
+                    request_deserializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -699,6 +725,33 @@ class AdapterService(object):
             '/dragoman.v1.AdapterService/GetChanges',
             dragoman_dot_v1_dot_adapter__pb2.GetChangesRequest.SerializeToString,
             dragoman_dot_v1_dot_adapter__pb2.GetChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dragoman.v1.AdapterService/ReadArtifact',
+            dragoman_dot_v1_dot_adapter__pb2.ReadArtifactRequest.SerializeToString,
+            dragoman_dot_v1_dot_adapter__pb2.ReadArtifactResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -210,7 +210,23 @@ _AdapterServiceGetChangesType = typing_extensions.TypeVar(
     ],
 )
 
-class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType]):
+_AdapterServiceReadArtifactType = typing_extensions.TypeVar(
+    '_AdapterServiceReadArtifactType',
+    grpc.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.ReadArtifactRequest,
+        dragoman.v1.adapter_pb2.ReadArtifactResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.ReadArtifactRequest,
+        dragoman.v1.adapter_pb2.ReadArtifactResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.ReadArtifactRequest,
+        dragoman.v1.adapter_pb2.ReadArtifactResponse,
+    ],
+)
+
+class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType]):
     """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
     sidecar it may be empty. Common to all RPCs:
 
@@ -289,6 +305,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
             dragoman.v1.adapter_pb2.GetChangesRequest,
             dragoman.v1.adapter_pb2.GetChangesResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            dragoman.v1.adapter_pb2.ReadArtifactRequest,
+            dragoman.v1.adapter_pb2.ReadArtifactResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -336,6 +356,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.adapter_pb2.GetChangesRequest,
             dragoman.v1.adapter_pb2.GetChangesResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            dragoman.v1.adapter_pb2.ReadArtifactRequest,
+            dragoman.v1.adapter_pb2.ReadArtifactResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -464,6 +488,19 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
     """
 
+    ReadArtifact: _AdapterServiceReadArtifactType
+    """ReadArtifact streams an artifact of a run: a file that an event `artifact` reported, as it was then. The first
+    message has its size and digest. The adapter keeps the files of a run as long as it retains the run.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+    | the run has no such artifact | NOT_FOUND ARTIFACT_NOT_FOUND, similar names in metadata | correct the name |
+    | the adapter no longer has the run's files | FAILED_PRECONDITION ARTIFACTS_GONE | read them sooner after the run's end |
+    | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
+    | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
+    """
+
 AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.DescribeRequest,
@@ -508,6 +545,10 @@ AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.GetChangesRequest,
         dragoman.v1.adapter_pb2.GetChangesResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.ReadArtifactRequest,
+        dragoman.v1.adapter_pb2.ReadArtifactResponse,
     ],
 ]
 
@@ -722,6 +763,24 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
         | the run did not set `track_changes` | FAILED_PRECONDITION CHANGES_UNKNOWN | set it |
         | the workspace has too much to compare, or its adapter has ended | FAILED_PRECONDITION CHANGES_UNKNOWN | read the message |
+        """
+
+    @abc.abstractmethod
+    def ReadArtifact(
+        self,
+        request: dragoman.v1.adapter_pb2.ReadArtifactRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[dragoman.v1.adapter_pb2.ReadArtifactResponse], collections.abc.AsyncIterator[dragoman.v1.adapter_pb2.ReadArtifactResponse]]:
+        """ReadArtifact streams an artifact of a run: a file that an event `artifact` reported, as it was then. The first
+        message has its size and digest. The adapter keeps the files of a run as long as it retains the run.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the run has no such artifact | NOT_FOUND ARTIFACT_NOT_FOUND, similar names in metadata | correct the name |
+        | the adapter no longer has the run's files | FAILED_PRECONDITION ARTIFACTS_GONE | read them sooner after the run's end |
+        | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
+        | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
         """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -998,6 +998,12 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
     FEATURE_CHANGES: _Feature.ValueType  # 28
     """What a run changed in its workspace can be asked for: GetChanges."""
+    FEATURE_ATTACHMENTS: _Feature.ValueType  # 31
+    """Files can go with the prompt: ExecuteRequest.attachments."""
+    FEATURE_IMAGES: _Feature.ValueType  # 32
+    """Images among them go to the model."""
+    FEATURE_ARTIFACTS: _Feature.ValueType  # 33
+    """Files that the agent leaves to the caller are reported, and can be read: ReadArtifact."""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper):
     """Feature is something that an adapter may support."""
@@ -1060,6 +1066,12 @@ FEATURE_COMPACTION: Feature.ValueType  # 27
 """The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
 FEATURE_CHANGES: Feature.ValueType  # 28
 """What a run changed in its workspace can be asked for: GetChanges."""
+FEATURE_ATTACHMENTS: Feature.ValueType  # 31
+"""Files can go with the prompt: ExecuteRequest.attachments."""
+FEATURE_IMAGES: Feature.ValueType  # 32
+"""Images among them go to the model."""
+FEATURE_ARTIFACTS: Feature.ValueType  # 33
+"""Files that the agent leaves to the caller are reported, and can be read: ReadArtifact."""
 Global___Feature: typing_extensions.TypeAlias = Feature
 
 class _CapabilityOrigin:
@@ -1238,6 +1250,7 @@ class AgentEvent(google.protobuf.message.Message):
     REPLAY_DONE_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
+    ARTIFACT_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
     TIME_FIELD_NUMBER: builtins.int
     ATTEMPT_FIELD_NUMBER: builtins.int
@@ -1356,6 +1369,10 @@ class AgentEvent(google.protobuf.message.Message):
         """Several events in one message, for callers that set `batching`."""
 
     @property
+    def artifact(self) -> Global___Artifact:
+        """A file that the agent leaves to the caller; call ReadArtifact."""
+
+    @property
     def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the writer created the event."""
 
@@ -1395,6 +1412,7 @@ class AgentEvent(google.protobuf.message.Message):
         replay_done: Global___ReplayDone | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         batch: Global___Batch | None = ...,
+        artifact: Global___Artifact | None = ...,
         run_id: builtins.str = ...,
         time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         attempt: builtins.int = ...,
@@ -1403,9 +1421,9 @@ class AgentEvent(google.protobuf.message.Message):
         redacted: builtins.bool = ...,
         native: Global___NativeFrame | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "plan", b"plan", "replay_done", b"replay_done", "result", b"result", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "origin", b"origin", "plan", b"plan", "redacted", b"redacted", "replay_done", b"replay_done", "result", b"result", "run_id", b"run_id", "sequence", b"sequence", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["text", "thinking", "tool_output", "log", "tool_call", "tool_result", "usage", "started", "state", "session", "message", "file_change", "plan", "subagent", "compaction", "input_request", "input_resolved", "notice", "attempt_ended", "result", "gap", "replay_done", "heartbeat", "batch"] | None: ...
+    def HasField(self, field_name: typing.Literal["artifact", b"artifact", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "plan", b"plan", "replay_done", b"replay_done", "result", b"result", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["artifact", b"artifact", "attempt", b"attempt", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "origin", b"origin", "plan", b"plan", "redacted", b"redacted", "replay_done", b"replay_done", "result", b"result", "run_id", b"run_id", "sequence", b"sequence", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["text", "thinking", "tool_output", "log", "tool_call", "tool_result", "usage", "started", "state", "session", "message", "file_change", "plan", "subagent", "compaction", "input_request", "input_resolved", "notice", "attempt_ended", "result", "gap", "replay_done", "heartbeat", "batch", "artifact"] | None: ...
 
 Global___AgentEvent: typing_extensions.TypeAlias = AgentEvent
 
@@ -2270,6 +2288,42 @@ class FileChange(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["diff", b"diff", "old_path", b"old_path", "operation", b"operation", "path", b"path", "provenance", b"provenance", "tool_call_id", b"tool_call_id", "truncated_bytes", b"truncated_bytes"]) -> None: ...
 
 Global___FileChange: typing_extensions.TypeAlias = FileChange
+
+@typing.final
+class Artifact(google.protobuf.message.Message):
+    """Artifact reports a file that the agent leaves to the caller: in the directory that its environment names as
+    PREFIX_ARTIFACTS. The adapter looks for them when the agent has ended, before the result; each is read by
+    ReadArtifact. At most 256 of a run, of 64 MiB each and 256 MiB in total; of others a notice `artifacts_left_out`
+    says so. Links are not followed.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    MEDIA_TYPE_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    SHA256_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The path from that directory on, with "/" between its parts, e.g. "report/index.html". None of them is ".." or
+    empty. Nevertheless a reader checks where it writes: the agent chose the name.
+    """
+    media_type: builtins.str
+    """What it is, by the name's ending. Empty if unknown."""
+    size: builtins.int
+    """Its size."""
+    sha256: builtins.str
+    """Its SHA-256 in lower-case hexadecimal."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        media_type: builtins.str = ...,
+        size: builtins.int = ...,
+        sha256: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["media_type", b"media_type", "name", b"name", "sha256", b"sha256", "size", b"size"]) -> None: ...
+
+Global___Artifact: typing_extensions.TypeAlias = Artifact
 
 @typing.final
 class Plan(google.protobuf.message.Message):

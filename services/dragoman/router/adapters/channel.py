@@ -199,6 +199,19 @@ def explained(error: grpc.aio.AioRpcError) -> DragomanError:
     return DragomanError(Reason.INTERNAL, message, metadata)
 
 
+async def received(call: StreamCall) -> AsyncIterator[bytes]:
+    """Yield the messages of a stream.
+
+    Raises:
+        DragomanError: its status; see ``explained``.
+    """
+    try:
+        async for message in call:
+            yield message
+    except grpc.aio.AioRpcError as error:
+        raise explained(error) from error
+
+
 def _unfit(why: str) -> DragomanError:
     return DragomanError(Reason.ADAPTER_REFUSED, f"its DescribeResponse is too large: {why}")
 

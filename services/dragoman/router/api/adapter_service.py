@@ -11,10 +11,12 @@ from dragoman.protocol.access import caller_name
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.server import Context
+from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed, is_cut, unavailable
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
+from dragoman.router.adapters.relay import relay
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.authorization import allow, allow_answer, allow_control, allow_read
 from dragoman.router.api.calls import bind, read, refuse, remaining_s
@@ -145,7 +147,7 @@ class AdapterServicer:
         """Stream a run that this router, another one, or the log knows."""
         self._drain.refuse_new()
         request = read(pb.AttachRequest, data)
-        located = await self._settled(request)
+        located = await _settled(self._locator, request)
         allow_read(located.facts)
         if isinstance(located, Remote | Finished):
             await _elsewhere(self._streams, located, request, context)
@@ -156,15 +158,6 @@ class AdapterServicer:
         with keep_alive if request.hold else contextlib.nullcontext():
             after_sequence, batching = request.after_sequence, request.HasField("batching")
             await self._streams.live(run, context, after_sequence=after_sequence, joined=True, batching=batching)
-
-    async def _settled(self, request: pb.AttachRequest) -> Located:
-        """Return where a run is, once it is known which of two routers has accepted it."""
-        located = await self._locator.resolve(request.run_id, request.adapter)
-        if isinstance(located, Local):
-            await located.run.ledger.begin()
-            if isinstance(located.run.state, Superseded):  # the other one may have sent events already
-                return await self._locator.resolve(request.run_id, request.adapter)
-        return located
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""
@@ -228,6 +221,27 @@ class AdapterServicer:
         data = addressed(pb.GetChangesRequest, data, request.adapter, backend.record.type)
         return await _changes(backend, instance_id, data, context)
 
+    async def ReadArtifact(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Stream a file that a run left: its adapter keeps it."""
+        request = read(pb.ReadArtifactRequest, data)
+        located = await self._locator.resolve(request.run_id, request.adapter)
+        allow_read(located.facts)
+        with self._drain.stream():
+            match located:
+                case Local(run):
+                    backend, instance_id = run.backend, run.record.instance_id
+                case Remote(stored, forwarder):
+                    ending = self._drain.ending
+                    await forwarder.relay(stored, "ReadArtifact", data, context, ended_early=ending)
+                    return
+                case Finished(stored):
+                    backend, instance_id = await self._adapters.get(stored.adapter), stored.state.run.instance_id
+                case never:
+                    assert_never(never)
+            bind(run_id=request.run_id, adapter=backend.record.type)
+            data = addressed(pb.ReadArtifactRequest, data, request.adapter, backend.record.type)
+            await _artifact(backend, instance_id, data, context, self._drain.ending)
+
     async def _forward(self, method: str, kind: type[_Named], data: bytes, context: Context) -> bytes:
         self._drain.refuse_new()
         request = read(kind, data)
@@ -235,6 +249,16 @@ class AdapterServicer:
         if not isinstance(request, pb.DescribeRequest):
             self._acceptance.check(request, backend.record.type)
         return await _call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
+
+
+async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:
+    """Return where a run is, once it is known which of two routers has accepted it."""
+    located = await locator.resolve(request.run_id, request.adapter)
+    if isinstance(located, Local):
+        await located.run.ledger.begin()
+        if isinstance(located.run.state, Superseded):  # the other one may have sent events already
+            return await locator.resolve(request.run_id, request.adapter)
+    return located
 
 
 async def _call(
@@ -273,6 +297,24 @@ async def _changes(backend: AdapterBackend, instance_id: str, data: bytes, conte
         raise gone
     try:
         return await _call(backend, "GetChanges", data, context, instance_id=instance_id)
+    except DragomanError as error:
+        if error.reason is Reason.RUN_NOT_FOUND:
+            raise gone from error
+        raise
+
+
+async def _artifact(
+    backend: AdapterBackend, instance_id: str, data: bytes, context: Context, ended_early: Signal
+) -> None:
+    gone = DragomanError(
+        Reason.ARTIFACTS_GONE,
+        f"Adapter {backend.record.type!r} no longer has the run's artifacts; read them sooner after the run's end.",
+    )
+    if not backend.is_up:
+        raise gone
+    try:
+        async with backend.use(instance_id) as instance:
+            await relay(instance.channel.stream("ReadArtifact", data), context, ended_early)
     except DragomanError as error:
         if error.reason is Reason.RUN_NOT_FOUND:
             raise gone from error

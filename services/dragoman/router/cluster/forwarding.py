@@ -11,6 +11,7 @@ from dragoman.protocol.server import Context, draining, write_event
 from dragoman.protocol.signals import Signal
 from dragoman.protocol.wire import peek
 from dragoman.router.adapters.channel import AdapterChannel, StreamCall, explained, is_cut
+from dragoman.router.adapters.relay import relay
 from dragoman.router.model.errors import elsewhere
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.model.tasks import first_of
@@ -55,6 +56,20 @@ class ReplicaForwarder:
         left = context.time_remaining()
         try:
             return await channel.answer(method, request, timeout_s=left, metadata=_FORWARDED)
+        except DragomanError as error:
+            raise elsewhere(stored.run_id) if is_cut(error) else error from error
+
+    async def relay(
+        self, stored: StoredRun, method: str, request: bytes, context: Context, *, ended_early: Signal
+    ) -> None:
+        """Forward a streaming call, other than of events, to the router that owns a run.
+
+        Raises:
+            DragomanError: its status, ADAPTER_UNAVAILABLE, ADDRESS_UNTRUSTED, or DRAINING.
+        """
+        call = self._channel(stored, context).stream(method, request, metadata=_FORWARDED)
+        try:
+            await relay(call, context, ended_early)
         except DragomanError as error:
             raise elsewhere(stored.run_id) if is_cut(error) else error from error
 

@@ -21,6 +21,7 @@ _BY_FEATURE: tuple[tuple[str, pb.Feature.ValueType], ...] = (
     ("instructions", pb.FEATURE_INSTRUCTIONS),
     ("model", pb.FEATURE_MODEL_CHOICE),
     ("track_changes", pb.FEATURE_CHANGES),
+    ("attachments", pb.FEATURE_ATTACHMENTS),
 )
 """Fields that are refused where the capability is missing."""
 

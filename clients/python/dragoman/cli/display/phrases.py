@@ -170,6 +170,13 @@ def file_change(event: pb.AgentEvent, debug: bool) -> list[Line]:
     return lines
 
 
+def artifact(event: pb.AgentEvent, debug: bool) -> list[Line]:
+    """Show the name and size of what the agent leaves."""
+    body = event.artifact
+    kind = f", {one_line(body.media_type, 80)}" if debug and body.media_type else ""
+    return [[Segment(f"  + artifact {one_line(body.name, 400)} ({count(body.size)} bytes{kind})", Style.TOOL)]]
+
+
 def plan(event: pb.AgentEvent, debug: bool) -> list[Line]:
     """Show the whole plan."""
     entries = event.plan.entries
@@ -312,6 +319,7 @@ PHRASES: dict[str, Phrase] = {
     "message": message,
     "tool_result": tool_result,
     "file_change": file_change,
+    "artifact": artifact,
     "plan": plan,
     "subagent": subagent,
     "compaction": compaction,

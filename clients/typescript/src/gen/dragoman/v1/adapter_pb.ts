@@ -23,7 +23,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file dragoman/v1/adapter.proto.
  */
 export const file_dragoman_v1_adapter: GenFile = /*@__PURE__*/
-  fileDesc("ChlkcmFnb21hbi92MS9hZGFwdGVyLnByb3RvEgtkcmFnb21hbi52MSIiCg9EZXNjcmliZVJlcXVlc3QSDwoHYWRhcHRlchgBIAEoCSLWAgoQRGVzY3JpYmVSZXNwb25zZRIPCgdhZGFwdGVyGAEgASgJEg8KB2FsaWFzZXMYAiADKAkSDQoFbGFiZWwYAyABKAkSDwoHdmVyc2lvbhgEIAEoCRIQCghyZXZpc2lvbhgFIAEoDRITCgtpbnN0YW5jZV9pZBgGIAEoCRIvCgxjYXBhYmlsaXRpZXMYByABKAsyGS5kcmFnb21hbi52MS5DYXBhYmlsaXRpZXMSIgoGbW9kZWxzGAggAygLMhIuZHJhZ29tYW4udjEuTW9kZWwSGgoSY29uZmlnX3NjaGVtYV9qc29uGAkgASgJEhkKEWNvbmZpZ3VyYXRpb25fZG9jGAogASgJEhAKA3BpZBgLIAEoA0gAiAEBEhAKCGJhdGNoaW5nGAwgASgIEiEKBmR1dGllcxgNIAMoDjIRLmRyYWdvbWFuLnYxLkR1dHlCBgoEX3BpZCI2CgVNb2RlbBIKCgJpZBgBIAEoCRINCgVsYWJlbBgCIAEoCRISCgppc19kZWZhdWx0GAMgASgIIrgBCg1EZXRlY3RSZXF1ZXN0Eg8KB2FkYXB0ZXIYASABKAkSDwoHcmVmcmVzaBgCIAEoCBIwCgNlbnYYAyADKAsyIy5kcmFnb21hbi52MS5EZXRlY3RSZXF1ZXN0LkVudkVudHJ5EicKBmNvbmZpZxgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI8Cg5EZXRlY3RSZXNwb25zZRIqCgpkZXRlY3Rpb25zGAEgAygLMhYuZHJhZ29tYW4udjEuRGV0ZWN0aW9uIr4DCglEZXRlY3Rpb24SDwoHYWRhcHRlchgBIAEoCRINCgVsYWJlbBgCIAEoCRIRCglhdmFpbGFibGUYAyABKAgSEgoKZXhlY3V0YWJsZRgEIAEoCRIPCgd2ZXJzaW9uGAUgASgJEhIKCmNvbmZpZ19kaXIYBiABKAkSEgoKc2tpbGxzX2RpchgHIAEoCRIkCgRhdXRoGAggASgOMhYuZHJhZ29tYW4udjEuQXV0aFN0YXRlEhMKC2F1dGhfbWV0aG9kGAkgASgJEjQKCmNvbmZpZGVuY2UYCiABKA4yIC5kcmFnb21hbi52MS5EZXRlY3Rpb25Db25maWRlbmNlEg8KB21lc3NhZ2UYCyABKAkSDAoEaGludBgMIAEoCRIvCghwcm9ibGVtcxgNIAMoCzIdLmRyYWdvbWFuLnYxLkRldGVjdGlvblByb2JsZW0SLwoMY2FwYWJpbGl0aWVzGA4gASgLMhkuZHJhZ29tYW4udjEuQ2FwYWJpbGl0aWVzEi8KC2RldGVjdGVkX2F0GA8gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIOCgZjYWNoZWQYECABKAgiPwoQRGV0ZWN0aW9uUHJvYmxlbRIMCgRjb2RlGAEgASgJEg8KB21lc3NhZ2UYAiABKAkSDAoEaGludBgDIAEoCSLYAgoWVGVzdEVudmlyb25tZW50UmVxdWVzdBIPCgdhZGFwdGVyGAEgASgJEiMKBG1vZGUYAiABKA4yFS5kcmFnb21hbi52MS5UZXN0TW9kZRISCgpjb21wYW55X2lkGAMgASgJEicKBmNvbmZpZxgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSOQoDZW52GAUgAygLMiwuZHJhZ29tYW4udjEuVGVzdEVudmlyb25tZW50UmVxdWVzdC5FbnZFbnRyeRIpCgl3b3Jrc3BhY2UYBiABKAsyFi5kcmFnb21hbi52MS5Xb3Jrc3BhY2USDQoFbW9kZWwYByABKAkSKgoHdGltZW91dBgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBItYBChdUZXN0RW52aXJvbm1lbnRSZXNwb25zZRIPCgdhZGFwdGVyGAEgASgJEicKBnN0YXR1cxgCIAEoDjIXLmRyYWdvbWFuLnYxLlRlc3RTdGF0dXMSLQoGY2hlY2tzGAMgAygLMh0uZHJhZ29tYW4udjEuRW52aXJvbm1lbnRDaGVjaxItCgl0ZXN0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiMKBG1vZGUYBSABKA4yFS5kcmFnb21hbi52MS5UZXN0TW9kZSKiAQoQRW52aXJvbm1lbnRDaGVjaxIMCgRjb2RlGAEgASgJEiQKBWxldmVsGAIgASgOMhUuZHJhZ29tYW4udjEuU2V2ZXJpdHkSDwoHbWVzc2FnZRgDIAEoCRIOCgZkZXRhaWwYBCABKAkSDAoEaGludBgFIAEoCRIrCghkdXJhdGlvbhgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiLpCQoORXhlY3V0ZVJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEg8KB2FkYXB0ZXIYAiABKAkSIQoFYWdlbnQYAyABKAsyEi5kcmFnb21hbi52MS5BZ2VudBIoCgdjb21wYW55GAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIkCgNydW4YBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhAKCHRhc2tfa2V5GAYgASgJEhAKBnByb21wdBgHIAEoCUgAEhkKD3Byb21wdF90ZW1wbGF0ZRgIIAEoCUgAEhUKDXN5c3RlbV9wcm9tcHQYCSABKAkSLwoMaW5zdHJ1Y3Rpb25zGAogASgLMhkuZHJhZ29tYW4udjEuSW5zdHJ1Y3Rpb25zEicKBmNvbmZpZxgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSJQoHY29udGV4dBgMIAEoCzIULmRyYWdvbWFuLnYxLkNvbnRleHQSLQoHc2Vzc2lvbhgNIAEoCzIcLmRyYWdvbWFuLnYxLlNlc3Npb25TZWxlY3RvchIpCgl3b3Jrc3BhY2UYDiABKAsyFi5kcmFnb21hbi52MS5Xb3Jrc3BhY2USMQoDZW52GA8gAygLMiQuZHJhZ29tYW4udjEuRXhlY3V0ZVJlcXVlc3QuRW52RW50cnkSEgoKYXV0aF90b2tlbhgQIAEoCRIPCgdhcGlfdXJsGBEgASgJEiEKBWJyYW5kGBIgASgLMhIuZHJhZ29tYW4udjEuQnJhbmQSIgoGc2tpbGxzGBMgAygLMhIuZHJhZ29tYW4udjEuU2tpbGwSKwoLbWNwX3NlcnZlcnMYFCADKAsyFi5kcmFnb21hbi52MS5NY3BTZXJ2ZXISDQoFbW9kZWwYFSABKAkSIwoGbGltaXRzGBYgASgLMhMuZHJhZ29tYW4udjEuTGltaXRzEi0KC3Blcm1pc3Npb25zGBcgASgLMhguZHJhZ29tYW4udjEuUGVybWlzc2lvbnMSLwoMb3JwaGFuX2FmdGVyGBggASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEicKCGZhbGxiYWNrGBkgASgLMhUuZHJhZ29tYW4udjEuRmFsbGJhY2sSMwoVcmVxdWlyZWRfY2FwYWJpbGl0aWVzGBogAygOMhQuZHJhZ29tYW4udjEuRmVhdHVyZRI3CgZsYWJlbHMYGyADKAsyJy5kcmFnb21hbi52MS5FeGVjdXRlUmVxdWVzdC5MYWJlbHNFbnRyeRInCghiYXRjaGluZxgcIAEoCzIVLmRyYWdvbWFuLnYxLkJhdGNoaW5nEiEKBXJlbGF5GB0gASgLMhIuZHJhZ29tYW4udjEuUmVsYXkSFgoOaW5jbHVkZV9uYXRpdmUYHiABKAgSKQoJYWRtaXNzaW9uGB8gASgLMhYuZHJhZ29tYW4udjEuQWRtaXNzaW9uEhUKDXRyYWNrX2NoYW5nZXMYICABKAgSEgoKYWdlbnRfbmFtZRgiIAEoCRoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCBgoEdGFzayJ8CgVBZ2VudBIKCgJpZBgBIAEoCRISCgpjb21wYW55X2lkGAIgASgJEgwKBG5hbWUYAyABKAkSFAoMYWRhcHRlcl90eXBlGAQgASgJEi8KDmFkYXB0ZXJfY29uZmlnGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdCI4CgxJbnN0cnVjdGlvbnMSDgoEZmlsZRgBIAEoCUgAEg4KBHRleHQYAiABKAlIAEIICgZzb3VyY2Ui3gEKB0NvbnRleHQSDwoHdGFza19pZBgBIAEoCRIQCghpc3N1ZV9pZBgCIAEoCRITCgt3YWtlX3JlYXNvbhgDIAEoCRIXCg93YWtlX2NvbW1lbnRfaWQYBCABKAkSEgoKY29tbWVudF9pZBgFIAEoCRITCgthcHByb3ZhbF9pZBgGIAEoCRIXCg9hcHByb3ZhbF9zdGF0dXMYByABKAkSGAoQbGlua2VkX2lzc3VlX2lkcxgIIAMoCRImCgVleHRyYRgJIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QizQEKD1Nlc3Npb25TZWxlY3RvchIsCgZoYW5kbGUYASABKAsyGi5kcmFnb21hbi52MS5TZXNzaW9uSGFuZGxlSAASJgoDa2V5GAIgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleUgAEhcKDXJlc3VtZV9ydW5faWQYAyABKAlIABIPCgVmcmVzaBgEIAEoCEgAEgwKBGZvcmsYBSABKAgSDgoGcmVhc29uGAYgASgJEhAKCGhhbmRvdmVyGAcgASgJQgoKCHNlbGVjdG9yIkQKClNlc3Npb25LZXkSEgoKY29tcGFueV9pZBgBIAEoCRIQCghhZ2VudF9pZBgCIAEoCRIQCgh0YXNrX2tleRgDIAEoCSI4CglXb3Jrc3BhY2USCwoDY3dkGAEgASgJEh4KFmFkZGl0aW9uYWxfZGlyZWN0b3JpZXMYAiADKAkiKQoFQnJhbmQSDAoEbmFtZRgBIAEoCRISCgplbnZfcHJlZml4GAIgASgJIl4KBVNraWxsEgwKBG5hbWUYASABKAkSEwoJZGlyZWN0b3J5GAIgASgJSAASKAoFZmlsZXMYAyABKAsyFy5kcmFnb21hbi52MS5Ta2lsbEZpbGVzSABCCAoGc291cmNlInMKClNraWxsRmlsZXMSNQoHY29udGVudBgBIAMoCzIkLmRyYWdvbWFuLnYxLlNraWxsRmlsZXMuQ29udGVudEVudHJ5Gi4KDENvbnRlbnRFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAw6AjgBInQKCU1jcFNlcnZlchIMCgRuYW1lGAEgASgJEiYKBXN0ZGlvGAIgASgLMhUuZHJhZ29tYW4udjEuTWNwU3RkaW9IABIkCgRodHRwGAMgASgLMhQuZHJhZ29tYW4udjEuTWNwSHR0cEgAQgsKCXRyYW5zcG9ydCKCAQoITWNwU3RkaW8SDwoHY29tbWFuZBgBIAEoCRIMCgRhcmdzGAIgAygJEisKA2VudhgDIAMoCzIeLmRyYWdvbWFuLnYxLk1jcFN0ZGlvLkVudkVudHJ5GioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiegoHTWNwSHR0cBILCgN1cmwYASABKAkSMgoHaGVhZGVycxgCIAMoCzIhLmRyYWdvbWFuLnYxLk1jcEh0dHAuSGVhZGVyc0VudHJ5Gi4KDEhlYWRlcnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBItwBCghGYWxsYmFjaxIQCghhZGFwdGVycxgBIAMoCRIkCgJvbhgCIAMoDjIYLmRyYWdvbWFuLnYxLkZhaWx1cmVLaW5kEhoKEmFmdGVyX3NpZGVfZWZmZWN0cxgDIAEoCBIzCgdjb25maWdzGAQgAygLMiIuZHJhZ29tYW4udjEuRmFsbGJhY2suQ29uZmlnc0VudHJ5GkcKDENvbmZpZ3NFbnRyeRILCgNrZXkYASABKAkSJgoFdmFsdWUYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0OgI4ASJ+CglBZG1pc3Npb24SLwoMbG9uZ2VzdF93YWl0GAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhYKDmlnbm9yZV9icmVha2VyGAIgASgIEigKCXJ1bl90b2tlbhgDIAEoCzIVLmRyYWdvbWFuLnYxLlJ1blRva2VuIkkKCFJ1blRva2VuEhAKCGF1ZGllbmNlGAEgASgJEisKCGxpZmV0aW1lGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjgKCEJhdGNoaW5nEiwKCW1heF9kZWxheRgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiI2CgVSZWxheRIWCg5maXJzdF9zZXF1ZW5jZRgBIAEoBBIVCg1maXJzdF9hdHRlbXB0GAIgASgNIn8KDUF0dGFjaFJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEhYKDmFmdGVyX3NlcXVlbmNlGAIgASgEEgwKBGhvbGQYAyABKAgSDwoHYWRhcHRlchgEIAEoCRInCghiYXRjaGluZxgFIAEoCzIVLmRyYWdvbWFuLnYxLkJhdGNoaW5nImoKDUNhbmNlbFJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEigKBWdyYWNlGAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg4KBnJlYXNvbhgDIAEoCRIPCgdhZGFwdGVyGAQgASgJIooBCg5DYW5jZWxSZXNwb25zZRIlCgdvdXRjb21lGAEgASgOMhQuZHJhZ29tYW4udjEuT3V0Y29tZRIXCg9yZXN1bHRfc2VxdWVuY2UYAiABKAQSIAoTdHJlZV9jb25maXJtZWRfZGVhZBgDIAEoCEgAiAEBQhYKFF90cmVlX2NvbmZpcm1lZF9kZWFkIoIBCg5SZXNwb25kUmVxdWVzdBIOCgZydW5faWQYASABKAkSEgoKcmVxdWVzdF9pZBgCIAEoCRIoCgZhbnN3ZXIYAyABKAsyGC5kcmFnb21hbi52MS5JbnB1dEFuc3dlchIRCglyZXNwb25kZXIYBCABKAkSDwoHYWRhcHRlchgFIAEoCSIjCg9SZXNwb25kUmVzcG9uc2USEAoIc2VxdWVuY2UYASABKAQiwAEKEUxpc3RNb2RlbHNSZXF1ZXN0Eg8KB2FkYXB0ZXIYASABKAkSDwoHcmVmcmVzaBgCIAEoCBInCgZjb25maWcYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjQKA2VudhgEIAMoCzInLmRyYWdvbWFuLnYxLkxpc3RNb2RlbHNSZXF1ZXN0LkVudkVudHJ5GioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEikQEKEkxpc3RNb2RlbHNSZXNwb25zZRIiCgZtb2RlbHMYASADKAsyEi5kcmFnb21hbi52MS5Nb2RlbBIoCgZzb3VyY2UYAiABKA4yGC5kcmFnb21hbi52MS5Nb2RlbFNvdXJjZRItCglsaXN0ZWRfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIrEBChFMaXN0U2tpbGxzUmVxdWVzdBIPCgdhZGFwdGVyGAEgASgJEikKCXdvcmtzcGFjZRgCIAEoCzIWLmRyYWdvbWFuLnYxLldvcmtzcGFjZRI0CgNlbnYYAyADKAsyJy5kcmFnb21hbi52MS5MaXN0U2tpbGxzUmVxdWVzdC5FbnZFbnRyeRoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBImUKClNraWxsRW50cnkSDAoEbmFtZRgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEiYKBXN0YXRlGAQgASgOMhcuZHJhZ29tYW4udjEuU2tpbGxTdGF0ZSJNChJMaXN0U2tpbGxzUmVzcG9uc2USDgoGbmF0aXZlGAEgASgIEicKBnNraWxscxgCIAMoCzIXLmRyYWdvbWFuLnYxLlNraWxsRW50cnkiqgEKEVN5bmNTa2lsbHNSZXF1ZXN0Eg8KB2FkYXB0ZXIYASABKAkSIgoGc2tpbGxzGAIgAygLMhIuZHJhZ29tYW4udjEuU2tpbGwSNAoDZW52GAMgAygLMicuZHJhZ29tYW4udjEuU3luY1NraWxsc1JlcXVlc3QuRW52RW50cnkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJPChJTeW5jU2tpbGxzUmVzcG9uc2USJwoGc2tpbGxzGAEgAygLMhcuZHJhZ29tYW4udjEuU2tpbGxFbnRyeRIQCgh3YXJuaW5ncxgCIAMoCSJLChFHZXRDaGFuZ2VzUmVxdWVzdBIOCgZydW5faWQYASABKAkSDwoHYWRhcHRlchgCIAEoCRIVCg13aXRob3V0X2RpZmZzGAMgASgIIokBChJHZXRDaGFuZ2VzUmVzcG9uc2USDAoEcm9vdBgBIAEoCRInCgVmaWxlcxgCIAMoCzIYLmRyYWdvbWFuLnYxLkNoYW5nZWRGaWxlEhAKCGlzX2ZpbmFsGAMgASgIEhsKE292ZXJsYXBwaW5nX3J1bl9pZHMYBCADKAkSDQoFbm90ZXMYBSADKAkipQIKC0NoYW5nZWRGaWxlEgwKBHBhdGgYASABKAkSLQoJb3BlcmF0aW9uGAIgASgOMhouZHJhZ29tYW4udjEuRmlsZU9wZXJhdGlvbhIQCghvbGRfcGF0aBgDIAEoCRIQCghvbGRfbW9kZRgEIAEoDRIQCghuZXdfbW9kZRgFIAEoDRIRCglpc19iaW5hcnkYBiABKAgSGAoLYWRkZWRfbGluZXMYByABKA1IAIgBARIaCg1kZWxldGVkX2xpbmVzGAggASgNSAGIAQESDAoEZGlmZhgJIAEoCRIVCg1kaWZmX2xlZnRfb3V0GAogASgIEhMKC2lzX3JlcG9ydGVkGAsgASgIQg4KDF9hZGRlZF9saW5lc0IQCg5fZGVsZXRlZF9saW5lcyp9CgREdXR5EhQKEERVVFlfVU5TUEVDSUZJRUQQABISCg5EVVRZX1RFTVBMQVRFUxABEhIKDkRVVFlfUkVEQUNUSU9OEAISDwoLRFVUWV9MSU1JVFMQAxITCg9EVVRZX1VOQVRURU5ERUQQBBIRCg1EVVRZX1JFRlVTQUxTEAUqnQEKCUF1dGhTdGF0ZRIaChZBVVRIX1NUQVRFX1VOU1BFQ0lGSUVEEAASEQoNQVVUSF9TVEFURV9PSxABEhYKEkFVVEhfU1RBVEVfTUlTU0lORxACEhYKEkFVVEhfU1RBVEVfRVhQSVJFRBADEhYKEkFVVEhfU1RBVEVfVU5LTk9XThAEEhkKFUFVVEhfU1RBVEVfTk9UX05FRURFRBAFKvkBChNEZXRlY3Rpb25Db25maWRlbmNlEiQKIERFVEVDVElPTl9DT05GSURFTkNFX1VOU1BFQ0lGSUVEEAASHwobREVURUNUSU9OX0NPTkZJREVOQ0VfQUJTRU5UEAESKAokREVURUNUSU9OX0NPTkZJREVOQ0VfRVhFQ1VUQUJMRV9PTkxZEAISJAogREVURUNUSU9OX0NPTkZJREVOQ0VfQ09ORklHX09OTFkQAxIiCh5ERVRFQ1RJT05fQ09ORklERU5DRV9DT05GSURFTlQQBBInCiNERVRFQ1RJT05fQ09ORklERU5DRV9OT1RfQVBQTElDQUJMRRAFKk4KCFRlc3RNb2RlEhkKFVRFU1RfTU9ERV9VTlNQRUNJRklFRBAAEhMKD1RFU1RfTU9ERV9RVUlDSxABEhIKDlRFU1RfTU9ERV9MSVZFEAIqawoKVGVzdFN0YXR1cxIbChdURVNUX1NUQVRVU19VTlNQRUNJRklFRBAAEhQKEFRFU1RfU1RBVFVTX1BBU1MQARIUChBURVNUX1NUQVRVU19XQVJOEAISFAoQVEVTVF9TVEFUVVNfRkFJTBADKnYKC01vZGVsU291cmNlEhwKGE1PREVMX1NPVVJDRV9VTlNQRUNJRklFRBAAEhcKE01PREVMX1NPVVJDRV9TVEFUSUMQARIWChJNT0RFTF9TT1VSQ0VfQUdFTlQQAhIYChRNT0RFTF9TT1VSQ0VfU0VSVklDRRADKo4BCgpTa2lsbFN0YXRlEhsKF1NLSUxMX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVU0tJTExfU1RBVEVfSU5TVEFMTEVEEAESFQoRU0tJTExfU1RBVEVfU1RBTEUQAhIYChRTS0lMTF9TVEFURV9FWFRFUk5BTBADEhcKE1NLSUxMX1NUQVRFX01JU1NJTkcQBDLDBgoOQWRhcHRlclNlcnZpY2USRwoIRGVzY3JpYmUSHC5kcmFnb21hbi52MS5EZXNjcmliZVJlcXVlc3QaHS5kcmFnb21hbi52MS5EZXNjcmliZVJlc3BvbnNlEkEKBkRldGVjdBIaLmRyYWdvbWFuLnYxLkRldGVjdFJlcXVlc3QaGy5kcmFnb21hbi52MS5EZXRlY3RSZXNwb25zZRJcCg9UZXN0RW52aXJvbm1lbnQSIy5kcmFnb21hbi52MS5UZXN0RW52aXJvbm1lbnRSZXF1ZXN0GiQuZHJhZ29tYW4udjEuVGVzdEVudmlyb25tZW50UmVzcG9uc2USQQoHRXhlY3V0ZRIbLmRyYWdvbWFuLnYxLkV4ZWN1dGVSZXF1ZXN0GhcuZHJhZ29tYW4udjEuQWdlbnRFdmVudDABEj8KBkF0dGFjaBIaLmRyYWdvbWFuLnYxLkF0dGFjaFJlcXVlc3QaFy5kcmFnb21hbi52MS5BZ2VudEV2ZW50MAESQQoGQ2FuY2VsEhouZHJhZ29tYW4udjEuQ2FuY2VsUmVxdWVzdBobLmRyYWdvbWFuLnYxLkNhbmNlbFJlc3BvbnNlEkQKB1Jlc3BvbmQSGy5kcmFnb21hbi52MS5SZXNwb25kUmVxdWVzdBocLmRyYWdvbWFuLnYxLlJlc3BvbmRSZXNwb25zZRJNCgpMaXN0TW9kZWxzEh4uZHJhZ29tYW4udjEuTGlzdE1vZGVsc1JlcXVlc3QaHy5kcmFnb21hbi52MS5MaXN0TW9kZWxzUmVzcG9uc2USTQoKTGlzdFNraWxscxIeLmRyYWdvbWFuLnYxLkxpc3RTa2lsbHNSZXF1ZXN0Gh8uZHJhZ29tYW4udjEuTGlzdFNraWxsc1Jlc3BvbnNlEk0KClN5bmNTa2lsbHMSHi5kcmFnb21hbi52MS5TeW5jU2tpbGxzUmVxdWVzdBofLmRyYWdvbWFuLnYxLlN5bmNTa2lsbHNSZXNwb25zZRJNCgpHZXRDaGFuZ2VzEh4uZHJhZ29tYW4udjEuR2V0Q2hhbmdlc1JlcXVlc3QaHy5kcmFnb21hbi52MS5HZXRDaGFuZ2VzUmVzcG9uc2VCK1opZHJhZ29tYW4vY2xpZW50cy9nby9kcmFnb21hbnYxO2RyYWdvbWFudjFiBnByb3RvMw", [file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChlkcmFnb21hbi92MS9hZGFwdGVyLnByb3RvEgtkcmFnb21hbi52MSIiCg9EZXNjcmliZVJlcXVlc3QSDwoHYWRhcHRlchgBIAEoCSLWAgoQRGVzY3JpYmVSZXNwb25zZRIPCgdhZGFwdGVyGAEgASgJEg8KB2FsaWFzZXMYAiADKAkSDQoFbGFiZWwYAyABKAkSDwoHdmVyc2lvbhgEIAEoCRIQCghyZXZpc2lvbhgFIAEoDRITCgtpbnN0YW5jZV9pZBgGIAEoCRIvCgxjYXBhYmlsaXRpZXMYByABKAsyGS5kcmFnb21hbi52MS5DYXBhYmlsaXRpZXMSIgoGbW9kZWxzGAggAygLMhIuZHJhZ29tYW4udjEuTW9kZWwSGgoSY29uZmlnX3NjaGVtYV9qc29uGAkgASgJEhkKEWNvbmZpZ3VyYXRpb25fZG9jGAogASgJEhAKA3BpZBgLIAEoA0gAiAEBEhAKCGJhdGNoaW5nGAwgASgIEiEKBmR1dGllcxgNIAMoDjIRLmRyYWdvbWFuLnYxLkR1dHlCBgoEX3BpZCI2CgVNb2RlbBIKCgJpZBgBIAEoCRINCgVsYWJlbBgCIAEoCRISCgppc19kZWZhdWx0GAMgASgIIrgBCg1EZXRlY3RSZXF1ZXN0Eg8KB2FkYXB0ZXIYASABKAkSDwoHcmVmcmVzaBgCIAEoCBIwCgNlbnYYAyADKAsyIy5kcmFnb21hbi52MS5EZXRlY3RSZXF1ZXN0LkVudkVudHJ5EicKBmNvbmZpZxgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI8Cg5EZXRlY3RSZXNwb25zZRIqCgpkZXRlY3Rpb25zGAEgAygLMhYuZHJhZ29tYW4udjEuRGV0ZWN0aW9uIr4DCglEZXRlY3Rpb24SDwoHYWRhcHRlchgBIAEoCRINCgVsYWJlbBgCIAEoCRIRCglhdmFpbGFibGUYAyABKAgSEgoKZXhlY3V0YWJsZRgEIAEoCRIPCgd2ZXJzaW9uGAUgASgJEhIKCmNvbmZpZ19kaXIYBiABKAkSEgoKc2tpbGxzX2RpchgHIAEoCRIkCgRhdXRoGAggASgOMhYuZHJhZ29tYW4udjEuQXV0aFN0YXRlEhMKC2F1dGhfbWV0aG9kGAkgASgJEjQKCmNvbmZpZGVuY2UYCiABKA4yIC5kcmFnb21hbi52MS5EZXRlY3Rpb25Db25maWRlbmNlEg8KB21lc3NhZ2UYCyABKAkSDAoEaGludBgMIAEoCRIvCghwcm9ibGVtcxgNIAMoCzIdLmRyYWdvbWFuLnYxLkRldGVjdGlvblByb2JsZW0SLwoMY2FwYWJpbGl0aWVzGA4gASgLMhkuZHJhZ29tYW4udjEuQ2FwYWJpbGl0aWVzEi8KC2RldGVjdGVkX2F0GA8gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIOCgZjYWNoZWQYECABKAgiPwoQRGV0ZWN0aW9uUHJvYmxlbRIMCgRjb2RlGAEgASgJEg8KB21lc3NhZ2UYAiABKAkSDAoEaGludBgDIAEoCSLYAgoWVGVzdEVudmlyb25tZW50UmVxdWVzdBIPCgdhZGFwdGVyGAEgASgJEiMKBG1vZGUYAiABKA4yFS5kcmFnb21hbi52MS5UZXN0TW9kZRISCgpjb21wYW55X2lkGAMgASgJEicKBmNvbmZpZxgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSOQoDZW52GAUgAygLMiwuZHJhZ29tYW4udjEuVGVzdEVudmlyb25tZW50UmVxdWVzdC5FbnZFbnRyeRIpCgl3b3Jrc3BhY2UYBiABKAsyFi5kcmFnb21hbi52MS5Xb3Jrc3BhY2USDQoFbW9kZWwYByABKAkSKgoHdGltZW91dBgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBItYBChdUZXN0RW52aXJvbm1lbnRSZXNwb25zZRIPCgdhZGFwdGVyGAEgASgJEicKBnN0YXR1cxgCIAEoDjIXLmRyYWdvbWFuLnYxLlRlc3RTdGF0dXMSLQoGY2hlY2tzGAMgAygLMh0uZHJhZ29tYW4udjEuRW52aXJvbm1lbnRDaGVjaxItCgl0ZXN0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiMKBG1vZGUYBSABKA4yFS5kcmFnb21hbi52MS5UZXN0TW9kZSKiAQoQRW52aXJvbm1lbnRDaGVjaxIMCgRjb2RlGAEgASgJEiQKBWxldmVsGAIgASgOMhUuZHJhZ29tYW4udjEuU2V2ZXJpdHkSDwoHbWVzc2FnZRgDIAEoCRIOCgZkZXRhaWwYBCABKAkSDAoEaGludBgFIAEoCRIrCghkdXJhdGlvbhgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiKXCgoORXhlY3V0ZVJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEg8KB2FkYXB0ZXIYAiABKAkSIQoFYWdlbnQYAyABKAsyEi5kcmFnb21hbi52MS5BZ2VudBIoCgdjb21wYW55GAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIkCgNydW4YBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhAKCHRhc2tfa2V5GAYgASgJEhAKBnByb21wdBgHIAEoCUgAEhkKD3Byb21wdF90ZW1wbGF0ZRgIIAEoCUgAEhUKDXN5c3RlbV9wcm9tcHQYCSABKAkSLwoMaW5zdHJ1Y3Rpb25zGAogASgLMhkuZHJhZ29tYW4udjEuSW5zdHJ1Y3Rpb25zEicKBmNvbmZpZxgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSJQoHY29udGV4dBgMIAEoCzIULmRyYWdvbWFuLnYxLkNvbnRleHQSLQoHc2Vzc2lvbhgNIAEoCzIcLmRyYWdvbWFuLnYxLlNlc3Npb25TZWxlY3RvchIpCgl3b3Jrc3BhY2UYDiABKAsyFi5kcmFnb21hbi52MS5Xb3Jrc3BhY2USMQoDZW52GA8gAygLMiQuZHJhZ29tYW4udjEuRXhlY3V0ZVJlcXVlc3QuRW52RW50cnkSEgoKYXV0aF90b2tlbhgQIAEoCRIPCgdhcGlfdXJsGBEgASgJEiEKBWJyYW5kGBIgASgLMhIuZHJhZ29tYW4udjEuQnJhbmQSIgoGc2tpbGxzGBMgAygLMhIuZHJhZ29tYW4udjEuU2tpbGwSKwoLbWNwX3NlcnZlcnMYFCADKAsyFi5kcmFnb21hbi52MS5NY3BTZXJ2ZXISDQoFbW9kZWwYFSABKAkSIwoGbGltaXRzGBYgASgLMhMuZHJhZ29tYW4udjEuTGltaXRzEi0KC3Blcm1pc3Npb25zGBcgASgLMhguZHJhZ29tYW4udjEuUGVybWlzc2lvbnMSLwoMb3JwaGFuX2FmdGVyGBggASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEicKCGZhbGxiYWNrGBkgASgLMhUuZHJhZ29tYW4udjEuRmFsbGJhY2sSMwoVcmVxdWlyZWRfY2FwYWJpbGl0aWVzGBogAygOMhQuZHJhZ29tYW4udjEuRmVhdHVyZRI3CgZsYWJlbHMYGyADKAsyJy5kcmFnb21hbi52MS5FeGVjdXRlUmVxdWVzdC5MYWJlbHNFbnRyeRInCghiYXRjaGluZxgcIAEoCzIVLmRyYWdvbWFuLnYxLkJhdGNoaW5nEiEKBXJlbGF5GB0gASgLMhIuZHJhZ29tYW4udjEuUmVsYXkSFgoOaW5jbHVkZV9uYXRpdmUYHiABKAgSKQoJYWRtaXNzaW9uGB8gASgLMhYuZHJhZ29tYW4udjEuQWRtaXNzaW9uEhUKDXRyYWNrX2NoYW5nZXMYICABKAgSLAoLYXR0YWNobWVudHMYISADKAsyFy5kcmFnb21hbi52MS5BdHRhY2htZW50EhIKCmFnZW50X25hbWUYIiABKAkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgYKBHRhc2siWwoKQXR0YWNobWVudBIMCgRuYW1lGAEgASgJEhIKCm1lZGlhX3R5cGUYAiABKAkSEQoHY29udGVudBgDIAEoDEgAEg4KBHBhdGgYBCABKAlIAEIICgZzb3VyY2UifAoFQWdlbnQSCgoCaWQYASABKAkSEgoKY29tcGFueV9pZBgCIAEoCRIMCgRuYW1lGAMgASgJEhQKDGFkYXB0ZXJfdHlwZRgEIAEoCRIvCg5hZGFwdGVyX2NvbmZpZxgFIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QiOAoMSW5zdHJ1Y3Rpb25zEg4KBGZpbGUYASABKAlIABIOCgR0ZXh0GAIgASgJSABCCAoGc291cmNlIt4BCgdDb250ZXh0Eg8KB3Rhc2tfaWQYASABKAkSEAoIaXNzdWVfaWQYAiABKAkSEwoLd2FrZV9yZWFzb24YAyABKAkSFwoPd2FrZV9jb21tZW50X2lkGAQgASgJEhIKCmNvbW1lbnRfaWQYBSABKAkSEwoLYXBwcm92YWxfaWQYBiABKAkSFwoPYXBwcm92YWxfc3RhdHVzGAcgASgJEhgKEGxpbmtlZF9pc3N1ZV9pZHMYCCADKAkSJgoFZXh0cmEYCSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Is0BCg9TZXNzaW9uU2VsZWN0b3ISLAoGaGFuZGxlGAEgASgLMhouZHJhZ29tYW4udjEuU2Vzc2lvbkhhbmRsZUgAEiYKA2tleRgCIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXlIABIXCg1yZXN1bWVfcnVuX2lkGAMgASgJSAASDwoFZnJlc2gYBCABKAhIABIMCgRmb3JrGAUgASgIEg4KBnJlYXNvbhgGIAEoCRIQCghoYW5kb3ZlchgHIAEoCUIKCghzZWxlY3RvciJECgpTZXNzaW9uS2V5EhIKCmNvbXBhbnlfaWQYASABKAkSEAoIYWdlbnRfaWQYAiABKAkSEAoIdGFza19rZXkYAyABKAkiOAoJV29ya3NwYWNlEgsKA2N3ZBgBIAEoCRIeChZhZGRpdGlvbmFsX2RpcmVjdG9yaWVzGAIgAygJIikKBUJyYW5kEgwKBG5hbWUYASABKAkSEgoKZW52X3ByZWZpeBgCIAEoCSJeCgVTa2lsbBIMCgRuYW1lGAEgASgJEhMKCWRpcmVjdG9yeRgCIAEoCUgAEigKBWZpbGVzGAMgASgLMhcuZHJhZ29tYW4udjEuU2tpbGxGaWxlc0gAQggKBnNvdXJjZSJzCgpTa2lsbEZpbGVzEjUKB2NvbnRlbnQYASADKAsyJC5kcmFnb21hbi52MS5Ta2lsbEZpbGVzLkNvbnRlbnRFbnRyeRouCgxDb250ZW50RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgMOgI4ASJ0CglNY3BTZXJ2ZXISDAoEbmFtZRgBIAEoCRImCgVzdGRpbxgCIAEoCzIVLmRyYWdvbWFuLnYxLk1jcFN0ZGlvSAASJAoEaHR0cBgDIAEoCzIULmRyYWdvbWFuLnYxLk1jcEh0dHBIAEILCgl0cmFuc3BvcnQiggEKCE1jcFN0ZGlvEg8KB2NvbW1hbmQYASABKAkSDAoEYXJncxgCIAMoCRIrCgNlbnYYAyADKAsyHi5kcmFnb21hbi52MS5NY3BTdGRpby5FbnZFbnRyeRoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBInoKB01jcEh0dHASCwoDdXJsGAEgASgJEjIKB2hlYWRlcnMYAiADKAsyIS5kcmFnb21hbi52MS5NY3BIdHRwLkhlYWRlcnNFbnRyeRouCgxIZWFkZXJzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASLcAQoIRmFsbGJhY2sSEAoIYWRhcHRlcnMYASADKAkSJAoCb24YAiADKA4yGC5kcmFnb21hbi52MS5GYWlsdXJlS2luZBIaChJhZnRlcl9zaWRlX2VmZmVjdHMYAyABKAgSMwoHY29uZmlncxgEIAMoCzIiLmRyYWdvbWFuLnYxLkZhbGxiYWNrLkNvbmZpZ3NFbnRyeRpHCgxDb25maWdzRW50cnkSCwoDa2V5GAEgASgJEiYKBXZhbHVlGAIgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdDoCOAEifgoJQWRtaXNzaW9uEi8KDGxvbmdlc3Rfd2FpdBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCg5pZ25vcmVfYnJlYWtlchgCIAEoCBIoCglydW5fdG9rZW4YAyABKAsyFS5kcmFnb21hbi52MS5SdW5Ub2tlbiJJCghSdW5Ub2tlbhIQCghhdWRpZW5jZRgBIAEoCRIrCghsaWZldGltZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiI4CghCYXRjaGluZxIsCgltYXhfZGVsYXkYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iNgoFUmVsYXkSFgoOZmlyc3Rfc2VxdWVuY2UYASABKAQSFQoNZmlyc3RfYXR0ZW1wdBgCIAEoDSJ/Cg1BdHRhY2hSZXF1ZXN0Eg4KBnJ1bl9pZBgBIAEoCRIWCg5hZnRlcl9zZXF1ZW5jZRgCIAEoBBIMCgRob2xkGAMgASgIEg8KB2FkYXB0ZXIYBCABKAkSJwoIYmF0Y2hpbmcYBSABKAsyFS5kcmFnb21hbi52MS5CYXRjaGluZyJqCg1DYW5jZWxSZXF1ZXN0Eg4KBnJ1bl9pZBgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIOCgZyZWFzb24YAyABKAkSDwoHYWRhcHRlchgEIAEoCSKKAQoOQ2FuY2VsUmVzcG9uc2USJQoHb3V0Y29tZRgBIAEoDjIULmRyYWdvbWFuLnYxLk91dGNvbWUSFwoPcmVzdWx0X3NlcXVlbmNlGAIgASgEEiAKE3RyZWVfY29uZmlybWVkX2RlYWQYAyABKAhIAIgBAUIWChRfdHJlZV9jb25maXJtZWRfZGVhZCKCAQoOUmVzcG9uZFJlcXVlc3QSDgoGcnVuX2lkGAEgASgJEhIKCnJlcXVlc3RfaWQYAiABKAkSKAoGYW5zd2VyGAMgASgLMhguZHJhZ29tYW4udjEuSW5wdXRBbnN3ZXISEQoJcmVzcG9uZGVyGAQgASgJEg8KB2FkYXB0ZXIYBSABKAkiIwoPUmVzcG9uZFJlc3BvbnNlEhAKCHNlcXVlbmNlGAEgASgEIsABChFMaXN0TW9kZWxzUmVxdWVzdBIPCgdhZGFwdGVyGAEgASgJEg8KB3JlZnJlc2gYAiABKAgSJwoGY29uZmlnGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBI0CgNlbnYYBCADKAsyJy5kcmFnb21hbi52MS5MaXN0TW9kZWxzUmVxdWVzdC5FbnZFbnRyeRoqCghFbnZFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIpEBChJMaXN0TW9kZWxzUmVzcG9uc2USIgoGbW9kZWxzGAEgAygLMhIuZHJhZ29tYW4udjEuTW9kZWwSKAoGc291cmNlGAIgASgOMhguZHJhZ29tYW4udjEuTW9kZWxTb3VyY2USLQoJbGlzdGVkX2F0GAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKxAQoRTGlzdFNraWxsc1JlcXVlc3QSDwoHYWRhcHRlchgBIAEoCRIpCgl3b3Jrc3BhY2UYAiABKAsyFi5kcmFnb21hbi52MS5Xb3Jrc3BhY2USNAoDZW52GAMgAygLMicuZHJhZ29tYW4udjEuTGlzdFNraWxsc1JlcXVlc3QuRW52RW50cnkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJlCgpTa2lsbEVudHJ5EgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSDAoEcGF0aBgDIAEoCRImCgVzdGF0ZRgEIAEoDjIXLmRyYWdvbWFuLnYxLlNraWxsU3RhdGUiTQoSTGlzdFNraWxsc1Jlc3BvbnNlEg4KBm5hdGl2ZRgBIAEoCBInCgZza2lsbHMYAiADKAsyFy5kcmFnb21hbi52MS5Ta2lsbEVudHJ5IqoBChFTeW5jU2tpbGxzUmVxdWVzdBIPCgdhZGFwdGVyGAEgASgJEiIKBnNraWxscxgCIAMoCzISLmRyYWdvbWFuLnYxLlNraWxsEjQKA2VudhgDIAMoCzInLmRyYWdvbWFuLnYxLlN5bmNTa2lsbHNSZXF1ZXN0LkVudkVudHJ5GioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiTwoSU3luY1NraWxsc1Jlc3BvbnNlEicKBnNraWxscxgBIAMoCzIXLmRyYWdvbWFuLnYxLlNraWxsRW50cnkSEAoId2FybmluZ3MYAiADKAkiSwoRR2V0Q2hhbmdlc1JlcXVlc3QSDgoGcnVuX2lkGAEgASgJEg8KB2FkYXB0ZXIYAiABKAkSFQoNd2l0aG91dF9kaWZmcxgDIAEoCCKJAQoSR2V0Q2hhbmdlc1Jlc3BvbnNlEgwKBHJvb3QYASABKAkSJwoFZmlsZXMYAiADKAsyGC5kcmFnb21hbi52MS5DaGFuZ2VkRmlsZRIQCghpc19maW5hbBgDIAEoCBIbChNvdmVybGFwcGluZ19ydW5faWRzGAQgAygJEg0KBW5vdGVzGAUgAygJIqUCCgtDaGFuZ2VkRmlsZRIMCgRwYXRoGAEgASgJEi0KCW9wZXJhdGlvbhgCIAEoDjIaLmRyYWdvbWFuLnYxLkZpbGVPcGVyYXRpb24SEAoIb2xkX3BhdGgYAyABKAkSEAoIb2xkX21vZGUYBCABKA0SEAoIbmV3X21vZGUYBSABKA0SEQoJaXNfYmluYXJ5GAYgASgIEhgKC2FkZGVkX2xpbmVzGAcgASgNSACIAQESGgoNZGVsZXRlZF9saW5lcxgIIAEoDUgBiAEBEgwKBGRpZmYYCSABKAkSFQoNZGlmZl9sZWZ0X291dBgKIAEoCBITCgtpc19yZXBvcnRlZBgLIAEoCEIOCgxfYWRkZWRfbGluZXNCEAoOX2RlbGV0ZWRfbGluZXMiZAoTUmVhZEFydGlmYWN0UmVxdWVzdBIOCgZydW5faWQYASABKAkSDAoEbmFtZRgCIAEoCRIPCgdhZGFwdGVyGAMgASgJEg4KBm9mZnNldBgEIAEoBBIOCgZsZW5ndGgYBSABKAQiQgoUUmVhZEFydGlmYWN0UmVzcG9uc2USDAoEZGF0YRgBIAEoDBIMCgRzaXplGAIgASgEEg4KBnNoYTI1NhgDIAEoCSp9CgREdXR5EhQKEERVVFlfVU5TUEVDSUZJRUQQABISCg5EVVRZX1RFTVBMQVRFUxABEhIKDkRVVFlfUkVEQUNUSU9OEAISDwoLRFVUWV9MSU1JVFMQAxITCg9EVVRZX1VOQVRURU5ERUQQBBIRCg1EVVRZX1JFRlVTQUxTEAUqnQEKCUF1dGhTdGF0ZRIaChZBVVRIX1NUQVRFX1VOU1BFQ0lGSUVEEAASEQoNQVVUSF9TVEFURV9PSxABEhYKEkFVVEhfU1RBVEVfTUlTU0lORxACEhYKEkFVVEhfU1RBVEVfRVhQSVJFRBADEhYKEkFVVEhfU1RBVEVfVU5LTk9XThAEEhkKFUFVVEhfU1RBVEVfTk9UX05FRURFRBAFKvkBChNEZXRlY3Rpb25Db25maWRlbmNlEiQKIERFVEVDVElPTl9DT05GSURFTkNFX1VOU1BFQ0lGSUVEEAASHwobREVURUNUSU9OX0NPTkZJREVOQ0VfQUJTRU5UEAESKAokREVURUNUSU9OX0NPTkZJREVOQ0VfRVhFQ1VUQUJMRV9PTkxZEAISJAogREVURUNUSU9OX0NPTkZJREVOQ0VfQ09ORklHX09OTFkQAxIiCh5ERVRFQ1RJT05fQ09ORklERU5DRV9DT05GSURFTlQQBBInCiNERVRFQ1RJT05fQ09ORklERU5DRV9OT1RfQVBQTElDQUJMRRAFKk4KCFRlc3RNb2RlEhkKFVRFU1RfTU9ERV9VTlNQRUNJRklFRBAAEhMKD1RFU1RfTU9ERV9RVUlDSxABEhIKDlRFU1RfTU9ERV9MSVZFEAIqawoKVGVzdFN0YXR1cxIbChdURVNUX1NUQVRVU19VTlNQRUNJRklFRBAAEhQKEFRFU1RfU1RBVFVTX1BBU1MQARIUChBURVNUX1NUQVRVU19XQVJOEAISFAoQVEVTVF9TVEFUVVNfRkFJTBADKnYKC01vZGVsU291cmNlEhwKGE1PREVMX1NPVVJDRV9VTlNQRUNJRklFRBAAEhcKE01PREVMX1NPVVJDRV9TVEFUSUMQARIWChJNT0RFTF9TT1VSQ0VfQUdFTlQQAhIYChRNT0RFTF9TT1VSQ0VfU0VSVklDRRADKo4BCgpTa2lsbFN0YXRlEhsKF1NLSUxMX1NUQVRFX1VOU1BFQ0lGSUVEEAASGQoVU0tJTExfU1RBVEVfSU5TVEFMTEVEEAESFQoRU0tJTExfU1RBVEVfU1RBTEUQAhIYChRTS0lMTF9TVEFURV9FWFRFUk5BTBADEhcKE1NLSUxMX1NUQVRFX01JU1NJTkcQBDKaBwoOQWRhcHRlclNlcnZpY2USRwoIRGVzY3JpYmUSHC5kcmFnb21hbi52MS5EZXNjcmliZVJlcXVlc3QaHS5kcmFnb21hbi52MS5EZXNjcmliZVJlc3BvbnNlEkEKBkRldGVjdBIaLmRyYWdvbWFuLnYxLkRldGVjdFJlcXVlc3QaGy5kcmFnb21hbi52MS5EZXRlY3RSZXNwb25zZRJcCg9UZXN0RW52aXJvbm1lbnQSIy5kcmFnb21hbi52MS5UZXN0RW52aXJvbm1lbnRSZXF1ZXN0GiQuZHJhZ29tYW4udjEuVGVzdEVudmlyb25tZW50UmVzcG9uc2USQQoHRXhlY3V0ZRIbLmRyYWdvbWFuLnYxLkV4ZWN1dGVSZXF1ZXN0GhcuZHJhZ29tYW4udjEuQWdlbnRFdmVudDABEj8KBkF0dGFjaBIaLmRyYWdvbWFuLnYxLkF0dGFjaFJlcXVlc3QaFy5kcmFnb21hbi52MS5BZ2VudEV2ZW50MAESQQoGQ2FuY2VsEhouZHJhZ29tYW4udjEuQ2FuY2VsUmVxdWVzdBobLmRyYWdvbWFuLnYxLkNhbmNlbFJlc3BvbnNlEkQKB1Jlc3BvbmQSGy5kcmFnb21hbi52MS5SZXNwb25kUmVxdWVzdBocLmRyYWdvbWFuLnYxLlJlc3BvbmRSZXNwb25zZRJNCgpMaXN0TW9kZWxzEh4uZHJhZ29tYW4udjEuTGlzdE1vZGVsc1JlcXVlc3QaHy5kcmFnb21hbi52MS5MaXN0TW9kZWxzUmVzcG9uc2USTQoKTGlzdFNraWxscxIeLmRyYWdvbWFuLnYxLkxpc3RTa2lsbHNSZXF1ZXN0Gh8uZHJhZ29tYW4udjEuTGlzdFNraWxsc1Jlc3BvbnNlEk0KClN5bmNTa2lsbHMSHi5kcmFnb21hbi52MS5TeW5jU2tpbGxzUmVxdWVzdBofLmRyYWdvbWFuLnYxLlN5bmNTa2lsbHNSZXNwb25zZRJNCgpHZXRDaGFuZ2VzEh4uZHJhZ29tYW4udjEuR2V0Q2hhbmdlc1JlcXVlc3QaHy5kcmFnb21hbi52MS5HZXRDaGFuZ2VzUmVzcG9uc2USVQoMUmVhZEFydGlmYWN0EiAuZHJhZ29tYW4udjEuUmVhZEFydGlmYWN0UmVxdWVzdBohLmRyYWdvbWFuLnYxLlJlYWRBcnRpZmFjdFJlc3BvbnNlMAFCK1opZHJhZ29tYW4vY2xpZW50cy9nby9kcmFnb21hbnYxO2RyYWdvbWFudjFiBnByb3RvMw", [file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * DescribeRequest asks an adapter to describe itself.
@@ -601,7 +601,7 @@ export const EnvironmentCheckSchema: GenMessage<EnvironmentCheck> = /*@__PURE__*
  * | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
  * | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
  * | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
- * | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes |
+ * | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes, attachments |
  * | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, limits.budget, fallback, admission, agent_name |
  *
  * @generated from message dragoman.v1.ExecuteRequest
@@ -851,6 +851,13 @@ export type ExecuteRequest = Message<"dragoman.v1.ExecuteRequest"> & {
   trackChanges: boolean;
 
   /**
+   * Files and images that go with the prompt. At most 32, with names of their own and 8 MiB of `content` in total.
+   *
+   * @generated from field: repeated dragoman.v1.Attachment attachments = 33;
+   */
+  attachments: Attachment[];
+
+  /**
    * The stored agent that gives what the request leaves out, see StoredAgent. Empty: none.
    *
    * @generated from field: string agent_name = 34;
@@ -864,6 +871,61 @@ export type ExecuteRequest = Message<"dragoman.v1.ExecuteRequest"> & {
  */
 export const ExecuteRequestSchema: GenMessage<ExecuteRequest> = /*@__PURE__*/
   messageDesc(file_dragoman_v1_adapter, 10);
+
+/**
+ * Attachment is a file that goes with the prompt. The adapter puts it into a directory for the run, which the prompt
+ * names. An image goes to the model as well.
+ *
+ * @generated from message dragoman.v1.Attachment
+ */
+export type Attachment = Message<"dragoman.v1.Attachment"> & {
+  /**
+   * Its name: `[A-Za-z0-9][A-Za-z0-9._ -]*`, at most 128 bytes.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * What it is, e.g. "application/pdf". image/png, image/jpeg, image/gif and image/webp go to the model as images: an
+   * adapter without FEATURE_IMAGES refuses them with NOT_SUPPORTED. Empty, or anything else: it is just a file. At
+   * most 128 bytes.
+   *
+   * @generated from field: string media_type = 2;
+   */
+  mediaType: string;
+
+  /**
+   * The source of the file.
+   *
+   * @generated from oneof dragoman.v1.Attachment.source
+   */
+  source: {
+    /**
+     * The file itself. At most 8 MiB.
+     *
+     * @generated from field: bytes content = 3;
+     */
+    value: Uint8Array;
+    case: "content";
+  } | {
+    /**
+     * An absolute path on the adapter's machine, of a regular file that is no link. It is copied before the agent
+     * starts. At most 64 MiB, an image 8 MiB.
+     *
+     * @generated from field: string path = 4;
+     */
+    value: string;
+    case: "path";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message dragoman.v1.Attachment.
+ * Use `create(AttachmentSchema)` to create a new message.
+ */
+export const AttachmentSchema: GenMessage<Attachment> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_adapter, 11);
 
 /**
  * Agent is the agent's identity in the caller's system.
@@ -912,7 +974,7 @@ export type Agent = Message<"dragoman.v1.Agent"> & {
  * Use `create(AgentSchema)` to create a new message.
  */
 export const AgentSchema: GenMessage<Agent> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 11);
+  messageDesc(file_dragoman_v1_adapter, 12);
 
 /**
  * Instructions are standing instructions, as a file or as text.
@@ -951,7 +1013,7 @@ export type Instructions = Message<"dragoman.v1.Instructions"> & {
  * Use `create(InstructionsSchema)` to create a new message.
  */
 export const InstructionsSchema: GenMessage<Instructions> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 12);
+  messageDesc(file_dragoman_v1_adapter, 13);
 
 /**
  * Context is why the agent was started. Every field is optional and reaches the agent as a variable and in templates.
@@ -1028,7 +1090,7 @@ export type Context = Message<"dragoman.v1.Context"> & {
  * Use `create(ContextSchema)` to create a new message.
  */
 export const ContextSchema: GenMessage<Context> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 13);
+  messageDesc(file_dragoman_v1_adapter, 14);
 
 /**
  * SessionSelector selects the session to resume.
@@ -1104,7 +1166,7 @@ export type SessionSelector = Message<"dragoman.v1.SessionSelector"> & {
  * Use `create(SessionSelectorSchema)` to create a new message.
  */
 export const SessionSelectorSchema: GenMessage<SessionSelector> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 14);
+  messageDesc(file_dragoman_v1_adapter, 15);
 
 /**
  * SessionKey identifies a stored session. An ExecuteRequest's own values replace fields that are empty.
@@ -1139,7 +1201,7 @@ export type SessionKey = Message<"dragoman.v1.SessionKey"> & {
  * Use `create(SessionKeySchema)` to create a new message.
  */
 export const SessionKeySchema: GenMessage<SessionKey> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 15);
+  messageDesc(file_dragoman_v1_adapter, 16);
 
 /**
  * Workspace is where the agent works.
@@ -1167,7 +1229,7 @@ export type Workspace = Message<"dragoman.v1.Workspace"> & {
  * Use `create(WorkspaceSchema)` to create a new message.
  */
 export const WorkspaceSchema: GenMessage<Workspace> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 16);
+  messageDesc(file_dragoman_v1_adapter, 17);
 
 /**
  * Brand is the caller's name and the prefix of its variables.
@@ -1195,7 +1257,7 @@ export type Brand = Message<"dragoman.v1.Brand"> & {
  * Use `create(BrandSchema)` to create a new message.
  */
 export const BrandSchema: GenMessage<Brand> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 17);
+  messageDesc(file_dragoman_v1_adapter, 18);
 
 /**
  * Skill is a directory with a SKILL.md. If the adapter puts it into the prompt as text, it writes the skill's other
@@ -1240,7 +1302,7 @@ export type Skill = Message<"dragoman.v1.Skill"> & {
  * Use `create(SkillSchema)` to create a new message.
  */
 export const SkillSchema: GenMessage<Skill> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 18);
+  messageDesc(file_dragoman_v1_adapter, 19);
 
 /**
  * SkillFiles are the files of a skill.
@@ -1261,7 +1323,7 @@ export type SkillFiles = Message<"dragoman.v1.SkillFiles"> & {
  * Use `create(SkillFilesSchema)` to create a new message.
  */
 export const SkillFilesSchema: GenMessage<SkillFiles> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 19);
+  messageDesc(file_dragoman_v1_adapter, 20);
 
 /**
  * McpServer is an MCP server for the agent.
@@ -1305,7 +1367,7 @@ export type McpServer = Message<"dragoman.v1.McpServer"> & {
  * Use `create(McpServerSchema)` to create a new message.
  */
 export const McpServerSchema: GenMessage<McpServer> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 20);
+  messageDesc(file_dragoman_v1_adapter, 21);
 
 /**
  * McpStdio is an MCP server that is a program.
@@ -1341,7 +1403,7 @@ export type McpStdio = Message<"dragoman.v1.McpStdio"> & {
  * Use `create(McpStdioSchema)` to create a new message.
  */
 export const McpStdioSchema: GenMessage<McpStdio> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 21);
+  messageDesc(file_dragoman_v1_adapter, 22);
 
 /**
  * McpHttp is an MCP server behind a URL.
@@ -1369,7 +1431,7 @@ export type McpHttp = Message<"dragoman.v1.McpHttp"> & {
  * Use `create(McpHttpSchema)` to create a new message.
  */
 export const McpHttpSchema: GenMessage<McpHttp> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 22);
+  messageDesc(file_dragoman_v1_adapter, 23);
 
 /**
  * Fallback names adapters for a router to try after a failure. The failed attempt then ends with `attempt_ended` in
@@ -1434,7 +1496,7 @@ export type Fallback = Message<"dragoman.v1.Fallback"> & {
  * Use `create(FallbackSchema)` to create a new message.
  */
 export const FallbackSchema: GenMessage<Fallback> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 23);
+  messageDesc(file_dragoman_v1_adapter, 24);
 
 /**
  * Admission says how a router admits a run.
@@ -1477,7 +1539,7 @@ export type Admission = Message<"dragoman.v1.Admission"> & {
  * Use `create(AdmissionSchema)` to create a new message.
  */
 export const AdmissionSchema: GenMessage<Admission> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 24);
+  messageDesc(file_dragoman_v1_adapter, 25);
 
 /**
  * RunToken requests a JSON Web Token for one run, which a router signs. Its claims: `iss`, `aud`, `sub` (the agent's
@@ -1508,7 +1570,7 @@ export type RunToken = Message<"dragoman.v1.RunToken"> & {
  * Use `create(RunTokenSchema)` to create a new message.
  */
 export const RunTokenSchema: GenMessage<RunToken> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 25);
+  messageDesc(file_dragoman_v1_adapter, 26);
 
 /**
  * Batching allows several events in one message, see Batch. A server that does not support it rejects the call with
@@ -1531,7 +1593,7 @@ export type Batching = Message<"dragoman.v1.Batching"> & {
  * Use `create(BatchingSchema)` to create a new message.
  */
 export const BatchingSchema: GenMessage<Batching> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 26);
+  messageDesc(file_dragoman_v1_adapter, 27);
 
 /**
  * Relay tells an adapter where a run continues that earlier attempts began. Only a router writes it. An adapter that
@@ -1560,7 +1622,7 @@ export type Relay = Message<"dragoman.v1.Relay"> & {
  * Use `create(RelaySchema)` to create a new message.
  */
 export const RelaySchema: GenMessage<Relay> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 27);
+  messageDesc(file_dragoman_v1_adapter, 28);
 
 /**
  * AttachRequest asks to follow a run.
@@ -1609,7 +1671,7 @@ export type AttachRequest = Message<"dragoman.v1.AttachRequest"> & {
  * Use `create(AttachRequestSchema)` to create a new message.
  */
 export const AttachRequestSchema: GenMessage<AttachRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 28);
+  messageDesc(file_dragoman_v1_adapter, 29);
 
 /**
  * CancelRequest asks to cancel a run.
@@ -1652,7 +1714,7 @@ export type CancelRequest = Message<"dragoman.v1.CancelRequest"> & {
  * Use `create(CancelRequestSchema)` to create a new message.
  */
 export const CancelRequestSchema: GenMessage<CancelRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 29);
+  messageDesc(file_dragoman_v1_adapter, 30);
 
 /**
  * CancelResponse says how the run ended.
@@ -1687,7 +1749,7 @@ export type CancelResponse = Message<"dragoman.v1.CancelResponse"> & {
  * Use `create(CancelResponseSchema)` to create a new message.
  */
 export const CancelResponseSchema: GenMessage<CancelResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 30);
+  messageDesc(file_dragoman_v1_adapter, 31);
 
 /**
  * RespondRequest answers an input request.
@@ -1737,7 +1799,7 @@ export type RespondRequest = Message<"dragoman.v1.RespondRequest"> & {
  * Use `create(RespondRequestSchema)` to create a new message.
  */
 export const RespondRequestSchema: GenMessage<RespondRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 31);
+  messageDesc(file_dragoman_v1_adapter, 32);
 
 /**
  * RespondResponse says where the answer is recorded.
@@ -1758,7 +1820,7 @@ export type RespondResponse = Message<"dragoman.v1.RespondResponse"> & {
  * Use `create(RespondResponseSchema)` to create a new message.
  */
 export const RespondResponseSchema: GenMessage<RespondResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 32);
+  messageDesc(file_dragoman_v1_adapter, 33);
 
 /**
  * ListModelsRequest asks for models.
@@ -1800,7 +1862,7 @@ export type ListModelsRequest = Message<"dragoman.v1.ListModelsRequest"> & {
  * Use `create(ListModelsRequestSchema)` to create a new message.
  */
 export const ListModelsRequestSchema: GenMessage<ListModelsRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 33);
+  messageDesc(file_dragoman_v1_adapter, 34);
 
 /**
  * ListModelsResponse lists models.
@@ -1835,7 +1897,7 @@ export type ListModelsResponse = Message<"dragoman.v1.ListModelsResponse"> & {
  * Use `create(ListModelsResponseSchema)` to create a new message.
  */
 export const ListModelsResponseSchema: GenMessage<ListModelsResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 34);
+  messageDesc(file_dragoman_v1_adapter, 35);
 
 /**
  * ListSkillsRequest asks for skills.
@@ -1871,7 +1933,7 @@ export type ListSkillsRequest = Message<"dragoman.v1.ListSkillsRequest"> & {
  * Use `create(ListSkillsRequestSchema)` to create a new message.
  */
 export const ListSkillsRequestSchema: GenMessage<ListSkillsRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 35);
+  messageDesc(file_dragoman_v1_adapter, 36);
 
 /**
  * SkillEntry is one skill.
@@ -1913,7 +1975,7 @@ export type SkillEntry = Message<"dragoman.v1.SkillEntry"> & {
  * Use `create(SkillEntrySchema)` to create a new message.
  */
 export const SkillEntrySchema: GenMessage<SkillEntry> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 36);
+  messageDesc(file_dragoman_v1_adapter, 37);
 
 /**
  * ListSkillsResponse lists skills.
@@ -1941,7 +2003,7 @@ export type ListSkillsResponse = Message<"dragoman.v1.ListSkillsResponse"> & {
  * Use `create(ListSkillsResponseSchema)` to create a new message.
  */
 export const ListSkillsResponseSchema: GenMessage<ListSkillsResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 37);
+  messageDesc(file_dragoman_v1_adapter, 38);
 
 /**
  * SyncSkillsRequest asks to install skills where the agent keeps its own.
@@ -1978,7 +2040,7 @@ export type SyncSkillsRequest = Message<"dragoman.v1.SyncSkillsRequest"> & {
  * Use `create(SyncSkillsRequestSchema)` to create a new message.
  */
 export const SyncSkillsRequestSchema: GenMessage<SyncSkillsRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 38);
+  messageDesc(file_dragoman_v1_adapter, 39);
 
 /**
  * SyncSkillsResponse lists the skills after the update.
@@ -2006,7 +2068,7 @@ export type SyncSkillsResponse = Message<"dragoman.v1.SyncSkillsResponse"> & {
  * Use `create(SyncSkillsResponseSchema)` to create a new message.
  */
 export const SyncSkillsResponseSchema: GenMessage<SyncSkillsResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 39);
+  messageDesc(file_dragoman_v1_adapter, 40);
 
 /**
  * GetChangesRequest asks what a run changed.
@@ -2041,7 +2103,7 @@ export type GetChangesRequest = Message<"dragoman.v1.GetChangesRequest"> & {
  * Use `create(GetChangesRequestSchema)` to create a new message.
  */
 export const GetChangesRequestSchema: GenMessage<GetChangesRequest> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 40);
+  messageDesc(file_dragoman_v1_adapter, 41);
 
 /**
  * GetChangesResponse is what a run changed, compared with the workspace before its agent started. Files that git
@@ -2092,7 +2154,7 @@ export type GetChangesResponse = Message<"dragoman.v1.GetChangesResponse"> & {
  * Use `create(GetChangesResponseSchema)` to create a new message.
  */
 export const GetChangesResponseSchema: GenMessage<GetChangesResponse> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 41);
+  messageDesc(file_dragoman_v1_adapter, 42);
 
 /**
  * ChangedFile is a file that was changed.
@@ -2184,7 +2246,91 @@ export type ChangedFile = Message<"dragoman.v1.ChangedFile"> & {
  * Use `create(ChangedFileSchema)` to create a new message.
  */
 export const ChangedFileSchema: GenMessage<ChangedFile> = /*@__PURE__*/
-  messageDesc(file_dragoman_v1_adapter, 42);
+  messageDesc(file_dragoman_v1_adapter, 43);
+
+/**
+ * ReadArtifactRequest asks for an artifact of a run.
+ *
+ * @generated from message dragoman.v1.ReadArtifactRequest
+ */
+export type ReadArtifactRequest = Message<"dragoman.v1.ReadArtifactRequest"> & {
+  /**
+   * The run's ID.
+   *
+   * @generated from field: string run_id = 1;
+   */
+  runId: string;
+
+  /**
+   * The artifact's name, as in the event.
+   *
+   * @generated from field: string name = 2;
+   */
+  name: string;
+
+  /**
+   * The adapter's type or an alias. Empty: a router finds the run.
+   *
+   * @generated from field: string adapter = 3;
+   */
+  adapter: string;
+
+  /**
+   * How many bytes to leave out at the beginning.
+   *
+   * @generated from field: uint64 offset = 4;
+   */
+  offset: bigint;
+
+  /**
+   * How many bytes to send at most. 0: all that follow.
+   *
+   * @generated from field: uint64 length = 5;
+   */
+  length: bigint;
+};
+
+/**
+ * Describes the message dragoman.v1.ReadArtifactRequest.
+ * Use `create(ReadArtifactRequestSchema)` to create a new message.
+ */
+export const ReadArtifactRequestSchema: GenMessage<ReadArtifactRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_adapter, 44);
+
+/**
+ * ReadArtifactResponse is a piece of an artifact.
+ *
+ * @generated from message dragoman.v1.ReadArtifactResponse
+ */
+export type ReadArtifactResponse = Message<"dragoman.v1.ReadArtifactResponse"> & {
+  /**
+   * The piece. At most 256 KiB; empty only in the first message.
+   *
+   * @generated from field: bytes data = 1;
+   */
+  data: Uint8Array;
+
+  /**
+   * The first message: the size of the whole artifact. 0 in the others.
+   *
+   * @generated from field: uint64 size = 2;
+   */
+  size: bigint;
+
+  /**
+   * The first message: the SHA-256 of the whole artifact, in lower-case hexadecimal. Empty in the others.
+   *
+   * @generated from field: string sha256 = 3;
+   */
+  sha256: string;
+};
+
+/**
+ * Describes the message dragoman.v1.ReadArtifactResponse.
+ * Use `create(ReadArtifactResponseSchema)` to create a new message.
+ */
+export const ReadArtifactResponseSchema: GenMessage<ReadArtifactResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_adapter, 45);
 
 /**
  * Duty is a part of the work for a run. An adapter that declares it does it for each run, also for direct callers. For
@@ -2747,6 +2893,25 @@ export const AdapterService: GenService<{
     methodKind: "unary";
     input: typeof GetChangesRequestSchema;
     output: typeof GetChangesResponseSchema;
+  },
+  /**
+   * ReadArtifact streams an artifact of a run: a file that an event `artifact` reported, as it was then. The first
+   * message has its size and digest. The adapter keeps the files of a run as long as it retains the run.
+   *
+   * | condition | status, reason | what the caller does |
+   * | --- | --- | --- |
+   * | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+   * | the run has no such artifact | NOT_FOUND ARTIFACT_NOT_FOUND, similar names in metadata | correct the name |
+   * | the adapter no longer has the run's files | FAILED_PRECONDITION ARTIFACTS_GONE | read them sooner after the run's end |
+   * | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
+   * | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
+   *
+   * @generated from rpc dragoman.v1.AdapterService.ReadArtifact
+   */
+  readArtifact: {
+    methodKind: "server_streaming";
+    input: typeof ReadArtifactRequestSchema;
+    output: typeof ReadArtifactResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_dragoman_v1_adapter, 0);
