@@ -179,10 +179,10 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
                 id="r",
                 title="May I run this?",
                 subject=pb.InputSubject(command="rm x"),
-                options=[pb.InputOption(id="y", label="Allow"), pb.InputOption(id="n")],
+                options=[pb.InputOption(id="y", label="Allow", description="just\nonce"), pb.InputOption(id="n")],
             )
         ),
-        "? May I run this?\n  rm x\n  1) Allow\n  2) n\n",
+        "? May I run this?\n  rm x\n  1) Allow  just once\n  2) n\n",
         Style.STRONG,
     ),
     (

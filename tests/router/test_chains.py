@@ -82,6 +82,8 @@ async def test_a_run_that_waited_and_got_no_slot_is_found_afterwards(folder: Pat
         assert (result.outcome, result.subtype) == (event_pb2.OUTCOME_FAILED, "not_started")
         assert (result.failure.kind, result.failure.code) == (LIMITED, "no_place")
         assert result.failure.retryable
+        assert result.failure.HasField("work_begun")
+        assert not result.failure.work_begun
         assert list(result.fallback_candidates) == ["two"]
         assert (await caller.run("r")).run.result == result
         listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(adapter="one"))

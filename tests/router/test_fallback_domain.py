@@ -109,6 +109,23 @@ def test_nothing_follows_effects(kind: str) -> None:
     assert course.may_continue(failed(AUTH))
 
 
+def test_a_result_of_the_routers_own_says_of_work_only_what_was_seen() -> None:
+    course = Course(Rules(api.Fallback()), reports_tools=False)
+    course.assume_effects()
+    course.observe(pb.AgentEvent(sequence=1), None)
+    unseen, done, cancelled = failed(AUTH), failed(AUTH), pb.Result(outcome=pb.OUTCOME_CANCELLED)
+    course.note_work(unseen)
+    assert not unseen.failure.HasField("work_begun"), "perhaps is not yes, and never no"
+    course.observe(event("tool_call", 1, 1), "tool_call")
+    course.note_work(done)
+    course.note_work(cancelled)
+    assert done.failure.work_begun
+    assert not cancelled.HasField("failure")
+    course.begin()
+    course.note_work(unseen)
+    assert not unseen.failure.HasField("work_begun"), "each attempt for itself"
+
+
 def test_an_attempt_without_observed_events_may_have_had_effects() -> None:
     course = Course(Rules(api.Fallback(adapters=["b"], on=[AUTH])))
     course.assume_effects()

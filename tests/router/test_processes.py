@@ -81,12 +81,13 @@ async def test_a_process_at_an_address_that_dies_is_known_to_be_gone(folder: Pat
         # The time for which a lost connection is forgiven is longer than this test waits.
         async with routing(config(folder, addresses=(address,))) as (_router, caller):
             await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
-            stream = caller.execute("fake", "a", {"gate": "g"})
+            stream = caller.execute("fake", {"tool": "t"}, "a", {"gate": "g"})
             await stream.until("text")
             process.kill()
             last = (await stream.rest())[-1]
             assert last.result.outcome == event_pb2.OUTCOME_LOST
             assert "its process has exited" in last.result.failure.message
+            assert last.result.failure.work_begun, "an event showed it"
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

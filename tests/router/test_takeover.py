@@ -206,6 +206,8 @@ async def test_a_run_that_no_adapter_had_is_lost_and_its_id_may_be_used_again(fo
         assert gap.gap.reason == event_pb2.GAP_REASON_NOT_DURABLE
         assert (result.result.outcome, result.result.failure.code) == (event_pb2.OUTCOME_LOST, "not_started")
         assert result.result.failure.retryable
+        assert result.result.failure.HasField("work_begun")
+        assert not result.result.failure.work_begun
         assert (await caller.run("r")).run.result == result.result
         again = await caller.execute("fake", "b", {"end": "SUCCEEDED"}, run_id="r").rest()
         assert kinds(again) == ["started", "text:b", "result"]

@@ -4835,7 +4835,9 @@ type InputOption struct {
 	// Its text, for people.
 	Label string `protobuf:"bytes,3,opt,name=label,proto3" json:"label,omitempty"`
 	// The agent's own representation of the option as JSON text, which the adapter returns to it. Empty if it has none.
-	NativeJson    string `protobuf:"bytes,4,opt,name=native_json,json=nativeJson,proto3" json:"native_json,omitempty"`
+	NativeJson string `protobuf:"bytes,4,opt,name=native_json,json=nativeJson,proto3" json:"native_json,omitempty"`
+	// What choosing it means, for people. Empty if the agent does not say.
+	Description   string `protobuf:"bytes,5,opt,name=description,proto3" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4894,6 +4896,13 @@ func (x *InputOption) GetLabel() string {
 func (x *InputOption) GetNativeJson() string {
 	if x != nil {
 		return x.NativeJson
+	}
+	return ""
+}
+
+func (x *InputOption) GetDescription() string {
+	if x != nil {
+		return x.Description
 	}
 	return ""
 }
@@ -5710,7 +5719,11 @@ type Failure struct {
 	HttpStatus *uint32 `protobuf:"varint,9,opt,name=http_status,json=httpStatus,proto3,oneof" json:"http_status,omitempty"`
 	// Whether the agent already retried the failing call and gave up. A router then does not retry the attempt by
 	// itself, because retries would multiply.
-	AgentRetried  bool `protobuf:"varint,10,opt,name=agent_retried,json=agentRetried,proto3" json:"agent_retried,omitempty"`
+	AgentRetried bool `protobuf:"varint,10,opt,name=agent_retried,json=agentRetried,proto3" json:"agent_retried,omitempty"`
+	// Whether the agent had begun work in this attempt: it had called a tool, changed a file or requested input. True if
+	// an event shows it; false only if the writer knows that nothing had begun; absent if unknown, e.g. for an agent that
+	// does not report its tools. `fallback.after_side_effects` asks the same and takes unknown for begun.
+	WorkBegun     *bool `protobuf:"varint,11,opt,name=work_begun,json=workBegun,proto3,oneof" json:"work_begun,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5811,6 +5824,13 @@ func (x *Failure) GetHttpStatus() uint32 {
 func (x *Failure) GetAgentRetried() bool {
 	if x != nil {
 		return x.AgentRetried
+	}
+	return false
+}
+
+func (x *Failure) GetWorkBegun() bool {
+	if x != nil && x.WorkBegun != nil {
+		return *x.WorkBegun
 	}
 	return false
 }
@@ -7246,13 +7266,14 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\asummary\x18\x04 \x01(\tR\asummary\x12\x1a\n" +
 	"\bfinished\x18\x05 \x01(\bR\bfinishedB\x10\n" +
 	"\x0e_tokens_beforeB\x0f\n" +
-	"\r_tokens_after\"\x86\x01\n" +
+	"\r_tokens_after\"\xa8\x01\n" +
 	"\vInputOption\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.dragoman.v1.InputOptionKindR\x04kind\x12\x14\n" +
 	"\x05label\x18\x03 \x01(\tR\x05label\x12\x1f\n" +
 	"\vnative_json\x18\x04 \x01(\tR\n" +
-	"nativeJson\"\xd4\x03\n" +
+	"nativeJson\x12 \n" +
+	"\vdescription\x18\x05 \x01(\tR\vdescription\"\xd4\x03\n" +
 	"\fInputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x16.dragoman.v1.InputKindR\x04kind\x12\x14\n" +
@@ -7320,7 +7341,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\rlast_sequence\x18\x01 \x01(\x04R\flastSequence\x12-\n" +
 	"\x04idle\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04idle\"8\n" +
 	"\x05Batch\x12/\n" +
-	"\x06events\x18\x01 \x03(\v2\x17.dragoman.v1.AgentEventR\x06events\"\x8a\x03\n" +
+	"\x06events\x18\x01 \x03(\v2\x17.dragoman.v1.AgentEventR\x06events\"\xbd\x03\n" +
 	"\aFailure\x12,\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x18.dragoman.v1.FailureKindR\x04kind\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
@@ -7333,8 +7354,11 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\vhttp_status\x18\t \x01(\rH\x00R\n" +
 	"httpStatus\x88\x01\x01\x12#\n" +
 	"\ragent_retried\x18\n" +
-	" \x01(\bR\fagentRetriedB\x0e\n" +
-	"\f_http_status\"w\n" +
+	" \x01(\bR\fagentRetried\x12\"\n" +
+	"\n" +
+	"work_begun\x18\v \x01(\bH\x01R\tworkBegun\x88\x01\x01B\x0e\n" +
+	"\f_http_statusB\r\n" +
+	"\v_work_begun\"w\n" +
 	"\rSessionUpdate\x122\n" +
 	"\x06change\x18\x01 \x01(\x0e2\x1a.dragoman.v1.SessionChangeR\x06change\x122\n" +
 	"\x06handle\x18\x02 \x01(\v2\x1a.dragoman.v1.SessionHandleR\x06handle\"\xd1\x01\n" +

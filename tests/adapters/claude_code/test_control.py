@@ -140,7 +140,8 @@ def test_a_question_is_a_choice_and_its_answer_the_label() -> None:
     ask = asked(body)
     shown = ask.request
     assert (shown.kind, shown.title, shown.multiple) == (pb.INPUT_KIND_CHOICE, "Which colour?", False)
-    assert shown.description == "Red: like a fire"
+    assert [option.description for option in shown.options] == ["like a fire", ""]
+    assert not shown.description, "each stands beside its option"
     chosen = (option(ask, "option_2"),)
     answer = answered(ask, Answer(allowed=True, option=chosen[0], chosen=chosen))
     assert answer == {

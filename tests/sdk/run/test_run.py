@@ -43,6 +43,29 @@ async def test_the_envelope_is_filled_in() -> None:
     assert result.result.HasField("duration")
 
 
+async def test_a_failure_says_whether_work_had_begun() -> None:
+    run = make_run()
+    run.emit(pb.AgentEvent(tool_call=pb.ToolCall(id="t")))
+    run.attempt_ended(pb.AttemptEnded(failure=pb.Failure(kind=pb.FAILURE_KIND_SESSION_LOST)))
+    run.started(pb.Started())
+    run.state(pb.RUN_PHASE_STARTING)
+    run.finish(pb.Result(outcome=pb.OUTCOME_FAILED))
+    events = await written(run)
+    (ended,) = [event.attempt_ended for event in events if event.HasField("attempt_ended")]
+    assert ended.failure.work_begun
+    assert run.result is not None
+    assert run.result.failure.HasField("work_begun")
+    assert not run.result.failure.work_begun, "each attempt for itself: the agent of this one never ran"
+
+
+async def test_a_run_that_fails_before_its_first_attempt_has_begun_no_work() -> None:
+    run = make_run(started=False)
+    run.finish(pb.Result(outcome=pb.OUTCOME_FAILED))
+    assert run.result is not None
+    assert run.result.failure.HasField("work_begun")
+    assert not run.result.failure.work_begun
+
+
 async def test_attempts_are_counted() -> None:
     run = make_run()
     run.attempt_ended(pb.AttemptEnded(reason="again"))

@@ -2469,6 +2469,7 @@ class InputOption(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     LABEL_FIELD_NUMBER: builtins.int
     NATIVE_JSON_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
     id: builtins.str
     """The ID to answer with; unique within the request."""
     kind: Global___InputOptionKind.ValueType
@@ -2477,6 +2478,8 @@ class InputOption(google.protobuf.message.Message):
     """Its text, for people."""
     native_json: builtins.str
     """The agent's own representation of the option as JSON text, which the adapter returns to it. Empty if it has none."""
+    description: builtins.str
+    """What choosing it means, for people. Empty if the agent does not say."""
     def __init__(
         self,
         *,
@@ -2484,8 +2487,9 @@ class InputOption(google.protobuf.message.Message):
         kind: Global___InputOptionKind.ValueType = ...,
         label: builtins.str = ...,
         native_json: builtins.str = ...,
+        description: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "kind", b"kind", "label", b"label", "native_json", b"native_json"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["description", b"description", "id", b"id", "kind", b"kind", "label", b"label", "native_json", b"native_json"]) -> None: ...
 
 Global___InputOption: typing_extensions.TypeAlias = InputOption
 
@@ -2864,6 +2868,7 @@ class Failure(google.protobuf.message.Message):
     DETAIL_FIELD_NUMBER: builtins.int
     HTTP_STATUS_FIELD_NUMBER: builtins.int
     AGENT_RETRIED_FIELD_NUMBER: builtins.int
+    WORK_BEGUN_FIELD_NUMBER: builtins.int
     kind: Global___FailureKind.ValueType
     """The kind of failure."""
     code: builtins.str
@@ -2879,6 +2884,11 @@ class Failure(google.protobuf.message.Message):
     agent_retried: builtins.bool
     """Whether the agent already retried the failing call and gave up. A router then does not retry the attempt by
     itself, because retries would multiply.
+    """
+    work_begun: builtins.bool
+    """Whether the agent had begun work in this attempt: it had called a tool, changed a file or requested input. True if
+    an event shows it; false only if the writer knows that nothing had begun; absent if unknown, e.g. for an agent that
+    does not report its tools. `fallback.after_side_effects` asks the same and takes unknown for begun.
     """
     @property
     def errors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -2907,10 +2917,14 @@ class Failure(google.protobuf.message.Message):
         detail: google.protobuf.struct_pb2.Struct | None = ...,
         http_status: builtins.int | None = ...,
         agent_retried: builtins.bool = ...,
+        work_begun: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_http_status", b"_http_status", "detail", b"detail", "http_status", b"http_status", "retry_not_before", b"retry_not_before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_http_status", b"_http_status", "agent_retried", b"agent_retried", "code", b"code", "detail", b"detail", "errors", b"errors", "http_status", b"http_status", "kind", b"kind", "login_url", b"login_url", "message", b"message", "retry_not_before", b"retry_not_before", "retryable", b"retryable"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_http_status", b"_http_status", "_work_begun", b"_work_begun", "detail", b"detail", "http_status", b"http_status", "retry_not_before", b"retry_not_before", "work_begun", b"work_begun"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_http_status", b"_http_status", "_work_begun", b"_work_begun", "agent_retried", b"agent_retried", "code", b"code", "detail", b"detail", "errors", b"errors", "http_status", b"http_status", "kind", b"kind", "login_url", b"login_url", "message", b"message", "retry_not_before", b"retry_not_before", "retryable", b"retryable", "work_begun", b"work_begun"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_http_status", b"_http_status"]) -> typing.Literal["http_status"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_work_begun", b"_work_begun"]) -> typing.Literal["work_begun"] | None: ...
 
 Global___Failure: typing_extensions.TypeAlias = Failure
 

@@ -245,7 +245,9 @@ def adapter_lost(adapter: str, why: str) -> pb.Result:
 def not_started(adapter: str) -> pb.Result:
     """Return the result of a run whose router died before an adapter had it."""
     message = f"The router that accepted the run stopped before adapter {adapter!r} had it. Send the request again."
-    return lost_result(pb.FAILURE_KIND_ADAPTER_LOST, NOT_STARTED, message)
+    result = lost_result(pb.FAILURE_KIND_ADAPTER_LOST, NOT_STARTED, message)
+    result.failure.work_begun = False
+    return result
 
 
 def protocol_violated(adapter: str, error: ProtocolViolationError) -> pb.Result:

@@ -84,6 +84,7 @@ def rejected_result(error: DragomanError) -> pb.Result | None:
         message=error.message,
         retryable=is_retryable(kind) or error.reason in _KIND_BY_REASON,
         login_url=error.metadata.get("login_url", ""),
+        work_begun=False,
     )
     return pb.Result(outcome=pb.OUTCOME_FAILED, subtype="not_started", failure=failure, tree_confirmed_dead=True)
 

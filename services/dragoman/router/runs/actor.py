@@ -261,6 +261,8 @@ class Run(RunMachine):
             case do.EndWith(result):
                 if result.HasField("failure"):
                     result.failure.errors.extend(self.notices.rejections)
+                if self.course is not None:
+                    self.course.note_work(result)
                 sequence, data = self.record.end(result, self._clock.time())
                 self._execute(do.StoreResult(Durable(sequence, data, is_own=True)))
             case do.StoreResult(event):

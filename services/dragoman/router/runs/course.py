@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
+from dragoman.protocol.work import EFFECTS, note_work
 from dragoman.router.policy.next_step import End, Failed, History, NextStep, Outcome, Rules, next_step
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
-_EFFECTS: Final = frozenset(
-    {"tool_call", "tool_output", "tool_result", "file_change", "input_request", "input_resolved", "subagent"}
-)
-_WORK: Final = _EFFECTS | {"text", "thinking", "plan", "compaction"}
+_WORK: Final = EFFECTS | {"text", "thinking", "plan", "compaction"}
 _WITHHELD: Final = (
     "No fallback: the agent called a tool, changed a file or requested input, or may have done so unreported. Set"
     " fallback.after_side_effects to allow it."
@@ -26,18 +24,21 @@ class Course(Struct, eq=False):
     """Whether the present adapter reports tool calls when they start."""
     did_work: bool = False
     had_effects: bool = False
+    has_shown_effects: bool = False
+    """Whether an event shows them; ``had_effects`` also covers those that may be unreported."""
     on_progress: Callable[[], None] = lambda: None
     """Called whenever the agent reports work; ``did_work`` also covers work that may be unreported."""
 
     def begin(self) -> None:
         """Begin an attempt of the same or another adapter."""
         self.reports_tools = True
-        self.did_work = self.had_effects = False
+        self.did_work = self.had_effects = self.has_shown_effects = False
 
     def observe(self, event: pb.AgentEvent, kind: str | None) -> None:
         """Observe a durable event; an unknown body may be anything."""
         self.did_work = self.did_work or kind is None or kind in _WORK
-        self.had_effects = self.had_effects or kind is None or kind in _EFFECTS
+        self.has_shown_effects = self.has_shown_effects or kind in EFFECTS
+        self.had_effects = self.had_effects or kind is None or self.has_shown_effects
         if kind in _WORK:
             self.on_progress()
         is_running = kind == "state" and event.state.phase == pb.RUN_PHASE_RUNNING
@@ -47,6 +48,11 @@ class Course(Struct, eq=False):
     def assume_effects(self) -> None:
         """Assume side effects, as events may be missing or unreported."""
         self.did_work = self.had_effects = True
+
+    def note_work(self, result: pb.Result) -> None:
+        """Write into a result of the router's own that work had begun, if events show it; else that is unknown."""
+        if self.has_shown_effects and result.HasField("failure"):
+            note_work(result.failure, begun=True)
 
     def failed(self, result: pb.Result) -> Failed:
         """Return the outcome of the present attempt, which ends with this result."""

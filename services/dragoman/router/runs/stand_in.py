@@ -13,6 +13,7 @@ from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.outgoing import redacted_error
 from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.protocol.redaction.sources import request_secrets
+from dragoman.protocol.work import note_work
 from dragoman.router.policy.duties import default_answer, refuse_unsupported, rewritten
 from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
@@ -160,8 +161,11 @@ class StandIn:
             return self._resolve(event.input_resolved)
         if kind == "result" and self._expired is not None and event.result.outcome != pb.OUTCOME_SUCCEEDED:
             timed_out = _timed_out(self._expired)
+            failure = event.result.failure
+            begun = failure.work_begun if failure.HasField("work_begun") else None
             event.result.outcome = timed_out.outcome
-            event.result.failure.CopyFrom(timed_out.failure)
+            failure.CopyFrom(timed_out.failure)
+            note_work(failure, begun)
             return True
         return False
 

@@ -100,13 +100,9 @@ def _choice(asked: pb.InputRequest, item: Fields) -> None:
     asked.kind = pb.INPUT_KIND_CHOICE
     asked.title = text(item, "question")
     asked.multiple = item.get("multiSelect") is True
-    asked.description = "\n".join(
-        f"{text(option, 'label')}: {text(option, 'description')}"
-        for option in objects(item, "options")
-        if text(option, "description")
-    )
     for index, option in enumerate(objects(item, "options")):
-        asked.options.add(id=f"option_{index + 1}", label=text(option, "label"))
+        described = text(option, "description")
+        asked.options.add(id=f"option_{index + 1}", label=text(option, "label"), description=described)
 
 
 def _form(asked: pb.InputRequest, questions: list[Fields]) -> None:

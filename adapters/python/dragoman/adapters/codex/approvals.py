@@ -202,11 +202,9 @@ def _elicited(action: str, content: JsonValue, meta: JsonValue = None) -> Mappin
 def _choice(asked: pb.InputRequest, item: Fields) -> None:
     asked.kind = pb.INPUT_KIND_CHOICE
     asked.title = text(item, "question") or text(item, "header")
-    options = objects(item, "options")
-    lines = [f"{text(option, 'label')}: {text(option, 'description')}" for option in options]
-    asked.description = "\n".join(line for line in lines if not line.endswith(": "))
-    for index, option in enumerate(options):
-        asked.options.add(id=f"option_{index + 1}", label=text(option, "label"))
+    for index, option in enumerate(objects(item, "options")):
+        described = text(option, "description")
+        asked.options.add(id=f"option_{index + 1}", label=text(option, "label"), description=described)
 
 
 def _form(asked: pb.InputRequest, questions: list[Fields]) -> None:

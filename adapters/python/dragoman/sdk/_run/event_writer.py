@@ -9,6 +9,7 @@ from dragoman.protocol.limits import HEARTBEAT_AFTER_S
 from dragoman.protocol.order import TABLE, OrderError, Phase
 from dragoman.protocol.outgoing import fit_event, redact_event
 from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.work import WorkSeen, note_work
 from dragoman.v1 import event_pb2 as pb
 
 
@@ -35,6 +36,7 @@ class EventWriter:
         self.position = Phase.INITIAL
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._written_at = self._loop.time()
+        self._work = WorkSeen()
         self._heartbeat: asyncio.TimerHandle | None = None
 
     def write(self, event: pb.AgentEvent, *, is_redacted: bool = False) -> None:
@@ -47,6 +49,11 @@ class EventWriter:
         following = TABLE[self.position].get(kind)
         if following is None:
             raise OrderError(f"{kind} in phase {self.position.value}")
+        self._work.observe(event, kind)
+        if kind == "attempt_ended" and event.attempt_ended.HasField("failure"):
+            note_work(event.attempt_ended.failure, self._work.begun)
+        elif kind == "result" and event.result.HasField("failure"):
+            note_work(event.result.failure, self._work.begun)
         cut_bytes = 0 if is_redacted else redact_event(event, self._redactor())
         self.attempt += kind == "started"
         if kind == "session" and not event.session.display_id:

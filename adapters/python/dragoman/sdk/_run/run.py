@@ -15,6 +15,7 @@ from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.order import OrderError, Phase
 from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.protocol.tracing import NO_TRACE, RunSpan
+from dragoman.protocol.work import note_work
 from dragoman.sdk._output.text_streams import KINDS, TextStreams
 from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._run.changes import RunChanges
@@ -221,12 +222,15 @@ class Run:
         """Write the result, last, and close the run. Only the first call counts."""
         if self.finished.is_set():
             return
-        if self._writer.position is Phase.INITIAL:
+        is_early = self._writer.position is Phase.INITIAL
+        if is_early:
             self.started(pb.Started())  # a run that failed before its first attempt has this event too
         self.inputs.drop_all()
         self._text_streams.end_all()
         if result.outcome in _FAILURES and not result.HasField("failure"):
             result.failure.CopyFrom(_NO_REASON)
+        if is_early and result.HasField("failure"):
+            note_work(result.failure, begun=False)  # nothing is started before an attempt is
         result.counters.CopyFrom(self.counters)
         result.duration.FromNanoseconds(int((self._loop.time() - self.accepted_at) * 1e9))
         event = pb.AgentEvent(result=result, origin=pb.EVENT_ORIGIN_ADAPTER)

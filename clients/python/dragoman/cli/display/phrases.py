@@ -220,7 +220,10 @@ def input_request(event: pb.AgentEvent, _debug: bool) -> list[Line]:
     if body.editable_input_json and not subject.command:
         lines.append([Segment(f"  {one_line(body.editable_input_json, 2000)}", Style.TOOL)])
     for number, option in enumerate(body.options, 1):
-        lines.append([Segment(f"  {number}) {one_line(option.label or option.id)}", Style.STRONG)])
+        line = [Segment(f"  {number}) {one_line(option.label or option.id)}", Style.STRONG)]
+        if option.description:
+            line.append(Segment(f"  {one_line(option.description, 400)}", Style.FAINT))
+        lines.append(line)
     return lines
 
 
