@@ -21,7 +21,18 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, config, failure, gone, is_alive, kinds, manifest, routing
+from tests.router.harness import (
+    PATIENCE_S,
+    Caller,
+    Stream,
+    config,
+    failure,
+    gone,
+    is_alive,
+    kinds,
+    manifest,
+    routing,
+)
 from tests.router.sidecar import Sidecar, serving
 from tests.router.store.databases import new_postgres
 from tests.router.test_processes import program
@@ -255,6 +266,55 @@ async def test_who_holds_a_run_through_a_router_that_ends_is_waited_for(folder: 
         await follower.until("replay_done")
         sidecar.open("g")
         assert (await follower.rest())[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
+@contextlib.asynccontextmanager
+async def draining_owner(folder: Path, run_log: str) -> AsyncIterator[tuple[RouterPair, Stream]]:
+    """A router that drains while it has a run ``r``, and another one."""
+    sidecar, address = Sidecar(), f"unix:{folder}/a.sock"
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, address))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",), run_log=run_log)
+        _, other = await held.enter_async_context(routing(there))
+        configured = config(folder, addresses=(address,), run_log=run_log)
+        router, mine = await held.enter_async_context(routing(configured))
+        await mine.until("fake", router_pb2.ADAPTER_STATE_READY)
+        first = mine.execute("fake", "a", {"gate": "g"}, "b", {"end": "SUCCEEDED"}, run_id="r")
+        await first.until("text")
+        # For as long as it has this one, the router does not end the streams of the other.
+        lasting = mine.execute("fake", "a", {"gate": "last"}, {"end": "SUCCEEDED"})
+        await lasting.until("text")
+        await mine.router.ListRuns(router_pb2.ListRunsRequest())  # they are written by then
+        stopping = asyncio.ensure_future(router.stop(4 * PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            while await mine.execute("fake", "x", {"end": "SUCCEEDED"}).rest_or_error() is not Reason.DRAINING:
+                pass
+        yield RouterPair(mine, other, sidecar), first
+        sidecar.open("g")
+        sidecar.open("last")
+        await stopping
+
+
+async def test_a_run_whose_router_drains_is_followed_at_another_one(folder: Path, run_log: str) -> None:
+    async with draining_owner(folder, run_log) as (pair, first):
+        assert (await pair.mine.attach("r").error()).reason is Reason.DRAINING, "there is a better place to ask"
+        follower = pair.other.attach("r", hold=True)
+        assert "text:a" in kinds(await follower.until("replay_done"))
+        pair.sidecar.open("g")
+        assert kinds(await follower.rest()) == ["text:b", "result"]
+        assert kinds(await first.rest()) == ["text:b", "result"]
+
+
+async def test_who_asks_for_a_run_whose_router_refuses_as_it_drains_is_asked_to_repeat_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As does a router that ends its streams already, or one of an earlier version."""
+    monkeypatch.setattr("dragoman.router.api.adapter_service.came_from_a_router", lambda _context: False)
+    async with draining_owner(folder, "") as (pair, _first):
+        error = await pair.other.attach("r").error()
+        assert error.reason is Reason.ADAPTER_UNAVAILABLE
+        assert error.metadata["run_id"] == "r"
+        assert error.retry_after_s
 
 
 async def test_a_process_whose_runs_another_router_took_is_left_to_it(folder: Path) -> None:

@@ -145,7 +145,8 @@ class AdapterServicer:
 
     async def Attach(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Stream a run that this router, another one, or the log knows."""
-        self._drain.refuse_new()
+        if not came_from_a_router(context):  # which has nowhere else to send it, and this router's run is still live
+            self._drain.refuse_new()
         request = read(pb.AttachRequest, data)
         located = await _settled(self._locator, request)
         allow_read(located.facts)

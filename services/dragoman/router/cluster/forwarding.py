@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any, Final
 
 import grpc
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.server import Context, draining, write_event
 from dragoman.protocol.signals import Signal
@@ -106,7 +106,9 @@ class ReplicaForwarder:
             raise elsewhere(stored.run_id) from error
         except grpc.aio.AioRpcError as error:
             status = explained(error)
-            raise elsewhere(stored.run_id) if is_cut(status) else status from error
+            # Not this router drains, and the run continues at another one: the same call finds it there.
+            is_draining = status.reason is Reason.DRAINING and not passed
+            raise elsewhere(stored.run_id) if is_cut(status) or is_draining else status from error
         finally:
             call.cancel()
             passing.cancel()
