@@ -22,7 +22,6 @@ FILLS |= {"add", "append", "extend", "update"}
 """Methods that write into the field they are called on."""
 
 UNUSED = {
-    "StoredAgent.updated_at": "routers store no agents yet",
     "Batching.max_delay": "servers delay no event; what is ready at the same time is one batch",
     "Capabilities.instructions_path_key": "adapters of this SDK read the key that leaving it empty means",
     "Artifact.media_type": "no adapter of this SDK leaves artifacts yet",

@@ -35,6 +35,8 @@ from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.adapters.watch import FileWatch
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.adapter_service import AdapterServicer
+from dragoman.router.api.agent_service import AgentServicer, Joined
+from dragoman.router.api.agents import StoredAgents
 from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
@@ -227,7 +229,8 @@ class _Running:
         self.detector = AgentDetector(adapters, admission, context, detections, version)
         locator = RunLocator(runs, self.run_log, self.failover, adapters, forwarder)
         quotas = CallQuotas(requests)
-        acceptance = Acceptance(adapters, runs, self.drain, requests, quotas, _issuing())
+        agents = StoredAgents(self.run_log, adapters, clock, config.secrets)
+        acceptance = Acceptance(agents, runs, self.drain, requests, quotas, _issuing())
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
         run_list = RunList(runs, self.run_log, processes, forwarder)
@@ -244,8 +247,11 @@ class _Running:
             ),
             _ROUTER: service_handler(
                 _ROUTER,
-                RouterServicer(
-                    adapter_list, run_list, runs.sessions, self.drain, self._registrations, version=version
+                Joined(
+                    RouterServicer(
+                        adapter_list, run_list, runs.sessions, self.drain, self._registrations, version=version
+                    ),
+                    AgentServicer(agents, self.drain),
                 ),
                 observer=self.metrics,
             ),

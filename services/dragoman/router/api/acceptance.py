@@ -8,7 +8,7 @@ from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import FieldViolation, invalid_fields, not_supported
 from dragoman.protocol.identity import new_run_id
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.api.agents import StoredAgents
 from dragoman.router.api.authorization import allow
 from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.drain import Drain
@@ -31,13 +31,17 @@ class Acceptance:
     """Accepts runs.
 
     Args:
+        agents: those that requests name, with the adapters.
+        runs: the runs.
+        drain: the end of the router.
+        policy: the operator's.
         quotas: how much each caller may have.
         tokens: returns what issues tokens for runs now; ``None`` if nothing does.
     """
 
     def __init__(
         self,
-        adapters: AdapterPool,
+        agents: StoredAgents,
         runs: RunRegistry,
         drain: Drain,
         policy: RequestPolicy,
@@ -46,7 +50,8 @@ class Acceptance:
     ) -> None:
         self._quotas = quotas
         self._tokens = tokens
-        self._adapters = adapters
+        self._agents = agents
+        self._adapters = agents.adapters
         self._runs = runs
         self._drain = drain
         self._policy = policy
@@ -83,8 +88,7 @@ class Acceptance:
         Raises:
             DragomanError: the run is refused.
         """
-        if request.agent_name:
-            raise not_supported("agent_name", "this router stores no agents")
+        sent, request = request, await self._agents.fill(request) if request.agent_name else request
         backend = await self._adapters.get(request.adapter)
         if backend.record.is_rejected:
             raise backend.refusal()
@@ -95,14 +99,14 @@ class Acceptance:
             raise not_supported("limits.budget", "this router keeps no budget; leave it out")
         self._drain.refuse_new()
         # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.
-        if (known := self._runs.same(request)) is not None:
+        if (known := self._runs.same(sent)) is not None:
             return known, False
         self._quotas.check_runs(self._live)
         self._runs.exclusion.refuse_request(request, backend)
         self._refuse_unknown_settings(request)
         chain = tuple(request.fallback.adapters)  # its adapter does not get it
         issued = self._issue(request)
-        run = self._runs.execute(request, backend, session)
+        run = self._runs.execute(request, backend, session, sent)
         run.adapter_token = issued
         self._note_unknown_fallbacks(run, chain)
         return run, True

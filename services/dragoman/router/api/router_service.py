@@ -228,6 +228,7 @@ class RouterServicer:
         """List runs, newest first."""
         before = decode_token(request.page_token, float, str) if request.page_token else None
         asked = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
+        asked["agent_name"] = request.agent_name
         refuse(list_objection(asked))
         caller = current_caller()
         query = RunQuery(
@@ -237,6 +238,7 @@ class RouterServicer:
             outcome=request.outcome,
             live_only=request.live_only,
             labels=dict(request.labels),
+            agent_name=request.agent_name,
             started_by="" if caller.may_read("") else caller.name,
         )
         return await self._runs.page(query, before, page_size(request.page_size))

@@ -123,8 +123,13 @@ def decode_any(token: str) -> Key:
     except (ValueError, RecursionError):
         key = None
     if not isinstance(key, list):
-        raise _invalid("The page token is invalid; pass the next_page_token of the previous response.")
+        raise invalid_token()
     return key
+
+
+def invalid_token() -> DragomanError:
+    """Return the error for a token that is of no list."""
+    return _invalid("The page token is invalid; pass the next_page_token of the previous response.")
 
 
 def _invalid(why: str) -> DragomanError:

@@ -37,6 +37,8 @@ class RunRecord:
     agent_id: str = ""
     company_id: str = ""
     task_key: str = ""
+    agent_name: str = ""
+    """The stored agent that the request named; empty for none."""
     session_key: adapter_pb2.SessionKey | None = None
     """The key that its session is stored under; ``None`` if it is not stored."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class RunRecord:
             agent_id=summary.agent_id,
             company_id=summary.company_id,
             task_key=summary.task_key,
+            agent_name=summary.agent_name,
             labels=dict(summary.labels),
             instance_id=summary.instance_id,
             phase=summary.phase,
@@ -223,6 +226,7 @@ class RunRecord:
             attempt=self.attempt,
             session_key=self.session_key,
             started_by=self.started_by,
+            agent_name=self.agent_name,
         )
         summary.accepted_at.FromNanoseconds(int(self.accepted_at * 1e9))
         if self.finished_at is not None:

@@ -68,6 +68,7 @@ class RunQuery(Struct, frozen=True):
     live_only: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     started_by: str = ""
+    agent_name: str = ""
 
     def matches(self, run: router_pb2.RunSummary) -> bool:
         """Return whether a run matches all filters."""
@@ -83,7 +84,8 @@ class RunQuery(Struct, frozen=True):
     def matches_state(self, run: router_pb2.RunSummary) -> bool:
         """Return whether a run matches the filters that no column of the run log has."""
         has_labels = all(run.labels.get(key) == value for key, value in self.labels.items())
-        return has_labels and self.started_by in {"", run.started_by}
+        is_asked = self.started_by in {"", run.started_by} and self.agent_name in {"", run.agent_name}
+        return has_labels and is_asked
 
 
 class SessionId(Struct, frozen=True):

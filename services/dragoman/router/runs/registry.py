@@ -114,11 +114,25 @@ class RunRegistry:
             raise taken(request.run_id)
         return stored
 
-    def execute(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend, session: Found) -> Run:
-        """Accept a run, and start it at its adapter with this session. ``request`` gets its id."""
-        request.run_id = request.run_id or new_run_id()
+    def execute(
+        self,
+        request: adapter_pb2.ExecuteRequest,
+        backend: AdapterBackend,
+        session: Found,
+        sent: adapter_pb2.ExecuteRequest,
+    ) -> Run:
+        """Accept a run, and start it at its adapter with this session.
+
+        Args:
+            request: what is run; it gets the run's id.
+            backend: the adapter.
+            session: what is known of the run's session.
+            sent: the request as the caller sent it, by which it is known when it is sent again.
+        """
+        request.run_id = sent.run_id = request.run_id or new_run_id()
         record = RunRecord(request.run_id, backend.record.type, self._host.clock.time())
-        record.digest = self.run_log.digests.digest(request)
+        record.digest = self.run_log.digests.digest(sent)
+        record.agent_name = sent.agent_name
         record.started_by = current_caller().name
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)

@@ -5,6 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final, cast
 
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
+from dragoman.router.storage.agent_table import AgentTable
 from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.database import Database, Statement, Value
 from dragoman.router.storage.lease_table import LeaseTable
@@ -41,6 +42,7 @@ class Store:
         self._database = database
         self.leases = LeaseTable(database)
         self.sessions = SessionTable(database)
+        self.agents = AgentTable(database)
         self.retention = RetentionTable(database)
         self._settings: dict[str, bytes] = {}
         """Those that were asked for."""

@@ -189,6 +189,17 @@ class RouterOptions(Struct, frozen=True):
             show_envvar=True,
         ),
     ]
+    secrets: Annotated[
+        Path | None,
+        option(
+            "--secrets",
+            "Directory with a file for each secret that stored agents refer to as ${NAME}. Default: none.",
+            "DIR",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            envvar="DRAGOMAN_SECRETS",
+            show_envvar=True,
+        ),
+    ]
     max_runs_pairs: Annotated[
         tuple[str, ...], option("--max-runs", "Concurrency limit of an adapter. Default: none.", "ADAPTER=N")
     ]
@@ -280,6 +291,7 @@ def serve_command(options: RouterOptions) -> None:
             entry_points=options.installed,
             insecure_tcp_without_token=options.process.insecure_tcp_without_token,
             policy=options.policy,
+            secrets=options.secrets,
             max_runs=_max_runs(options.max_runs_pairs),
             detects_at_start=options.detect,
             metrics=options.metrics,

@@ -4,6 +4,7 @@ No other module of the command line imports `dragoman.router`.
 """
 
 import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -45,7 +46,7 @@ async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIte
     async with contextlib.AsyncExitStack() as stack:
         try:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()))
-            config = RouterConfig(listen=(f"unix:{folder}/router.sock",), embedded=True)
+            config = RouterConfig(listen=(f"unix:{folder}/router.sock",), embedded=True, secrets=_secrets())
             launching = await stack.enter_async_context(open_launching(config))
             await launching.prepare(adapter)
             from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
@@ -58,6 +59,12 @@ async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIte
         except StoreError as error:
             raise CommandError(_no_log(error)) from error
         yield router.addresses[0]
+
+
+def _secrets() -> Path | None:
+    """Return the directory of the secrets of stored agents, as for ``dragoman serve``."""
+    named = os.environ.get("DRAGOMAN_SECRETS", "")
+    return Path(named) if named else None
 
 
 def _no_directory(error: OSError) -> ErrorReport:
