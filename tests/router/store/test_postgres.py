@@ -65,6 +65,20 @@ async def test_a_statement_waits_for_a_lock_only_so_long_and_may_be_tried_again(
         await store.close()
 
 
+async def test_the_locks_of_a_router_that_is_cut_off_in_a_transaction_last_less_than_its_lease(
+    request: pytest.FixtureRequest,
+) -> None:
+    """Else the server keeps them for hours, as it hears nothing more, and no router can take over the runs."""
+    database = PostgresDatabase(new_postgres(request))
+    await database.open()
+    try:
+        name = "idle_in_transaction_session_timeout"
+        found = await database.fetch(f"SELECT setting FROM pg_settings WHERE name = '{name}'", {})
+        assert 0 < int(str(found[0][0])) / 1000 < LEASE_S
+    finally:
+        await database.close()
+
+
 async def wait_for_locks(url: str, count: int) -> None:
     """Wait until so many transactions wait for locks."""
     asking = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
