@@ -14,6 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from dragoman.cli.main import cli
+from dragoman.protocol.health_port import LIVENESS
 
 from tests.deploy.conftest import CHART, GOLDEN, RELEASE, Failed, Object, helm, objects, render, values_of
 
@@ -134,6 +135,30 @@ def test_sidecars_start_before_the_router_and_do_not_decide_whether_it_is_ready(
         assert any(mount["mountPath"] == "/run/dragoman/sockets" for mount in one["volumeMounts"])
 
 
+@pytest.mark.parametrize("shape_", ["sidecars", "deployments", "replicas"])
+def test_the_kubelet_asks_each_container_at_its_own_port_of_health(shape_: str) -> None:
+    """No program starts in a container to ask for health: on a busy node that takes too long."""
+    for name, spec in pods(render(shape_)):
+        taken = []
+        for container in containers(spec):
+            if "startupProbe" not in container:
+                continue
+            variables = {one["name"]: one.get("value", "") for one in container["env"]}
+            (address,) = [
+                one.removeprefix("--health=") for one in container["args"] if one.startswith("--health=")
+            ] or [variables["DRAGOMAN_HEALTH"]]
+            host, _, port = address.rpartition(":")
+            assert host == "0.0.0.0", "the kubelet calls the pod's address"
+            assert container["startupProbe"]["grpc"] == {"port": int(port)}
+            if "readinessProbe" in container:
+                assert container["readinessProbe"]["grpc"] == {"port": int(port)}
+            # What drains does not serve any more, and must not be killed for that.
+            assert container["livenessProbe"]["grpc"] == {"port": int(port), "service": LIVENESS}
+            taken.append(int(port))
+        assert sorted(taken) == list(range(7900, 7900 + len(taken))), name
+        assert bool(taken) == (not name.startswith("Pod/")), name
+
+
 def test_what_a_pod_has_time_for_is_longer_than_what_it_does(shape: str) -> None:
     for name, spec in pods(render(shape)):
         for container in spec["containers"]:
@@ -169,6 +194,8 @@ def test_what_no_policy_names_is_closed(shape_: str) -> None:
             # An empty rule, or one without peers or ports, would allow everything.
             assert rule.get("from") or rule.get("to"), policy
             assert rule["ports"], policy
+            # Health is for the kubelet, which needs no rule.
+            assert not any(7900 <= port["port"] < 8000 for port in rule["ports"]), policy
 
 
 def test_only_routers_may_call_adapters() -> None:
@@ -221,11 +248,8 @@ def test_each_command_is_one_that_the_program_has(name: str) -> None:
         for _, spec in pods(render(shape)):
             for one in containers(spec):
                 if one["name"] == name:
-                    probes = (one.get(key, {}) for key in ("startupProbe", "livenessProbe", "readinessProbe"))
-                    commands = [probe["exec"]["command"] for probe in probes if "exec" in probe]
                     guarded = [*one.get("command", []), *one.get("args", [])]
-                    for command in [*commands, guarded[guarded.index("dragoman") :]]:
-                        check_options(command[1:])
+                    check_options(guarded[guarded.index("dragoman") + 1 :])
 
 
 def check_options(arguments: list[str]) -> None:

@@ -10,6 +10,7 @@ from dragoman.protocol.addresses import (
     AddressError,
     check_listen,
     parse_address,
+    port_address,
     private_files,
     why_not_bound,
 )
@@ -40,6 +41,14 @@ def test_addresses(text: str, address: Address, written: str) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(AddressError, match=r"e\.g\."):
         parse_address(text)
+
+
+def test_a_port_beside_those_of_the_contract() -> None:
+    assert port_address("9464") == Address(host="127.0.0.1", port=9464)
+    assert port_address("0.0.0.0:9464") == Address(host="0.0.0.0", port=9464)
+    for wrong in ("unix:/run/metrics.sock", "nonsense", "", "70000"):
+        with pytest.raises(AddressError):
+            port_address(wrong)
 
 
 def test_a_socket_path_that_the_kernel_would_cut_is_refused() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from dragoman.client import Client, execute_request
 from dragoman.protocol.addresses import AddressError
-from dragoman.protocol.metrics import metrics_address
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 from prometheus_client.parser import text_string_to_metric_families
@@ -135,14 +134,6 @@ async def test_an_adapter_in_its_own_process_is_measured(folder: Path) -> None:
                 pass
         served.process.terminate()
         assert await served.ended() == 0
-
-
-def test_where_metrics_are_served() -> None:
-    assert metrics_address("9464") == ("127.0.0.1", 9464)
-    assert metrics_address("0.0.0.0:9464") == ("0.0.0.0", 9464)
-    for wrong in ("unix:/run/metrics.sock", "nonsense", ""):
-        with pytest.raises(AddressError):
-            metrics_address(wrong)
 
 
 async def test_an_address_that_is_taken_is_named(folder: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.health_port import health_served
 from dragoman.protocol.logs import Logger, configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
@@ -110,6 +111,8 @@ class Router:
             running = _Running(self.config, launching)
             if running.metrics is not None:
                 await held.enter_async_context(running.metrics.served(self.config.metrics))
+            if self.config.health:
+                await held.enter_async_context(health_served(self.config.health, running.server.check_health))
             await running.run_log.open()
             try:
                 await running.server.start()

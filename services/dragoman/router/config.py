@@ -71,6 +71,7 @@ class RouterConfig(Struct, frozen=True):
         uvloop: whether ``run_router`` uses the event loop of ``uvloop`` (extra ``uvloop``), which costs less CPU.
         drain_grace_s: how long live runs may continue after the first SIGTERM or SIGINT.
         metrics: the address at which Prometheus reads metrics; empty for none. Needs the extra ``telemetry``.
+        health: the address of a port in the clear that serves health alone, for probes; empty for none.
         log_format: ``json``, ``console``, or ``auto``: console at a terminal.
         log_level: the lowest level to log.
     """
@@ -115,6 +116,7 @@ class RouterConfig(Struct, frozen=True):
     uvloop: bool = False
     drain_grace_s: float = 30.0
     metrics: str = ""
+    health: str = ""
     log_format: LogFormat = "auto"
     log_level: str = "info"
 

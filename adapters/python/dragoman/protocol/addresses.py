@@ -25,6 +25,7 @@ __all__ = [
     "is_loopback",
     "is_served",
     "parse_address",
+    "port_address",
     "private_files",
     "why_not_bound",
 ]
@@ -83,6 +84,20 @@ def parse_address(text: str) -> Address:
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"{text!r} is no address; use unix:/path or host:port, e.g. 127.0.0.1:7777")
     return Address(host=host, port=int(port))
+
+
+def port_address(text: str) -> Address:
+    """Return the TCP address of ``9464`` or ``0.0.0.0:9464``; a port alone is one on loopback.
+
+    For ports beside the server's own, which anyone who can reach them may read.
+
+    Raises:
+        AddressError: it is neither.
+    """
+    address = parse_address(f"127.0.0.1:{text}" if text.isdecimal() else text)
+    if address.path:
+        raise AddressError(f"{text}: this is read over TCP, not at a Unix socket; give a port, or host:port")
+    return address
 
 
 def check_listen(address: Address) -> None:

@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Final
 
-from dragoman.protocol.addresses import AddressError, parse_address
+from dragoman.protocol.addresses import AddressError, port_address
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.observer import Level, Observer
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["Metrics", "metrics_address"]
+__all__ = ["Metrics"]
 
 _RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 14400)
 _DELAY_BUCKETS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2)
@@ -26,18 +26,6 @@ _READ_S: Final = 5.0
 """How long a server that is busy may take to return its levels."""
 
 _log = Logger("dragoman.metrics")
-
-
-def metrics_address(text: str) -> tuple[str, int]:
-    """Return host and port of an address such as ``9464`` or ``0.0.0.0:9464``; a port alone is one on loopback.
-
-    Raises:
-        AddressError: it is neither.
-    """
-    address = parse_address(f"127.0.0.1:{text}" if text.isdecimal() else text)
-    if address.path:
-        raise AddressError(f"{text}: Prometheus reads no Unix socket; give a port, or host:port")
-    return address.host, address.port
 
 
 class Metrics(Observer):
@@ -85,7 +73,8 @@ class Metrics(Observer):
         Raises:
             AddressError: nothing can listen there.
         """
-        host, port = metrics_address(text)
+        chosen = port_address(text)
+        host, port = chosen.host, chosen.port
         self.registry.register(_Levels(asyncio.get_running_loop(), self._levels))
         try:
             server, thread = start_http_server(port, host, registry=self.registry)

@@ -514,6 +514,14 @@ class DragomanServer:
         """Say SERVING."""
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
+    async def check_health(
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        """Answer for another port whether a service serves: NOT_SERVING before it is started."""
+        if not self.addresses:
+            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
+        return await self._health.Check(request, context)
+
     async def _set_health(self, status: int) -> None:
         for name in ("", *self._names):
             await self._health.set(name, status)

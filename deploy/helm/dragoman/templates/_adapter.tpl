@@ -1,6 +1,6 @@
 {{/*
 The parts of an adapter that a pod of its own and a sidecar have in common. All take (dict "root" $ "adapter" one
-"socket" path).
+"socket" path "healthPort" number).
 */}}
 
 {{- define "dragoman.adapterContainer" -}}
@@ -30,6 +30,7 @@ env:
   {{- if .adapter.args }}
   - {name: DRAGOMAN_LISTEN, value: {{ $isSidecar | ternary (printf "unix:%s" .socket) (printf "%s:7801" .root.Values.router.listenHost) | quote }}}
   {{- end }}
+  - {name: DRAGOMAN_HEALTH, value: "{{ .root.Values.router.listenHost }}:{{ .healthPort }}"}
   {{- if not $isSidecar }}
   {{- if .root.Values.metrics.enabled }}
   - {name: DRAGOMAN_METRICS, value: "{{ .root.Values.router.listenHost }}:{{ .root.Values.metrics.port }}"}
@@ -53,7 +54,7 @@ startupProbe:
   {{- if .adapter.probes.startup }}
   {{- toYaml .adapter.probes.startup | nindent 2 }}
   {{- else }}
-  {{- include "dragoman.healthExec" (dict "address" (printf "unix:%s" .socket)) | nindent 2 }}
+  {{- include "dragoman.healthProbe" (dict "port" .healthPort) | nindent 2 }}
   periodSeconds: 2
   failureThreshold: 30
   {{- end }}
@@ -61,8 +62,7 @@ livenessProbe:
   {{- if .adapter.probes.liveness }}
   {{- toYaml .adapter.probes.liveness | nindent 2 }}
   {{- else }}
-  exec: {command: [dragoman, health, --live, {{ printf "unix:%s" .socket | quote }}]}
-  timeoutSeconds: 10
+  {{- include "dragoman.healthProbe" (dict "port" .healthPort "service" "liveness") | nindent 2 }}
   periodSeconds: 30
   failureThreshold: 4
   {{- end }}

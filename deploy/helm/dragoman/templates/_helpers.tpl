@@ -133,9 +133,13 @@ volumeMounts:
 {{- end }}
 
 {{/* Takes (dict "address" address). */}}
-{{- define "dragoman.healthExec" -}}
-exec: {command: [dragoman, health, {{ .address | quote }}]}
-timeoutSeconds: 5
+{{/*
+The kubelet's own probe, at the port of health alone: no program starts in the container, however busy the node is.
+Takes (dict "port" number "service" name).
+*/}}
+{{- define "dragoman.healthProbe" -}}
+grpc: {port: {{ .port }}{{ with .service }}, service: {{ . }}{{ end }}}
+timeoutSeconds: 10
 {{- end }}
 
 {{- define "dragoman.spread" -}}

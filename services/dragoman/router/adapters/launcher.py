@@ -21,7 +21,9 @@ from msgspec import Struct
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable with the address for an adapter to listen on."""
 
-_OWN_VARIABLES = frozenset({TOKEN_VARIABLE, ROUTER_VARIABLE, "DRAGOMAN_DRAIN_GRACE", "DRAGOMAN_METRICS"})
+_OWN_VARIABLES = frozenset(
+    {TOKEN_VARIABLE, ROUTER_VARIABLE, "DRAGOMAN_DRAIN_GRACE", "DRAGOMAN_HEALTH", "DRAGOMAN_METRICS"}
+)
 """Variables of this process that adapters do not inherit.
 
 They and their agents need no router's address and token, and the router that stops one has waited for its runs.

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.health_port import health_served
 from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.logs import LogFormat, Logger, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
@@ -22,6 +23,8 @@ LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable in which a launcher says where to listen."""
 METRICS_VARIABLE = "DRAGOMAN_METRICS"
 """The environment variable with the address at which Prometheus reads metrics; absent, none are kept."""
+HEALTH_VARIABLE = "DRAGOMAN_HEALTH"
+"""The environment variable with the address of a port in the clear that serves health alone; absent, none does."""
 DRAIN_GRACE_VARIABLE = "DRAGOMAN_DRAIN_GRACE"
 """The environment variable that says for how many seconds live runs may continue after SIGTERM; 0 if it is absent.
 
@@ -41,6 +44,7 @@ class AdapterServer:
         insecure_tcp_without_token: whether calls over TCP are answered without the token; for tests alone.
         drain_grace_s: how long live runs may continue once it is to stop, before they are cancelled.
         metrics: the address at which Prometheus reads metrics; empty for none.
+        health: the address of a port in the clear that serves health alone, for probes; empty for none.
     """
 
     def __init__(
@@ -51,12 +55,13 @@ class AdapterServer:
         insecure_tcp_without_token: bool = False,
         drain_grace_s: float = 0.0,
         metrics: str = "",
+        health: str = "",
     ) -> None:
         self._adapter = adapter
         self._guards = SpareGuards(is_keeping=True)
         self.servicer = AdapterServicer(adapter, self._guards, drain_grace_s)
         self._metrics = load_metrics(self.servicer.levels) if metrics else None
-        self._metrics_address = metrics
+        self._metrics_address, self._health_address = metrics, health
         self._held = contextlib.AsyncExitStack()
         self.servicer.observer = self._metrics or self.servicer.observer
         handler = service_handler(_SERVICE, self.servicer, observer=self.servicer.observer)
@@ -77,6 +82,8 @@ class AdapterServer:
         """
         if self._metrics is not None:
             await self._held.enter_async_context(self._metrics.served(self._metrics_address))
+        if self._health_address:
+            await self._held.enter_async_context(health_served(self._health_address, self._server.check_health))
         await self._server.start()
         await self._server.set_serving()
 
@@ -137,6 +144,7 @@ def serve(
             insecure_tcp_without_token=insecure_tcp_without_token,
             drain_grace_s=grace_s,
             metrics=os.environ.get(METRICS_VARIABLE, ""),
+            health=os.environ.get(HEALTH_VARIABLE, ""),
         )
 
     asyncio.run(_serve(server, register))

@@ -225,6 +225,18 @@ class RouterOptions(Struct, frozen=True):
             show_envvar=True,
         ),
     ]
+    health: Annotated[
+        str,
+        option(
+            "--health",
+            "Port, on loopback, or host:port in the clear that serves grpc.health.v1.Health alone, for the probes of "
+            "Kubernetes: '' is whether it serves, 'liveness' whether it answers. Default: none.",
+            "ADDR",
+            default="",
+            envvar="DRAGOMAN_HEALTH",
+            show_envvar=True,
+        ),
+    ]
     uvloop: Annotated[
         bool,
         option(
@@ -295,6 +307,7 @@ def serve_command(options: RouterOptions) -> None:
             max_runs=_max_runs(options.max_runs_pairs),
             detects_at_start=options.detect,
             metrics=options.metrics,
+            health=options.health,
             uvloop=options.uvloop,
             log_format=options.process.log_format,
             log_level=options.process.log_level,
