@@ -209,8 +209,8 @@ class PostgresDatabase:
 
     async def _configure(self, connection: "AsyncConnection[Any]") -> None:
         await connection.execute(f"SET lock_timeout = {int(self.busy_s * 1000)}")
-        # The server cannot see that a router was cut off within a transaction. For as long as it kept that one, and its
-        # locks, no other router could take over the runs.
+        # The server cannot see that a router was cut off within a transaction. For as long as it kept that one, and
+        # its locks, no other router could take over the runs.
         await connection.execute(f"SET idle_in_transaction_session_timeout = {int(self.answer_s * 1000)}")
         await connection.commit()
 
