@@ -196,6 +196,24 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
         Style.SYSTEM,
     ),
     (
+        "input",
+        body(input_accepted=pb.InputAccepted(input_id="i", text="and\nthat", mode=pb.INPUT_MODE_QUEUE, sender="me")),
+        "+ input from me for the next turn: and that\n",
+        Style.SYSTEM,
+    ),
+    (
+        "input for this turn",
+        body(input_accepted=pb.InputAccepted(input_id="i", text="stop", mode=pb.INPUT_MODE_STEER)),
+        "+ input for this turn: stop\n",
+        Style.SYSTEM,
+    ),
+    (
+        "dropped input",
+        body(input_dropped=pb.InputDropped(input_id="i", reason="run_ended", message="The run ended first.")),
+        "! warning: the input i was dropped: The run ended first.\n",
+        Style.STRONG,
+    ),
+    (
         "warning",
         body(notice=pb.Notice(severity=pb.SEVERITY_WARNING, code="c", message="odd", hint="update it")),
         "! warning: odd\n  update it\n",

@@ -308,6 +308,17 @@ def _not_idempotent(call: Call, came: api.RespondResponse) -> None:
         raise error(Reason.RUN_FINISHED)
 
 
+def _count_send(call: Call) -> None:
+    if call.method == "Send":
+        call.proxy.count(("send", call.request.run_id))
+
+
+def _unsettled(call: Call, came: pb.AgentEvent) -> None:
+    """Lose the input that was sent again: no other check looks at what becomes of it."""
+    if came.message.input_id and call.proxy.counts.get(("send", came.run_id), 0) > 1:
+        came.message.ClearField("input_id")
+
+
 def _interactive(execute: api.ExecuteRequest) -> None:
     if not execute.permissions.interactive:
         execute.permissions.interactive = True
@@ -541,6 +552,13 @@ BREAKS: dict[str, Break] = {
     "respond.invalid": reason(Reason.INVALID_ANSWER, Reason.INVALID_REQUEST),
     "respond.expired": reason(Reason.REQUEST_EXPIRED, Reason.RUN_FINISHED),
     "respond.after-end": reason(Reason.RUN_FINISHED, Reason.REQUEST_EXPIRED),
+    "send.queued": answer("Send", lambda _, came: setattr(came, "sequence", came.sequence + 1)),
+    "send.idempotent": reason(Reason.INPUT_ID_REUSED, Reason.RUN_ID_REUSED, method="Send"),
+    "send.refused": reason(Reason.NOT_SUPPORTED, Reason.RUN_FINISHED, method="Send"),
+    "send.finished": reason(Reason.RUN_FINISHED, Reason.RUN_NOT_FOUND, method="Send"),
+    "send.invalid": reason(Reason.INVALID_REQUEST, Reason.NOT_SUPPORTED, method="Send"),
+    "send.unknown-run": reason(Reason.RUN_NOT_FOUND, Reason.RUN_FINISHED, method="Send"),
+    "send.settled": Break(request=_count_send, event=_unsettled),
     "permissions.unattended": request(_interactive),
     "limits.wall": request(lambda execute: execute.limits.ClearField("wall"), "hang"),
     "limits.idle": request(lambda execute: execute.limits.ClearField("idle"), "hang"),

@@ -11,7 +11,7 @@ RUN_ID = "run-1"
 PLAIN_KINDS = sorted(
     set(FIELD_BY_KIND)
     - {"started", "attempt_ended", "result", "batch", "gap", "replay_done", "heartbeat"}
-    - {"input_request", "input_resolved"}
+    - {"input_request", "input_resolved", "input_accepted", "input_dropped"}
 )
 """Kinds that may come at any time within an attempt and depend on nothing."""
 
@@ -46,10 +46,11 @@ def runs(draw: st.DrawFn, most_attempts: int = 3) -> list[pb.AgentEvent]:
     """Draw the durable events of a whole run, from ``started`` to ``result``."""
     events: list[pb.AgentEvent] = []
     attempts = draw(st.integers(1, most_attempts))
-    asked = 0
+    asked = sent = 0
     for attempt in range(1, attempts + 1):
-        kinds = draw(st.lists(st.sampled_from([*PLAIN_KINDS, "text", "text", "ask"]), max_size=8))
+        kinds = draw(st.lists(st.sampled_from([*PLAIN_KINDS, "text", "text", "ask", "send"]), max_size=8))
         open_requests: list[str] = []
+        waiting: list[str] = []
         attempt_events: list[pb.AgentEvent] = [body("started")]
         for kind in kinds:
             if kind == "ask":
@@ -58,12 +59,20 @@ def runs(draw: st.DrawFn, most_attempts: int = 3) -> list[pb.AgentEvent]:
                 request.input_request.id = f"request-{asked}"
                 open_requests.append(request.input_request.id)
                 attempt_events.append(request)
+            elif kind == "send":
+                sent += 1
+                waiting.append(f"input-{sent}")
+                attempt_events.append(body("input_accepted"))
+                attempt_events[-1].input_accepted.input_id = waiting[-1]
             else:
                 attempt_events.append(body(kind))
-            answered = draw(st.booleans())
+            answered, is_settled = draw(st.booleans()), draw(st.booleans())
             if open_requests and answered:
                 attempt_events.append(_resolved(open_requests.pop()))
+            if waiting and is_settled:
+                attempt_events.append(_settled("message" if answered else "input_dropped", waiting.pop(0)))
         attempt_events.extend(_resolved(request_id) for request_id in open_requests)
+        attempt_events.extend(_settled("input_dropped", input_id) for input_id in waiting)
         attempt_events.append(body("attempt_ended" if attempt < attempts else "result"))
         for event in attempt_events:
             event.attempt = attempt
@@ -76,6 +85,12 @@ def runs(draw: st.DrawFn, most_attempts: int = 3) -> list[pb.AgentEvent]:
 def _resolved(request_id: str) -> pb.AgentEvent:
     event = body("input_resolved")
     event.input_resolved.id = request_id
+    return event
+
+
+def _settled(kind: str, input_id: str) -> pb.AgentEvent:
+    event = body(kind)
+    getattr(event, kind).input_id = input_id
     return event
 
 

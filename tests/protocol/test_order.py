@@ -90,6 +90,9 @@ def test_a_durable_event_is_taken_where_the_table_has_it(phase: Phase, kind: str
         request = durable("input_request", event.sequence)
         checker.observe(request)
         event.sequence += 1
+    if kind == "input_dropped" and phase is Phase.ATTEMPT:
+        checker.observe(durable("input_accepted", event.sequence))
+        event.sequence += 1
     if kind in TABLE[phase]:
         checker.observe(event)
         assert checker.phases == {TABLE[phase][kind]}
@@ -341,6 +344,34 @@ def test_request_ids_are_unique_within_a_run_and_answers_belong_to_requests() ->
     again = durable("input_request", 4)
     assert "twice" in refusal([durable("started", 1), ask, answer, again])
     assert "without its request" in refusal([durable("started", 1), durable("input_resolved", 2)])
+
+
+def accepted(sequence: int, input_id: str = "i") -> pb.AgentEvent:
+    event = durable("input_accepted", sequence)
+    event.input_accepted.input_id = input_id
+    return event
+
+
+def settled(kind: str, sequence: int, input_id: str = "i") -> pb.AgentEvent:
+    event = durable(kind, sequence)
+    getattr(event, kind).input_id = input_id
+    return event
+
+
+@pytest.mark.parametrize("kind", ["message", "input_dropped"])
+def test_an_accepted_input_is_taken_or_dropped_exactly_once(kind: str) -> None:
+    began = [durable("started", 1), accepted(2)]
+    accepts([*began, settled(kind, 3), durable("result", 4)])
+    assert "does not wait" in refusal([durable("started", 1), settled(kind, 2)])
+    for again in ("message", "input_dropped"):
+        assert "does not wait" in refusal([*began, settled(kind, 3), settled(again, 4)])
+    assert "twice" in refusal([*began, settled(kind, 3), accepted(4)])
+    OrderChecker(7).observe(settled(kind, 8))  # it was accepted before the reader joined
+
+
+@pytest.mark.parametrize("end", ["attempt_ended", "result"])
+def test_an_accepted_input_does_not_outlast_its_attempt(end: str) -> None:
+    assert "neither taken nor dropped" in refusal([durable("started", 1), accepted(2), durable(end, 3)])
 
 
 @pytest.mark.parametrize("kind", sorted(EPHEMERAL_ONLY))

@@ -140,6 +140,7 @@ ALLOWED = {
             "Execute",
             "Cancel",
             "Respond",
+            "Send",
         ),
         *("Detect", "TestEnvironment", "ListModels", "ListSkills"),
     },

@@ -49,6 +49,7 @@ OPENED = {
     "ReadArtifact": {"read", "run"},
     "GetRun": {"read", "run", "respond"},
     "Cancel": {"run"},
+    "Send": {"run"},
 }
 """Scopes that a call for a run needs one of."""
 OF_OTHERS = {"Attach": "read", "GetChanges": "read", "ReadArtifact": "read", "GetRun": "read", "Respond": "respond"}
@@ -174,6 +175,7 @@ class World:
         if "adapter" in fields and rpc not in {
             *OF_OTHERS.keys() - {"GetRun"},
             "Cancel",
+            "Send",
             "ListRuns",
             "RegisterAdapter",
         }:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import is_adapter_type
-from dragoman.protocol.order import EPHEMERAL_ALLOWED
+from dragoman.protocol.order import EPHEMERAL_ALLOWED, OrderChecker
 from dragoman.protocol.wire import KIND_BY_FIELD
 from dragoman.router.adapters.detection import CachedDetection, FileMark
 from dragoman.router.adapters.detection_file import DetectionFile
@@ -378,9 +378,33 @@ def test_after_a_gap_anything_but_a_hole_is_possible() -> None:
         torn.accept(*event(3, "text"), 101.0)
 
 
+def test_a_router_that_ends_a_run_drops_the_inputs_that_wait() -> None:
+    run, checker = record(), OrderChecker()
+    began = [event(1, "started"), *(event(number, "input_accepted") for number in (2, 3, 4))]
+    for number, (message, _size) in enumerate(began, 1):
+        if number > 1:
+            message.input_accepted.input_id = f"i{number}"
+    taken, size = event(5, "message")
+    taken.message.input_id = "i2"
+    dropped, _ = event(6, "input_dropped")
+    dropped.input_dropped.input_id = "i3"
+    for message in (*(message for message, _ in began), taken, dropped):
+        run.accept(message, size, 101.0)
+        checker.observe(message)
+    assert list(run.summary(0).waiting_input_ids) == ["i4"]
+    lost = run.end(lost_result(event_pb2.FAILURE_KIND_ADAPTER_LOST, "c", "m"), 103.5)
+    messages = [event_pb2.AgentEvent.FromString(data) for _, data in lost]
+    assert [message.sequence for message in messages] == [sequence for sequence, _ in lost] == [7, 8]
+    assert (messages[0].input_dropped.input_id, messages[0].input_dropped.reason) == ("i4", "agent_lost")
+    for message in messages:
+        checker.observe(message)
+    checker.finish()
+    assert not run.summary(0).waiting_input_ids
+
+
 def test_a_router_may_end_a_run_that_never_began() -> None:
     run = record()
-    sequence, data = run.end(lost_result(event_pb2.FAILURE_KIND_ADAPTER_LOST, "c", "m"), 103.5)
+    ((sequence, data),) = run.end(lost_result(event_pb2.FAILURE_KIND_ADAPTER_LOST, "c", "m"), 103.5)
     message = event_pb2.AgentEvent.FromString(data)
     assert sequence == message.sequence == 1
     assert message.result.duration.ToNanoseconds() == 3_500_000_000

@@ -94,7 +94,7 @@ def test_whatever_attempts_do_their_stream_is_in_order_and_nothing_follows_effec
         _sequence, data = record.end_attempt(attempt_ended(result, follower, "why"), now)
         checker.observe(pb.AgentEvent.FromString(data))
     if not is_over:
-        _sequence, data = record.end(failed(AUTH), now)
+        ((_sequence, data),) = record.end(failed(AUTH), now)
         checker.observe(pb.AgentEvent.FromString(data))
     checker.finish()
 

@@ -55,6 +55,8 @@ fn may_join(event: &AgentEvent) -> bool {
                 | Body::State(_)
                 | Body::InputRequest(_)
                 | Body::InputResolved(_)
+                | Body::InputAccepted(_)
+                | Body::InputDropped(_)
                 | Body::AttemptEnded(_)
                 | Body::Gap(_)
                 | Body::Result(_)

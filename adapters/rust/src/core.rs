@@ -262,6 +262,8 @@ impl Core {
                 | Body::Batch(_)
                 | Body::InputRequest(_)
                 | Body::InputResolved(_)
+                | Body::InputAccepted(_)
+                | Body::InputDropped(_)
         ) {
             json_log::error(
                 "an event that only the server writes was emitted; it is left out",

@@ -13,6 +13,8 @@ const ALONE = new Set<Entry["kind"]>([
   "state",
   "inputRequest",
   "inputResolved",
+  "inputAccepted",
+  "inputDropped",
   "attemptEnded",
   "gap",
   "result",

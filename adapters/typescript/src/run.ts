@@ -39,6 +39,8 @@ const OWN = new Set([
   "batch",
   "inputRequest",
   "inputResolved",
+  "inputAccepted",
+  "inputDropped",
 ]);
 
 /** What an agent may do with an action. */

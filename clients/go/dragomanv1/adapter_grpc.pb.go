@@ -40,6 +40,7 @@ const (
 	AdapterService_SyncSkills_FullMethodName      = "/dragoman.v1.AdapterService/SyncSkills"
 	AdapterService_GetChanges_FullMethodName      = "/dragoman.v1.AdapterService/GetChanges"
 	AdapterService_ReadArtifact_FullMethodName    = "/dragoman.v1.AdapterService/ReadArtifact"
+	AdapterService_Send_FullMethodName            = "/dragoman.v1.AdapterService/Send"
 )
 
 // AdapterServiceClient is the client API for AdapterService service.
@@ -191,6 +192,23 @@ type AdapterServiceClient interface {
 	// | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
 	// | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
 	ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error)
+	// Send gives a run another input while its agent works: for the present turn (STEER), or as the prompt of another
+	// turn of the same session, once the present one has ended well (QUEUE). OK means that `input_accepted` is recorded.
+	// From then on the input is never lost in silence: before the run's end, and before the end of the attempt, either a
+	// `message` with its `input_id` says that the agent took it, or an `input_dropped` that it did not, and why. Queued
+	// inputs become turns one by one, in the order of their acceptance. Send is idempotent: the same input again is OK,
+	// with the same sequence, as long as the run is retained, also after its end.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | `run_id`, `input_id` or `text` is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the adapter does not declare FEATURE_STEER or FEATURE_QUEUE, as `mode` requires | INVALID_ARGUMENT NOT_SUPPORTED, `mode` in BadRequest | use the other mode, or another run once this one has ended |
+	// | `input_id` exists with another text or mode | ALREADY_EXISTS INPUT_ID_REUSED | choose another ID |
+	// | 64 inputs of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+	// | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
+	Send(ctx context.Context, in *SendRequest, opts ...grpc.CallOption) (*SendResponse, error)
 }
 
 type adapterServiceClient struct {
@@ -348,6 +366,16 @@ func (c *adapterServiceClient) ReadArtifact(ctx context.Context, in *ReadArtifac
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdapterService_ReadArtifactClient = grpc.ServerStreamingClient[ReadArtifactResponse]
 
+func (c *adapterServiceClient) Send(ctx context.Context, in *SendRequest, opts ...grpc.CallOption) (*SendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SendResponse)
+	err := c.cc.Invoke(ctx, AdapterService_Send_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdapterServiceServer is the server API for AdapterService service.
 // All implementations must embed UnimplementedAdapterServiceServer
 // for forward compatibility.
@@ -497,6 +525,23 @@ type AdapterServiceServer interface {
 	// | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
 	// | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
 	ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error
+	// Send gives a run another input while its agent works: for the present turn (STEER), or as the prompt of another
+	// turn of the same session, once the present one has ended well (QUEUE). OK means that `input_accepted` is recorded.
+	// From then on the input is never lost in silence: before the run's end, and before the end of the attempt, either a
+	// `message` with its `input_id` says that the agent took it, or an `input_dropped` that it did not, and why. Queued
+	// inputs become turns one by one, in the order of their acceptance. Send is idempotent: the same input again is OK,
+	// with the same sequence, as long as the run is retained, also after its end.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | `run_id`, `input_id` or `text` is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the adapter does not declare FEATURE_STEER or FEATURE_QUEUE, as `mode` requires | INVALID_ARGUMENT NOT_SUPPORTED, `mode` in BadRequest | use the other mode, or another run once this one has ended |
+	// | `input_id` exists with another text or mode | ALREADY_EXISTS INPUT_ID_REUSED | choose another ID |
+	// | 64 inputs of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+	// | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
+	Send(context.Context, *SendRequest) (*SendResponse, error)
 	mustEmbedUnimplementedAdapterServiceServer()
 }
 
@@ -542,6 +587,9 @@ func (UnimplementedAdapterServiceServer) GetChanges(context.Context, *GetChanges
 }
 func (UnimplementedAdapterServiceServer) ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error {
 	return status.Error(codes.Unimplemented, "method ReadArtifact not implemented")
+}
+func (UnimplementedAdapterServiceServer) Send(context.Context, *SendRequest) (*SendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Send not implemented")
 }
 func (UnimplementedAdapterServiceServer) mustEmbedUnimplementedAdapterServiceServer() {}
 func (UnimplementedAdapterServiceServer) testEmbeddedByValue()                        {}
@@ -759,6 +807,24 @@ func _AdapterService_ReadArtifact_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdapterService_ReadArtifactServer = grpc.ServerStreamingServer[ReadArtifactResponse]
 
+func _AdapterService_Send_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdapterServiceServer).Send(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdapterService_Send_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdapterServiceServer).Send(ctx, req.(*SendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdapterService_ServiceDesc is the grpc.ServiceDesc for AdapterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -801,6 +867,10 @@ var AdapterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetChanges",
 			Handler:    _AdapterService_GetChanges_Handler,
+		},
+		{
+			MethodName: "Send",
+			Handler:    _AdapterService_Send_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -45,7 +45,7 @@ const (
 	EventOrigin_EVENT_ORIGIN_ADAPTER EventOrigin = 2
 	// A router; adapters must not set it.
 	EventOrigin_EVENT_ORIGIN_ROUTER EventOrigin = 3
-	// A person or program, through an RPC (Respond, Cancel).
+	// A person or program, through an RPC (Respond, Cancel, Send).
 	EventOrigin_EVENT_ORIGIN_OPERATOR EventOrigin = 4
 )
 
@@ -1191,6 +1191,60 @@ func (InputResolution) EnumDescriptor() ([]byte, []int) {
 	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
+// InputMode is when the agent gets an input.
+type InputMode int32
+
+const (
+	// Not set; the same as QUEUE.
+	InputMode_INPUT_MODE_UNSPECIFIED InputMode = 0
+	// In its present turn, as soon as it takes any. If the turn ends first, the input becomes another turn where the
+	// adapter declares FEATURE_QUEUE; otherwise it is dropped.
+	InputMode_INPUT_MODE_STEER InputMode = 1
+	// As the prompt of another turn of the same run and session, after the present one.
+	InputMode_INPUT_MODE_QUEUE InputMode = 2
+)
+
+// Enum value maps for InputMode.
+var (
+	InputMode_name = map[int32]string{
+		0: "INPUT_MODE_UNSPECIFIED",
+		1: "INPUT_MODE_STEER",
+		2: "INPUT_MODE_QUEUE",
+	}
+	InputMode_value = map[string]int32{
+		"INPUT_MODE_UNSPECIFIED": 0,
+		"INPUT_MODE_STEER":       1,
+		"INPUT_MODE_QUEUE":       2,
+	}
+)
+
+func (x InputMode) Enum() *InputMode {
+	p := new(InputMode)
+	*p = x
+	return p
+}
+
+func (x InputMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (InputMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_dragoman_v1_event_proto_enumTypes[18].Descriptor()
+}
+
+func (InputMode) Type() protoreflect.EnumType {
+	return &file_dragoman_v1_event_proto_enumTypes[18]
+}
+
+func (x InputMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use InputMode.Descriptor instead.
+func (InputMode) EnumDescriptor() ([]byte, []int) {
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{18}
+}
+
 // Severity is how serious a notice or check is.
 type Severity int32
 
@@ -1232,11 +1286,11 @@ func (x Severity) String() string {
 }
 
 func (Severity) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[18].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[19].Descriptor()
 }
 
 func (Severity) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[18]
+	return &file_dragoman_v1_event_proto_enumTypes[19]
 }
 
 func (x Severity) Number() protoreflect.EnumNumber {
@@ -1245,7 +1299,7 @@ func (x Severity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Severity.Descriptor instead.
 func (Severity) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 // GapReason says why events are missing.
@@ -1289,11 +1343,11 @@ func (x GapReason) String() string {
 }
 
 func (GapReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[19].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[20].Descriptor()
 }
 
 func (GapReason) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[19]
+	return &file_dragoman_v1_event_proto_enumTypes[20]
 }
 
 func (x GapReason) Number() protoreflect.EnumNumber {
@@ -1302,7 +1356,7 @@ func (x GapReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GapReason.Descriptor instead.
 func (GapReason) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 // Outcome is how a run ended.
@@ -1354,11 +1408,11 @@ func (x Outcome) String() string {
 }
 
 func (Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[20].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[21].Descriptor()
 }
 
 func (Outcome) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[20]
+	return &file_dragoman_v1_event_proto_enumTypes[21]
 }
 
 func (x Outcome) Number() protoreflect.EnumNumber {
@@ -1367,7 +1421,7 @@ func (x Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Outcome.Descriptor instead.
 func (Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 // FailureKind classifies failures across agents. In brackets: whether a retry alone may succeed.
@@ -1507,11 +1561,11 @@ func (x FailureKind) String() string {
 }
 
 func (FailureKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[21].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[22].Descriptor()
 }
 
 func (FailureKind) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[21]
+	return &file_dragoman_v1_event_proto_enumTypes[22]
 }
 
 func (x FailureKind) Number() protoreflect.EnumNumber {
@@ -1520,7 +1574,7 @@ func (x FailureKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FailureKind.Descriptor instead.
 func (FailureKind) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{21}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{22}
 }
 
 // SessionChange says how to update the stored session of a task.
@@ -1560,11 +1614,11 @@ func (x SessionChange) String() string {
 }
 
 func (SessionChange) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[22].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[23].Descriptor()
 }
 
 func (SessionChange) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[22]
+	return &file_dragoman_v1_event_proto_enumTypes[23]
 }
 
 func (x SessionChange) Number() protoreflect.EnumNumber {
@@ -1573,7 +1627,7 @@ func (x SessionChange) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SessionChange.Descriptor instead.
 func (SessionChange) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{22}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{23}
 }
 
 // PermissionDecision is what a permission rule decides.
@@ -1617,11 +1671,11 @@ func (x PermissionDecision) String() string {
 }
 
 func (PermissionDecision) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[23].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[24].Descriptor()
 }
 
 func (PermissionDecision) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[23]
+	return &file_dragoman_v1_event_proto_enumTypes[24]
 }
 
 func (x PermissionDecision) Number() protoreflect.EnumNumber {
@@ -1630,7 +1684,7 @@ func (x PermissionDecision) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PermissionDecision.Descriptor instead.
 func (PermissionDecision) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{23}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{24}
 }
 
 // Feature is something that an adapter may support.
@@ -1695,6 +1749,10 @@ const (
 	Feature_FEATURE_COMPACTION Feature = 27
 	// What a run changed in its workspace can be asked for: GetChanges.
 	Feature_FEATURE_CHANGES Feature = 28
+	// Inputs can be queued while the agent works, as further turns of the run: Send with QUEUE.
+	Feature_FEATURE_QUEUE Feature = 29
+	// The agent takes inputs in its present turn: Send with STEER.
+	Feature_FEATURE_STEER Feature = 30
 	// Files can go with the prompt: ExecuteRequest.attachments.
 	Feature_FEATURE_ATTACHMENTS Feature = 31
 	// Images among them go to the model.
@@ -1735,6 +1793,8 @@ var (
 		26: "FEATURE_WORKSPACE",
 		27: "FEATURE_COMPACTION",
 		28: "FEATURE_CHANGES",
+		29: "FEATURE_QUEUE",
+		30: "FEATURE_STEER",
 		31: "FEATURE_ATTACHMENTS",
 		32: "FEATURE_IMAGES",
 		33: "FEATURE_ARTIFACTS",
@@ -1769,6 +1829,8 @@ var (
 		"FEATURE_WORKSPACE":           26,
 		"FEATURE_COMPACTION":          27,
 		"FEATURE_CHANGES":             28,
+		"FEATURE_QUEUE":               29,
+		"FEATURE_STEER":               30,
 		"FEATURE_ATTACHMENTS":         31,
 		"FEATURE_IMAGES":              32,
 		"FEATURE_ARTIFACTS":           33,
@@ -1786,11 +1848,11 @@ func (x Feature) String() string {
 }
 
 func (Feature) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[24].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[25].Descriptor()
 }
 
 func (Feature) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[24]
+	return &file_dragoman_v1_event_proto_enumTypes[25]
 }
 
 func (x Feature) Number() protoreflect.EnumNumber {
@@ -1799,7 +1861,7 @@ func (x Feature) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Feature.Descriptor instead.
 func (Feature) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{24}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{25}
 }
 
 // CapabilityOrigin is how a capability is known.
@@ -1844,11 +1906,11 @@ func (x CapabilityOrigin) String() string {
 }
 
 func (CapabilityOrigin) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[25].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[26].Descriptor()
 }
 
 func (CapabilityOrigin) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[25]
+	return &file_dragoman_v1_event_proto_enumTypes[26]
 }
 
 func (x CapabilityOrigin) Number() protoreflect.EnumNumber {
@@ -1857,7 +1919,7 @@ func (x CapabilityOrigin) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CapabilityOrigin.Descriptor instead.
 func (CapabilityOrigin) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{25}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{26}
 }
 
 // ResumeStyle is how sessions get their IDs.
@@ -1897,11 +1959,11 @@ func (x ResumeStyle) String() string {
 }
 
 func (ResumeStyle) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[26].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[27].Descriptor()
 }
 
 func (ResumeStyle) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[26]
+	return &file_dragoman_v1_event_proto_enumTypes[27]
 }
 
 func (x ResumeStyle) Number() protoreflect.EnumNumber {
@@ -1910,7 +1972,7 @@ func (x ResumeStyle) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResumeStyle.Descriptor instead.
 func (ResumeStyle) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{26}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{27}
 }
 
 // CancelStyle is how a run can be cancelled.
@@ -1954,11 +2016,11 @@ func (x CancelStyle) String() string {
 }
 
 func (CancelStyle) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[27].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[28].Descriptor()
 }
 
 func (CancelStyle) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[27]
+	return &file_dragoman_v1_event_proto_enumTypes[28]
 }
 
 func (x CancelStyle) Number() protoreflect.EnumNumber {
@@ -1967,7 +2029,7 @@ func (x CancelStyle) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CancelStyle.Descriptor instead.
 func (CancelStyle) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{27}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{28}
 }
 
 // PermissionMode is how far an agent enforces Permissions.
@@ -2011,11 +2073,11 @@ func (x PermissionMode) String() string {
 }
 
 func (PermissionMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[28].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[29].Descriptor()
 }
 
 func (PermissionMode) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[28]
+	return &file_dragoman_v1_event_proto_enumTypes[29]
 }
 
 func (x PermissionMode) Number() protoreflect.EnumNumber {
@@ -2024,7 +2086,7 @@ func (x PermissionMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PermissionMode.Descriptor instead.
 func (PermissionMode) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{28}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{29}
 }
 
 // UsageReporting is when an agent reports the tokens that it uses.
@@ -2068,11 +2130,11 @@ func (x UsageReporting) String() string {
 }
 
 func (UsageReporting) Descriptor() protoreflect.EnumDescriptor {
-	return file_dragoman_v1_event_proto_enumTypes[29].Descriptor()
+	return file_dragoman_v1_event_proto_enumTypes[30].Descriptor()
 }
 
 func (UsageReporting) Type() protoreflect.EnumType {
-	return &file_dragoman_v1_event_proto_enumTypes[29]
+	return &file_dragoman_v1_event_proto_enumTypes[30]
 }
 
 func (x UsageReporting) Number() protoreflect.EnumNumber {
@@ -2081,7 +2143,7 @@ func (x UsageReporting) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UsageReporting.Descriptor instead.
 func (UsageReporting) EnumDescriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{29}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{30}
 }
 
 // AgentEvent is one event of a run. Adapters write it; a router forwards it unchanged and adds events of its own.
@@ -2124,6 +2186,8 @@ type AgentEvent struct {
 	//	*AgentEvent_ReplayDone
 	//	*AgentEvent_Heartbeat
 	//	*AgentEvent_Batch
+	//	*AgentEvent_InputAccepted
+	//	*AgentEvent_InputDropped
 	//	*AgentEvent_Artifact
 	Body isAgentEvent_Body `protobuf_oneof:"body"`
 	// The run's ID. Always set, except on a batch, whose events carry it.
@@ -2404,6 +2468,24 @@ func (x *AgentEvent) GetBatch() *Batch {
 	return nil
 }
 
+func (x *AgentEvent) GetInputAccepted() *InputAccepted {
+	if x != nil {
+		if x, ok := x.Body.(*AgentEvent_InputAccepted); ok {
+			return x.InputAccepted
+		}
+	}
+	return nil
+}
+
+func (x *AgentEvent) GetInputDropped() *InputDropped {
+	if x != nil {
+		if x, ok := x.Body.(*AgentEvent_InputDropped); ok {
+			return x.InputDropped
+		}
+	}
+	return nil
+}
+
 func (x *AgentEvent) GetArtifact() *Artifact {
 	if x != nil {
 		if x, ok := x.Body.(*AgentEvent_Artifact); ok {
@@ -2586,6 +2668,16 @@ type AgentEvent_Batch struct {
 	Batch *Batch `protobuf:"bytes,32,opt,name=batch,proto3,oneof"`
 }
 
+type AgentEvent_InputAccepted struct {
+	// An input was accepted; see Send.
+	InputAccepted *InputAccepted `protobuf:"bytes,33,opt,name=input_accepted,json=inputAccepted,proto3,oneof"`
+}
+
+type AgentEvent_InputDropped struct {
+	// The agent will not take an accepted input.
+	InputDropped *InputDropped `protobuf:"bytes,34,opt,name=input_dropped,json=inputDropped,proto3,oneof"`
+}
+
 type AgentEvent_Artifact struct {
 	// A file that the agent leaves to the caller; call ReadArtifact.
 	Artifact *Artifact `protobuf:"bytes,35,opt,name=artifact,proto3,oneof"`
@@ -2638,6 +2730,10 @@ func (*AgentEvent_ReplayDone) isAgentEvent_Body() {}
 func (*AgentEvent_Heartbeat) isAgentEvent_Body() {}
 
 func (*AgentEvent_Batch) isAgentEvent_Body() {}
+
+func (*AgentEvent_InputAccepted) isAgentEvent_Body() {}
+
+func (*AgentEvent_InputDropped) isAgentEvent_Body() {}
 
 func (*AgentEvent_Artifact) isAgentEvent_Body() {}
 
@@ -4285,8 +4381,10 @@ type Message struct {
 	Synthetic bool `protobuf:"varint,3,opt,name=synthetic,proto3" json:"synthetic,omitempty"`
 	// Bytes truncated from `text` because the event would exceed 1 MiB.
 	TruncatedBytes uint64 `protobuf:"varint,4,opt,name=truncated_bytes,json=truncatedBytes,proto3" json:"truncated_bytes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The input of Send that the agent took with this message; role is USER. Empty: another message.
+	InputId       string `protobuf:"bytes,5,opt,name=input_id,json=inputId,proto3" json:"input_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -4345,6 +4443,13 @@ func (x *Message) GetTruncatedBytes() uint64 {
 		return x.TruncatedBytes
 	}
 	return 0
+}
+
+func (x *Message) GetInputId() string {
+	if x != nil {
+		return x.InputId
+	}
+	return ""
 }
 
 // FileChange reports that the agent changed a file.
@@ -5299,6 +5404,156 @@ func (x *InputResolved) GetResponder() string {
 	return ""
 }
 
+// InputAccepted reports that an input of Send was accepted. Before the attempt ends, either a `message` with its
+// `input_id` or an `input_dropped` follows, exactly one.
+type InputAccepted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The input's ID: SendRequest.input_id.
+	InputId string `protobuf:"bytes,1,opt,name=input_id,json=inputId,proto3" json:"input_id,omitempty"`
+	// The text, redacted.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// When the agent gets it; never UNSPECIFIED.
+	Mode InputMode `protobuf:"varint,3,opt,name=mode,proto3,enum=dragoman.v1.InputMode" json:"mode,omitempty"`
+	// Who sent it: SendRequest.sender, else how the server authenticated the call.
+	Sender string `protobuf:"bytes,4,opt,name=sender,proto3" json:"sender,omitempty"`
+	// Bytes truncated from `text` because the event would exceed 1 MiB. The agent gets all of it.
+	TruncatedBytes uint64 `protobuf:"varint,5,opt,name=truncated_bytes,json=truncatedBytes,proto3" json:"truncated_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *InputAccepted) Reset() {
+	*x = InputAccepted{}
+	mi := &file_dragoman_v1_event_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InputAccepted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InputAccepted) ProtoMessage() {}
+
+func (x *InputAccepted) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_event_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InputAccepted.ProtoReflect.Descriptor instead.
+func (*InputAccepted) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *InputAccepted) GetInputId() string {
+	if x != nil {
+		return x.InputId
+	}
+	return ""
+}
+
+func (x *InputAccepted) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *InputAccepted) GetMode() InputMode {
+	if x != nil {
+		return x.Mode
+	}
+	return InputMode_INPUT_MODE_UNSPECIFIED
+}
+
+func (x *InputAccepted) GetSender() string {
+	if x != nil {
+		return x.Sender
+	}
+	return ""
+}
+
+func (x *InputAccepted) GetTruncatedBytes() uint64 {
+	if x != nil {
+		return x.TruncatedBytes
+	}
+	return 0
+}
+
+// InputDropped reports that the agent did not take an accepted input, and will not.
+type InputDropped struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The input's ID.
+	InputId string `protobuf:"bytes,1,opt,name=input_id,json=inputId,proto3" json:"input_id,omitempty"`
+	// Why, as a stable code: `run_ended`: the run ended first; `cancelled`: the run was cancelled; `turn_failed`: the turn
+	// before it did not end well; `no_session`: the agent has no session that another turn could continue; `refused`: the
+	// agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `agent_lost`: what had the
+	// input is gone, so that it is unknown whether the agent took it.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The reason, for people.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InputDropped) Reset() {
+	*x = InputDropped{}
+	mi := &file_dragoman_v1_event_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InputDropped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InputDropped) ProtoMessage() {}
+
+func (x *InputDropped) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_event_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InputDropped.ProtoReflect.Descriptor instead.
+func (*InputDropped) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *InputDropped) GetInputId() string {
+	if x != nil {
+		return x.InputId
+	}
+	return ""
+}
+
+func (x *InputDropped) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *InputDropped) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Notice is a message for a person, with a stable code for programs. It never ends a run.
 type Notice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5316,7 +5571,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[30]
+	mi := &file_dragoman_v1_event_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5328,7 +5583,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[30]
+	mi := &file_dragoman_v1_event_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5341,7 +5596,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{30}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Notice) GetSeverity() Severity {
@@ -5397,7 +5652,7 @@ type AttemptEnded struct {
 
 func (x *AttemptEnded) Reset() {
 	*x = AttemptEnded{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[31]
+	mi := &file_dragoman_v1_event_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5409,7 +5664,7 @@ func (x *AttemptEnded) String() string {
 func (*AttemptEnded) ProtoMessage() {}
 
 func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[31]
+	mi := &file_dragoman_v1_event_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5422,7 +5677,7 @@ func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptEnded.ProtoReflect.Descriptor instead.
 func (*AttemptEnded) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{31}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AttemptEnded) GetFailure() *Failure {
@@ -5496,7 +5751,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	mi := &file_dragoman_v1_event_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5508,7 +5763,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	mi := &file_dragoman_v1_event_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5521,7 +5776,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{32}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Gap) GetFromSequence() uint64 {
@@ -5556,7 +5811,7 @@ type ReplayDone struct {
 
 func (x *ReplayDone) Reset() {
 	*x = ReplayDone{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[33]
+	mi := &file_dragoman_v1_event_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5568,7 +5823,7 @@ func (x *ReplayDone) String() string {
 func (*ReplayDone) ProtoMessage() {}
 
 func (x *ReplayDone) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[33]
+	mi := &file_dragoman_v1_event_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5581,7 +5836,7 @@ func (x *ReplayDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDone.ProtoReflect.Descriptor instead.
 func (*ReplayDone) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{33}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReplayDone) GetLastSequence() uint64 {
@@ -5604,7 +5859,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[34]
+	mi := &file_dragoman_v1_event_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5616,7 +5871,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[34]
+	mi := &file_dragoman_v1_event_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5629,7 +5884,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{34}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Heartbeat) GetLastSequence() uint64 {
@@ -5660,7 +5915,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[35]
+	mi := &file_dragoman_v1_event_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5672,7 +5927,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[35]
+	mi := &file_dragoman_v1_event_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5685,7 +5940,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{35}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Batch) GetEvents() []*AgentEvent {
@@ -5730,7 +5985,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[36]
+	mi := &file_dragoman_v1_event_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5742,7 +5997,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[36]
+	mi := &file_dragoman_v1_event_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5755,7 +6010,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{36}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Failure) GetKind() FailureKind {
@@ -5848,7 +6103,7 @@ type SessionUpdate struct {
 
 func (x *SessionUpdate) Reset() {
 	*x = SessionUpdate{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[37]
+	mi := &file_dragoman_v1_event_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5860,7 +6115,7 @@ func (x *SessionUpdate) String() string {
 func (*SessionUpdate) ProtoMessage() {}
 
 func (x *SessionUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[37]
+	mi := &file_dragoman_v1_event_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5873,7 +6128,7 @@ func (x *SessionUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionUpdate.ProtoReflect.Descriptor instead.
 func (*SessionUpdate) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{37}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SessionUpdate) GetChange() SessionChange {
@@ -5913,7 +6168,7 @@ type SessionHandle struct {
 
 func (x *SessionHandle) Reset() {
 	*x = SessionHandle{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[38]
+	mi := &file_dragoman_v1_event_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5925,7 +6180,7 @@ func (x *SessionHandle) String() string {
 func (*SessionHandle) ProtoMessage() {}
 
 func (x *SessionHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[38]
+	mi := &file_dragoman_v1_event_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5938,7 +6193,7 @@ func (x *SessionHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionHandle.ProtoReflect.Descriptor instead.
 func (*SessionHandle) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{38}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SessionHandle) GetAdapter() string {
@@ -6039,7 +6294,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[39]
+	mi := &file_dragoman_v1_event_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6051,7 +6306,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[39]
+	mi := &file_dragoman_v1_event_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6064,7 +6319,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{39}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Result) GetOutcome() Outcome {
@@ -6234,7 +6489,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[40]
+	mi := &file_dragoman_v1_event_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6246,7 +6501,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[40]
+	mi := &file_dragoman_v1_event_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6259,7 +6514,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{40}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Question) GetPrompt() string {
@@ -6305,7 +6560,7 @@ type RunCounters struct {
 
 func (x *RunCounters) Reset() {
 	*x = RunCounters{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[41]
+	mi := &file_dragoman_v1_event_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6317,7 +6572,7 @@ func (x *RunCounters) String() string {
 func (*RunCounters) ProtoMessage() {}
 
 func (x *RunCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[41]
+	mi := &file_dragoman_v1_event_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6330,7 +6585,7 @@ func (x *RunCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunCounters.ProtoReflect.Descriptor instead.
 func (*RunCounters) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{41}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RunCounters) GetTurns() uint32 {
@@ -6425,7 +6680,7 @@ type Permissions struct {
 
 func (x *Permissions) Reset() {
 	*x = Permissions{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[42]
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6437,7 +6692,7 @@ func (x *Permissions) String() string {
 func (*Permissions) ProtoMessage() {}
 
 func (x *Permissions) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[42]
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6450,7 +6705,7 @@ func (x *Permissions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permissions.ProtoReflect.Descriptor instead.
 func (*Permissions) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{42}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Permissions) GetRules() []*PermissionRule {
@@ -6517,7 +6772,7 @@ type PermissionRule struct {
 
 func (x *PermissionRule) Reset() {
 	*x = PermissionRule{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[43]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6529,7 +6784,7 @@ func (x *PermissionRule) String() string {
 func (*PermissionRule) ProtoMessage() {}
 
 func (x *PermissionRule) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[43]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6542,7 +6797,7 @@ func (x *PermissionRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PermissionRule.ProtoReflect.Descriptor instead.
 func (*PermissionRule) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{43}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PermissionRule) GetDecision() PermissionDecision {
@@ -6614,7 +6869,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6626,7 +6881,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6639,7 +6894,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Limits) GetStartUp() *durationpb.Duration {
@@ -6732,7 +6987,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6744,7 +6999,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6757,7 +7012,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Budget) GetCost() string {
@@ -6856,7 +7111,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[46]
+	mi := &file_dragoman_v1_event_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6868,7 +7123,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[46]
+	mi := &file_dragoman_v1_event_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6881,7 +7136,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{46}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Capabilities) GetItems() []*Capability {
@@ -6955,7 +7210,7 @@ type Capability struct {
 
 func (x *Capability) Reset() {
 	*x = Capability{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[47]
+	mi := &file_dragoman_v1_event_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6967,7 +7222,7 @@ func (x *Capability) String() string {
 func (*Capability) ProtoMessage() {}
 
 func (x *Capability) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[47]
+	mi := &file_dragoman_v1_event_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6980,7 +7235,7 @@ func (x *Capability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capability.ProtoReflect.Descriptor instead.
 func (*Capability) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{47}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Capability) GetFeature() Feature {
@@ -7008,7 +7263,7 @@ var File_dragoman_v1_event_proto protoreflect.FileDescriptor
 
 const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x17dragoman/v1/event.proto\x12\vdragoman.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd8\f\n" +
+	"\x17dragoman/v1/event.proto\x12\vdragoman.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\r\n" +
 	"\n" +
 	"AgentEvent\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x06R\bsequence\x12'\n" +
@@ -7041,7 +7296,9 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\vreplay_done\x18\x1e \x01(\v2\x17.dragoman.v1.ReplayDoneH\x00R\n" +
 	"replayDone\x126\n" +
 	"\theartbeat\x18\x1f \x01(\v2\x16.dragoman.v1.HeartbeatH\x00R\theartbeat\x12*\n" +
-	"\x05batch\x18  \x01(\v2\x12.dragoman.v1.BatchH\x00R\x05batch\x123\n" +
+	"\x05batch\x18  \x01(\v2\x12.dragoman.v1.BatchH\x00R\x05batch\x12C\n" +
+	"\x0einput_accepted\x18! \x01(\v2\x1a.dragoman.v1.InputAcceptedH\x00R\rinputAccepted\x12@\n" +
+	"\rinput_dropped\x18\" \x01(\v2\x19.dragoman.v1.InputDroppedH\x00R\finputDropped\x123\n" +
 	"\bartifact\x18# \x01(\v2\x15.dragoman.v1.ArtifactH\x00R\bartifact\x12\x15\n" +
 	"\x06run_id\x18d \x01(\tR\x05runId\x12.\n" +
 	"\x04time\x18e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
@@ -7218,12 +7475,13 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	" \x01(\tR\fagentVersion\"=\n" +
 	"\x0fMcpServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06status\x18\x02 \x01(\tR\x06status\"\x92\x01\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\"\xad\x01\n" +
 	"\aMessage\x12,\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x18.dragoman.v1.MessageRoleR\x04role\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1c\n" +
 	"\tsynthetic\x18\x03 \x01(\bR\tsynthetic\x12'\n" +
-	"\x0ftruncated_bytes\x18\x04 \x01(\x04R\x0etruncatedBytes\"\x8d\x02\n" +
+	"\x0ftruncated_bytes\x18\x04 \x01(\x04R\x0etruncatedBytes\x12\x19\n" +
+	"\binput_id\x18\x05 \x01(\tR\ainputId\"\x8d\x02\n" +
 	"\n" +
 	"FileChange\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x128\n" +
@@ -7312,7 +7570,17 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"resolution\x18\x02 \x01(\x0e2\x1c.dragoman.v1.InputResolutionR\n" +
 	"resolution\x120\n" +
 	"\x06answer\x18\x03 \x01(\v2\x18.dragoman.v1.InputAnswerR\x06answer\x12\x1c\n" +
-	"\tresponder\x18\x04 \x01(\tR\tresponder\"}\n" +
+	"\tresponder\x18\x04 \x01(\tR\tresponder\"\xab\x01\n" +
+	"\rInputAccepted\x12\x19\n" +
+	"\binput_id\x18\x01 \x01(\tR\ainputId\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12*\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x16.dragoman.v1.InputModeR\x04mode\x12\x16\n" +
+	"\x06sender\x18\x04 \x01(\tR\x06sender\x12'\n" +
+	"\x0ftruncated_bytes\x18\x05 \x01(\x04R\x0etruncatedBytes\"[\n" +
+	"\fInputDropped\x12\x19\n" +
+	"\binput_id\x18\x01 \x01(\tR\ainputId\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"}\n" +
 	"\x06Notice\x121\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x15.dragoman.v1.SeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
@@ -7601,7 +7869,11 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x19INPUT_RESOLUTION_ANSWERED\x10\x01\x12\x1c\n" +
 	"\x18INPUT_RESOLUTION_EXPIRED\x10\x02\x12\x1c\n" +
 	"\x18INPUT_RESOLUTION_DROPPED\x10\x03\x12\x1b\n" +
-	"\x17INPUT_RESOLUTION_POLICY\x10\x04*a\n" +
+	"\x17INPUT_RESOLUTION_POLICY\x10\x04*S\n" +
+	"\tInputMode\x12\x1a\n" +
+	"\x16INPUT_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10INPUT_MODE_STEER\x10\x01\x12\x14\n" +
+	"\x10INPUT_MODE_QUEUE\x10\x02*a\n" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSEVERITY_INFO\x10\x01\x12\x14\n" +
@@ -7657,7 +7929,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1fPERMISSION_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PERMISSION_DECISION_ALLOW\x10\x01\x12\x1b\n" +
 	"\x17PERMISSION_DECISION_ASK\x10\x02\x12\x1c\n" +
-	"\x18PERMISSION_DECISION_DENY\x10\x03*\x95\x06\n" +
+	"\x18PERMISSION_DECISION_DENY\x10\x03*\xbb\x06\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FEATURE_TEXT_DELTAS\x10\x01\x12\x14\n" +
@@ -7688,7 +7960,9 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x0eFEATURE_PROMPT\x10\x19\x12\x15\n" +
 	"\x11FEATURE_WORKSPACE\x10\x1a\x12\x16\n" +
 	"\x12FEATURE_COMPACTION\x10\x1b\x12\x13\n" +
-	"\x0fFEATURE_CHANGES\x10\x1c\x12\x17\n" +
+	"\x0fFEATURE_CHANGES\x10\x1c\x12\x11\n" +
+	"\rFEATURE_QUEUE\x10\x1d\x12\x11\n" +
+	"\rFEATURE_STEER\x10\x1e\x12\x17\n" +
 	"\x13FEATURE_ATTACHMENTS\x10\x1f\x12\x12\n" +
 	"\x0eFEATURE_IMAGES\x10 \x12\x15\n" +
 	"\x11FEATURE_ARTIFACTS\x10!*\x93\x01\n" +
@@ -7729,8 +8003,8 @@ func file_dragoman_v1_event_proto_rawDescGZIP() []byte {
 	return file_dragoman_v1_event_proto_rawDescData
 }
 
-var file_dragoman_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 30)
-var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_dragoman_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 31)
+var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_dragoman_v1_event_proto_goTypes = []any{
 	(EventOrigin)(0),              // 0: dragoman.v1.EventOrigin
 	(OutputStream)(0),             // 1: dragoman.v1.OutputStream
@@ -7750,192 +8024,198 @@ var file_dragoman_v1_event_proto_goTypes = []any{
 	(InputKind)(0),                // 15: dragoman.v1.InputKind
 	(InputOptionKind)(0),          // 16: dragoman.v1.InputOptionKind
 	(InputResolution)(0),          // 17: dragoman.v1.InputResolution
-	(Severity)(0),                 // 18: dragoman.v1.Severity
-	(GapReason)(0),                // 19: dragoman.v1.GapReason
-	(Outcome)(0),                  // 20: dragoman.v1.Outcome
-	(FailureKind)(0),              // 21: dragoman.v1.FailureKind
-	(SessionChange)(0),            // 22: dragoman.v1.SessionChange
-	(PermissionDecision)(0),       // 23: dragoman.v1.PermissionDecision
-	(Feature)(0),                  // 24: dragoman.v1.Feature
-	(CapabilityOrigin)(0),         // 25: dragoman.v1.CapabilityOrigin
-	(ResumeStyle)(0),              // 26: dragoman.v1.ResumeStyle
-	(CancelStyle)(0),              // 27: dragoman.v1.CancelStyle
-	(PermissionMode)(0),           // 28: dragoman.v1.PermissionMode
-	(UsageReporting)(0),           // 29: dragoman.v1.UsageReporting
-	(*AgentEvent)(nil),            // 30: dragoman.v1.AgentEvent
-	(*Lineage)(nil),               // 31: dragoman.v1.Lineage
-	(*NativeFrame)(nil),           // 32: dragoman.v1.NativeFrame
-	(*Text)(nil),                  // 33: dragoman.v1.Text
-	(*Thinking)(nil),              // 34: dragoman.v1.Thinking
-	(*ToolOutput)(nil),            // 35: dragoman.v1.ToolOutput
-	(*Log)(nil),                   // 36: dragoman.v1.Log
-	(*ToolCall)(nil),              // 37: dragoman.v1.ToolCall
-	(*ToolResult)(nil),            // 38: dragoman.v1.ToolResult
-	(*Usage)(nil),                 // 39: dragoman.v1.Usage
-	(*TokenCounts)(nil),           // 40: dragoman.v1.TokenCounts
-	(*ModelUsage)(nil),            // 41: dragoman.v1.ModelUsage
-	(*Cost)(nil),                  // 42: dragoman.v1.Cost
-	(*RateLimit)(nil),             // 43: dragoman.v1.RateLimit
-	(*Started)(nil),               // 44: dragoman.v1.Started
-	(*State)(nil),                 // 45: dragoman.v1.State
-	(*Session)(nil),               // 46: dragoman.v1.Session
-	(*McpServerStatus)(nil),       // 47: dragoman.v1.McpServerStatus
-	(*Message)(nil),               // 48: dragoman.v1.Message
-	(*FileChange)(nil),            // 49: dragoman.v1.FileChange
-	(*Artifact)(nil),              // 50: dragoman.v1.Artifact
-	(*Plan)(nil),                  // 51: dragoman.v1.Plan
-	(*PlanEntry)(nil),             // 52: dragoman.v1.PlanEntry
-	(*Subagent)(nil),              // 53: dragoman.v1.Subagent
-	(*Compaction)(nil),            // 54: dragoman.v1.Compaction
-	(*InputOption)(nil),           // 55: dragoman.v1.InputOption
-	(*InputRequest)(nil),          // 56: dragoman.v1.InputRequest
-	(*InputSubject)(nil),          // 57: dragoman.v1.InputSubject
-	(*InputAnswer)(nil),           // 58: dragoman.v1.InputAnswer
-	(*InputResolved)(nil),         // 59: dragoman.v1.InputResolved
-	(*Notice)(nil),                // 60: dragoman.v1.Notice
-	(*AttemptEnded)(nil),          // 61: dragoman.v1.AttemptEnded
-	(*Gap)(nil),                   // 62: dragoman.v1.Gap
-	(*ReplayDone)(nil),            // 63: dragoman.v1.ReplayDone
-	(*Heartbeat)(nil),             // 64: dragoman.v1.Heartbeat
-	(*Batch)(nil),                 // 65: dragoman.v1.Batch
-	(*Failure)(nil),               // 66: dragoman.v1.Failure
-	(*SessionUpdate)(nil),         // 67: dragoman.v1.SessionUpdate
-	(*SessionHandle)(nil),         // 68: dragoman.v1.SessionHandle
-	(*Result)(nil),                // 69: dragoman.v1.Result
-	(*Question)(nil),              // 70: dragoman.v1.Question
-	(*RunCounters)(nil),           // 71: dragoman.v1.RunCounters
-	(*Permissions)(nil),           // 72: dragoman.v1.Permissions
-	(*PermissionRule)(nil),        // 73: dragoman.v1.PermissionRule
-	(*Limits)(nil),                // 74: dragoman.v1.Limits
-	(*Budget)(nil),                // 75: dragoman.v1.Budget
-	(*Capabilities)(nil),          // 76: dragoman.v1.Capabilities
-	(*Capability)(nil),            // 77: dragoman.v1.Capability
-	nil,                           // 78: dragoman.v1.Started.EnvEntry
-	nil,                           // 79: dragoman.v1.Started.PromptBytesEntry
-	nil,                           // 80: dragoman.v1.Started.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 81: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 82: google.protobuf.Duration
-	(*structpb.Struct)(nil),       // 83: google.protobuf.Struct
+	(InputMode)(0),                // 18: dragoman.v1.InputMode
+	(Severity)(0),                 // 19: dragoman.v1.Severity
+	(GapReason)(0),                // 20: dragoman.v1.GapReason
+	(Outcome)(0),                  // 21: dragoman.v1.Outcome
+	(FailureKind)(0),              // 22: dragoman.v1.FailureKind
+	(SessionChange)(0),            // 23: dragoman.v1.SessionChange
+	(PermissionDecision)(0),       // 24: dragoman.v1.PermissionDecision
+	(Feature)(0),                  // 25: dragoman.v1.Feature
+	(CapabilityOrigin)(0),         // 26: dragoman.v1.CapabilityOrigin
+	(ResumeStyle)(0),              // 27: dragoman.v1.ResumeStyle
+	(CancelStyle)(0),              // 28: dragoman.v1.CancelStyle
+	(PermissionMode)(0),           // 29: dragoman.v1.PermissionMode
+	(UsageReporting)(0),           // 30: dragoman.v1.UsageReporting
+	(*AgentEvent)(nil),            // 31: dragoman.v1.AgentEvent
+	(*Lineage)(nil),               // 32: dragoman.v1.Lineage
+	(*NativeFrame)(nil),           // 33: dragoman.v1.NativeFrame
+	(*Text)(nil),                  // 34: dragoman.v1.Text
+	(*Thinking)(nil),              // 35: dragoman.v1.Thinking
+	(*ToolOutput)(nil),            // 36: dragoman.v1.ToolOutput
+	(*Log)(nil),                   // 37: dragoman.v1.Log
+	(*ToolCall)(nil),              // 38: dragoman.v1.ToolCall
+	(*ToolResult)(nil),            // 39: dragoman.v1.ToolResult
+	(*Usage)(nil),                 // 40: dragoman.v1.Usage
+	(*TokenCounts)(nil),           // 41: dragoman.v1.TokenCounts
+	(*ModelUsage)(nil),            // 42: dragoman.v1.ModelUsage
+	(*Cost)(nil),                  // 43: dragoman.v1.Cost
+	(*RateLimit)(nil),             // 44: dragoman.v1.RateLimit
+	(*Started)(nil),               // 45: dragoman.v1.Started
+	(*State)(nil),                 // 46: dragoman.v1.State
+	(*Session)(nil),               // 47: dragoman.v1.Session
+	(*McpServerStatus)(nil),       // 48: dragoman.v1.McpServerStatus
+	(*Message)(nil),               // 49: dragoman.v1.Message
+	(*FileChange)(nil),            // 50: dragoman.v1.FileChange
+	(*Artifact)(nil),              // 51: dragoman.v1.Artifact
+	(*Plan)(nil),                  // 52: dragoman.v1.Plan
+	(*PlanEntry)(nil),             // 53: dragoman.v1.PlanEntry
+	(*Subagent)(nil),              // 54: dragoman.v1.Subagent
+	(*Compaction)(nil),            // 55: dragoman.v1.Compaction
+	(*InputOption)(nil),           // 56: dragoman.v1.InputOption
+	(*InputRequest)(nil),          // 57: dragoman.v1.InputRequest
+	(*InputSubject)(nil),          // 58: dragoman.v1.InputSubject
+	(*InputAnswer)(nil),           // 59: dragoman.v1.InputAnswer
+	(*InputResolved)(nil),         // 60: dragoman.v1.InputResolved
+	(*InputAccepted)(nil),         // 61: dragoman.v1.InputAccepted
+	(*InputDropped)(nil),          // 62: dragoman.v1.InputDropped
+	(*Notice)(nil),                // 63: dragoman.v1.Notice
+	(*AttemptEnded)(nil),          // 64: dragoman.v1.AttemptEnded
+	(*Gap)(nil),                   // 65: dragoman.v1.Gap
+	(*ReplayDone)(nil),            // 66: dragoman.v1.ReplayDone
+	(*Heartbeat)(nil),             // 67: dragoman.v1.Heartbeat
+	(*Batch)(nil),                 // 68: dragoman.v1.Batch
+	(*Failure)(nil),               // 69: dragoman.v1.Failure
+	(*SessionUpdate)(nil),         // 70: dragoman.v1.SessionUpdate
+	(*SessionHandle)(nil),         // 71: dragoman.v1.SessionHandle
+	(*Result)(nil),                // 72: dragoman.v1.Result
+	(*Question)(nil),              // 73: dragoman.v1.Question
+	(*RunCounters)(nil),           // 74: dragoman.v1.RunCounters
+	(*Permissions)(nil),           // 75: dragoman.v1.Permissions
+	(*PermissionRule)(nil),        // 76: dragoman.v1.PermissionRule
+	(*Limits)(nil),                // 77: dragoman.v1.Limits
+	(*Budget)(nil),                // 78: dragoman.v1.Budget
+	(*Capabilities)(nil),          // 79: dragoman.v1.Capabilities
+	(*Capability)(nil),            // 80: dragoman.v1.Capability
+	nil,                           // 81: dragoman.v1.Started.EnvEntry
+	nil,                           // 82: dragoman.v1.Started.PromptBytesEntry
+	nil,                           // 83: dragoman.v1.Started.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 84: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 85: google.protobuf.Duration
+	(*structpb.Struct)(nil),       // 86: google.protobuf.Struct
 }
 var file_dragoman_v1_event_proto_depIdxs = []int32{
-	33,  // 0: dragoman.v1.AgentEvent.text:type_name -> dragoman.v1.Text
-	34,  // 1: dragoman.v1.AgentEvent.thinking:type_name -> dragoman.v1.Thinking
-	35,  // 2: dragoman.v1.AgentEvent.tool_output:type_name -> dragoman.v1.ToolOutput
-	36,  // 3: dragoman.v1.AgentEvent.log:type_name -> dragoman.v1.Log
-	37,  // 4: dragoman.v1.AgentEvent.tool_call:type_name -> dragoman.v1.ToolCall
-	38,  // 5: dragoman.v1.AgentEvent.tool_result:type_name -> dragoman.v1.ToolResult
-	39,  // 6: dragoman.v1.AgentEvent.usage:type_name -> dragoman.v1.Usage
-	44,  // 7: dragoman.v1.AgentEvent.started:type_name -> dragoman.v1.Started
-	45,  // 8: dragoman.v1.AgentEvent.state:type_name -> dragoman.v1.State
-	46,  // 9: dragoman.v1.AgentEvent.session:type_name -> dragoman.v1.Session
-	48,  // 10: dragoman.v1.AgentEvent.message:type_name -> dragoman.v1.Message
-	49,  // 11: dragoman.v1.AgentEvent.file_change:type_name -> dragoman.v1.FileChange
-	51,  // 12: dragoman.v1.AgentEvent.plan:type_name -> dragoman.v1.Plan
-	53,  // 13: dragoman.v1.AgentEvent.subagent:type_name -> dragoman.v1.Subagent
-	54,  // 14: dragoman.v1.AgentEvent.compaction:type_name -> dragoman.v1.Compaction
-	56,  // 15: dragoman.v1.AgentEvent.input_request:type_name -> dragoman.v1.InputRequest
-	59,  // 16: dragoman.v1.AgentEvent.input_resolved:type_name -> dragoman.v1.InputResolved
-	60,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
-	61,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
-	69,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
-	62,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
-	63,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
-	64,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
-	65,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
-	50,  // 24: dragoman.v1.AgentEvent.artifact:type_name -> dragoman.v1.Artifact
-	81,  // 25: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
-	0,   // 26: dragoman.v1.AgentEvent.origin:type_name -> dragoman.v1.EventOrigin
-	31,  // 27: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
-	32,  // 28: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
-	1,   // 29: dragoman.v1.ToolOutput.stream:type_name -> dragoman.v1.OutputStream
-	1,   // 30: dragoman.v1.Log.stream:type_name -> dragoman.v1.OutputStream
-	2,   // 31: dragoman.v1.ToolCall.kind:type_name -> dragoman.v1.ToolKind
-	3,   // 32: dragoman.v1.ToolCall.status:type_name -> dragoman.v1.ToolStatus
-	3,   // 33: dragoman.v1.ToolResult.status:type_name -> dragoman.v1.ToolStatus
-	82,  // 34: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
-	4,   // 35: dragoman.v1.Usage.scope:type_name -> dragoman.v1.UsageScope
-	5,   // 36: dragoman.v1.Usage.semantics:type_name -> dragoman.v1.UsageSemantics
-	40,  // 37: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
-	41,  // 38: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
-	42,  // 39: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
-	43,  // 40: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
-	40,  // 41: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
-	42,  // 42: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
-	6,   // 43: dragoman.v1.Cost.basis:type_name -> dragoman.v1.CostBasis
-	7,   // 44: dragoman.v1.Cost.billing_type:type_name -> dragoman.v1.BillingType
-	81,  // 45: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
-	8,   // 46: dragoman.v1.Started.session_disposition:type_name -> dragoman.v1.SessionDisposition
-	78,  // 47: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
-	79,  // 48: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
-	72,  // 49: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
-	76,  // 50: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
-	74,  // 51: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
-	80,  // 52: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
-	9,   // 53: dragoman.v1.State.phase:type_name -> dragoman.v1.RunPhase
-	82,  // 54: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
-	21,  // 55: dragoman.v1.State.retry_cause:type_name -> dragoman.v1.FailureKind
-	47,  // 56: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
-	10,  // 57: dragoman.v1.Message.role:type_name -> dragoman.v1.MessageRole
-	11,  // 58: dragoman.v1.FileChange.operation:type_name -> dragoman.v1.FileOperation
-	12,  // 59: dragoman.v1.FileChange.provenance:type_name -> dragoman.v1.Provenance
-	52,  // 60: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
-	13,  // 61: dragoman.v1.PlanEntry.status:type_name -> dragoman.v1.PlanEntryStatus
-	14,  // 62: dragoman.v1.Subagent.status:type_name -> dragoman.v1.SubagentStatus
-	39,  // 63: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
-	16,  // 64: dragoman.v1.InputOption.kind:type_name -> dragoman.v1.InputOptionKind
-	15,  // 65: dragoman.v1.InputRequest.kind:type_name -> dragoman.v1.InputKind
-	57,  // 66: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
-	55,  // 67: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
-	81,  // 68: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
-	58,  // 69: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
-	2,   // 70: dragoman.v1.InputSubject.tool_kind:type_name -> dragoman.v1.ToolKind
-	17,  // 71: dragoman.v1.InputResolved.resolution:type_name -> dragoman.v1.InputResolution
-	58,  // 72: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
-	18,  // 73: dragoman.v1.Notice.severity:type_name -> dragoman.v1.Severity
-	66,  // 74: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
-	67,  // 75: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
-	39,  // 76: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
-	7,   // 77: dragoman.v1.AttemptEnded.billing_type:type_name -> dragoman.v1.BillingType
-	19,  // 78: dragoman.v1.Gap.reason:type_name -> dragoman.v1.GapReason
-	82,  // 79: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
-	30,  // 80: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
-	21,  // 81: dragoman.v1.Failure.kind:type_name -> dragoman.v1.FailureKind
-	81,  // 82: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
-	83,  // 83: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
-	22,  // 84: dragoman.v1.SessionUpdate.change:type_name -> dragoman.v1.SessionChange
-	68,  // 85: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
-	83,  // 86: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
-	20,  // 87: dragoman.v1.Result.outcome:type_name -> dragoman.v1.Outcome
-	66,  // 88: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
-	39,  // 89: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
-	67,  // 90: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
-	70,  // 91: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
-	71,  // 92: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
-	82,  // 93: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
-	7,   // 94: dragoman.v1.Result.billing_type:type_name -> dragoman.v1.BillingType
-	73,  // 95: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
-	23,  // 96: dragoman.v1.Permissions.default_decision:type_name -> dragoman.v1.PermissionDecision
-	82,  // 97: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
-	23,  // 98: dragoman.v1.PermissionRule.decision:type_name -> dragoman.v1.PermissionDecision
-	2,   // 99: dragoman.v1.PermissionRule.tool_kind:type_name -> dragoman.v1.ToolKind
-	82,  // 100: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
-	82,  // 101: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
-	82,  // 102: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
-	82,  // 103: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
-	82,  // 104: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
-	75,  // 105: dragoman.v1.Limits.budget:type_name -> dragoman.v1.Budget
-	77,  // 106: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
-	26,  // 107: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
-	27,  // 108: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
-	28,  // 109: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
-	29,  // 110: dragoman.v1.Capabilities.usage_reporting:type_name -> dragoman.v1.UsageReporting
-	24,  // 111: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
-	25,  // 112: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
-	113, // [113:113] is the sub-list for method output_type
-	113, // [113:113] is the sub-list for method input_type
-	113, // [113:113] is the sub-list for extension type_name
-	113, // [113:113] is the sub-list for extension extendee
-	0,   // [0:113] is the sub-list for field type_name
+	34,  // 0: dragoman.v1.AgentEvent.text:type_name -> dragoman.v1.Text
+	35,  // 1: dragoman.v1.AgentEvent.thinking:type_name -> dragoman.v1.Thinking
+	36,  // 2: dragoman.v1.AgentEvent.tool_output:type_name -> dragoman.v1.ToolOutput
+	37,  // 3: dragoman.v1.AgentEvent.log:type_name -> dragoman.v1.Log
+	38,  // 4: dragoman.v1.AgentEvent.tool_call:type_name -> dragoman.v1.ToolCall
+	39,  // 5: dragoman.v1.AgentEvent.tool_result:type_name -> dragoman.v1.ToolResult
+	40,  // 6: dragoman.v1.AgentEvent.usage:type_name -> dragoman.v1.Usage
+	45,  // 7: dragoman.v1.AgentEvent.started:type_name -> dragoman.v1.Started
+	46,  // 8: dragoman.v1.AgentEvent.state:type_name -> dragoman.v1.State
+	47,  // 9: dragoman.v1.AgentEvent.session:type_name -> dragoman.v1.Session
+	49,  // 10: dragoman.v1.AgentEvent.message:type_name -> dragoman.v1.Message
+	50,  // 11: dragoman.v1.AgentEvent.file_change:type_name -> dragoman.v1.FileChange
+	52,  // 12: dragoman.v1.AgentEvent.plan:type_name -> dragoman.v1.Plan
+	54,  // 13: dragoman.v1.AgentEvent.subagent:type_name -> dragoman.v1.Subagent
+	55,  // 14: dragoman.v1.AgentEvent.compaction:type_name -> dragoman.v1.Compaction
+	57,  // 15: dragoman.v1.AgentEvent.input_request:type_name -> dragoman.v1.InputRequest
+	60,  // 16: dragoman.v1.AgentEvent.input_resolved:type_name -> dragoman.v1.InputResolved
+	63,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
+	64,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
+	72,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
+	65,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
+	66,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
+	67,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
+	68,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
+	61,  // 24: dragoman.v1.AgentEvent.input_accepted:type_name -> dragoman.v1.InputAccepted
+	62,  // 25: dragoman.v1.AgentEvent.input_dropped:type_name -> dragoman.v1.InputDropped
+	51,  // 26: dragoman.v1.AgentEvent.artifact:type_name -> dragoman.v1.Artifact
+	84,  // 27: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
+	0,   // 28: dragoman.v1.AgentEvent.origin:type_name -> dragoman.v1.EventOrigin
+	32,  // 29: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
+	33,  // 30: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
+	1,   // 31: dragoman.v1.ToolOutput.stream:type_name -> dragoman.v1.OutputStream
+	1,   // 32: dragoman.v1.Log.stream:type_name -> dragoman.v1.OutputStream
+	2,   // 33: dragoman.v1.ToolCall.kind:type_name -> dragoman.v1.ToolKind
+	3,   // 34: dragoman.v1.ToolCall.status:type_name -> dragoman.v1.ToolStatus
+	3,   // 35: dragoman.v1.ToolResult.status:type_name -> dragoman.v1.ToolStatus
+	85,  // 36: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
+	4,   // 37: dragoman.v1.Usage.scope:type_name -> dragoman.v1.UsageScope
+	5,   // 38: dragoman.v1.Usage.semantics:type_name -> dragoman.v1.UsageSemantics
+	41,  // 39: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
+	42,  // 40: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
+	43,  // 41: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
+	44,  // 42: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
+	41,  // 43: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
+	43,  // 44: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
+	6,   // 45: dragoman.v1.Cost.basis:type_name -> dragoman.v1.CostBasis
+	7,   // 46: dragoman.v1.Cost.billing_type:type_name -> dragoman.v1.BillingType
+	84,  // 47: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
+	8,   // 48: dragoman.v1.Started.session_disposition:type_name -> dragoman.v1.SessionDisposition
+	81,  // 49: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
+	82,  // 50: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
+	75,  // 51: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
+	79,  // 52: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
+	77,  // 53: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
+	83,  // 54: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
+	9,   // 55: dragoman.v1.State.phase:type_name -> dragoman.v1.RunPhase
+	85,  // 56: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
+	22,  // 57: dragoman.v1.State.retry_cause:type_name -> dragoman.v1.FailureKind
+	48,  // 58: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
+	10,  // 59: dragoman.v1.Message.role:type_name -> dragoman.v1.MessageRole
+	11,  // 60: dragoman.v1.FileChange.operation:type_name -> dragoman.v1.FileOperation
+	12,  // 61: dragoman.v1.FileChange.provenance:type_name -> dragoman.v1.Provenance
+	53,  // 62: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
+	13,  // 63: dragoman.v1.PlanEntry.status:type_name -> dragoman.v1.PlanEntryStatus
+	14,  // 64: dragoman.v1.Subagent.status:type_name -> dragoman.v1.SubagentStatus
+	40,  // 65: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
+	16,  // 66: dragoman.v1.InputOption.kind:type_name -> dragoman.v1.InputOptionKind
+	15,  // 67: dragoman.v1.InputRequest.kind:type_name -> dragoman.v1.InputKind
+	58,  // 68: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
+	56,  // 69: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
+	84,  // 70: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
+	59,  // 71: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
+	2,   // 72: dragoman.v1.InputSubject.tool_kind:type_name -> dragoman.v1.ToolKind
+	17,  // 73: dragoman.v1.InputResolved.resolution:type_name -> dragoman.v1.InputResolution
+	59,  // 74: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
+	18,  // 75: dragoman.v1.InputAccepted.mode:type_name -> dragoman.v1.InputMode
+	19,  // 76: dragoman.v1.Notice.severity:type_name -> dragoman.v1.Severity
+	69,  // 77: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
+	70,  // 78: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
+	40,  // 79: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
+	7,   // 80: dragoman.v1.AttemptEnded.billing_type:type_name -> dragoman.v1.BillingType
+	20,  // 81: dragoman.v1.Gap.reason:type_name -> dragoman.v1.GapReason
+	85,  // 82: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
+	31,  // 83: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
+	22,  // 84: dragoman.v1.Failure.kind:type_name -> dragoman.v1.FailureKind
+	84,  // 85: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
+	86,  // 86: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
+	23,  // 87: dragoman.v1.SessionUpdate.change:type_name -> dragoman.v1.SessionChange
+	71,  // 88: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
+	86,  // 89: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
+	21,  // 90: dragoman.v1.Result.outcome:type_name -> dragoman.v1.Outcome
+	69,  // 91: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
+	40,  // 92: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
+	70,  // 93: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
+	73,  // 94: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
+	74,  // 95: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
+	85,  // 96: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
+	7,   // 97: dragoman.v1.Result.billing_type:type_name -> dragoman.v1.BillingType
+	76,  // 98: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
+	24,  // 99: dragoman.v1.Permissions.default_decision:type_name -> dragoman.v1.PermissionDecision
+	85,  // 100: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
+	24,  // 101: dragoman.v1.PermissionRule.decision:type_name -> dragoman.v1.PermissionDecision
+	2,   // 102: dragoman.v1.PermissionRule.tool_kind:type_name -> dragoman.v1.ToolKind
+	85,  // 103: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
+	85,  // 104: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
+	85,  // 105: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
+	85,  // 106: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
+	85,  // 107: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
+	78,  // 108: dragoman.v1.Limits.budget:type_name -> dragoman.v1.Budget
+	80,  // 109: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
+	27,  // 110: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
+	28,  // 111: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
+	29,  // 112: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
+	30,  // 113: dragoman.v1.Capabilities.usage_reporting:type_name -> dragoman.v1.UsageReporting
+	25,  // 114: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
+	26,  // 115: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
+	116, // [116:116] is the sub-list for method output_type
+	116, // [116:116] is the sub-list for method input_type
+	116, // [116:116] is the sub-list for extension type_name
+	116, // [116:116] is the sub-list for extension extendee
+	0,   // [0:116] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_event_proto_init() }
@@ -7968,6 +8248,8 @@ func file_dragoman_v1_event_proto_init() {
 		(*AgentEvent_ReplayDone)(nil),
 		(*AgentEvent_Heartbeat)(nil),
 		(*AgentEvent_Batch)(nil),
+		(*AgentEvent_InputAccepted)(nil),
+		(*AgentEvent_InputDropped)(nil),
 		(*AgentEvent_Artifact)(nil),
 	}
 	file_dragoman_v1_event_proto_msgTypes[3].OneofWrappers = []any{
@@ -7984,19 +8266,19 @@ func file_dragoman_v1_event_proto_init() {
 	file_dragoman_v1_event_proto_msgTypes[13].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[15].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[24].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[31].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[36].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[39].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[33].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[38].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[41].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[45].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[46].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[43].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[47].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_event_proto_rawDesc), len(file_dragoman_v1_event_proto_rawDesc)),
-			NumEnums:      30,
-			NumMessages:   51,
+			NumEnums:      31,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -925,9 +925,11 @@ type RunSummary struct {
 	// "token NAME" with one that has scopes. Empty if an older router accepted it.
 	StartedBy string `protobuf:"bytes,17,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
 	// The stored agent that the request named. Empty if it named none.
-	AgentName     string `protobuf:"bytes,18,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AgentName string `protobuf:"bytes,18,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
+	// Inputs of Send that were accepted, and are neither taken nor dropped yet.
+	WaitingInputIds []string `protobuf:"bytes,19,rep,name=waiting_input_ids,json=waitingInputIds,proto3" json:"waiting_input_ids,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RunSummary) Reset() {
@@ -1084,6 +1086,13 @@ func (x *RunSummary) GetAgentName() string {
 		return x.AgentName
 	}
 	return ""
+}
+
+func (x *RunSummary) GetWaitingInputIds() []string {
+	if x != nil {
+		return x.WaitingInputIds
+	}
+	return nil
 }
 
 // ListRunsRequest asks for runs. All fields that are set must match.
@@ -2581,7 +2590,7 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"r\n" +
 	"\x16RestartAdapterResponse\x123\n" +
 	"\aadapter\x18\x01 \x01(\v2\x19.dragoman.v1.AdapterEntryR\aadapter\x12#\n" +
-	"\rdraining_runs\x18\x02 \x01(\rR\fdrainingRuns\"\xea\x05\n" +
+	"\rdraining_runs\x18\x02 \x01(\rR\fdrainingRuns\"\x96\x06\n" +
 	"\n" +
 	"RunSummary\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
@@ -2609,7 +2618,8 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\n" +
 	"started_by\x18\x11 \x01(\tR\tstartedBy\x12\x1d\n" +
 	"\n" +
-	"agent_name\x18\x12 \x01(\tR\tagentName\x1a9\n" +
+	"agent_name\x18\x12 \x01(\tR\tagentName\x12*\n" +
+	"\x11waiting_input_ids\x18\x13 \x03(\tR\x0fwaitingInputIds\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x86\x03\n" +

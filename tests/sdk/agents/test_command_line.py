@@ -87,6 +87,9 @@ for step in json.loads(prompt):
                          for at, _, names in os.walk(os.environ["RUN_DIR"], followlinks=True) for name in names))
     elif step.startswith("exit "):
         sys.exit(int(step[5:]))
+    elif step.startswith("gate "):
+        while not os.path.exists(step[5:]):
+            time.sleep(0.01)
     elif step.startswith("pause "):
         time.sleep(float(step[6:]))
     elif step == "raw":

@@ -294,10 +294,9 @@ def test_the_adapters_own_words_end_the_silence_but_are_not_the_agents() -> None
         run.begin()
         await asyncio.sleep(10)
         run.notice(pb.SEVERITY_INFO, "c", "m")
-        assert run.idle_s() == 10
         reader = run.event_buffer.reader(run.event_buffer.last_sequence)
         (beat,) = [pb.AgentEvent.FromString(data) for data in await reader.read()]
-        assert run.idle_s() == beat.heartbeat.idle.seconds == 10 + HEARTBEAT_AFTER_S
+        assert beat.heartbeat.idle.seconds == 10 + HEARTBEAT_AFTER_S
         run.finish(pb.Result())
 
     travel(story)

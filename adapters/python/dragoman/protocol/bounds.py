@@ -100,6 +100,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "StoredAgent.description": Bound(text_bytes=1 * KIB),
     "StoredAgent.system_prompt": _DOCUMENT,
     "StoredAgent.mcp_servers": Bound(entries=64),
+    "SendRequest.text": Bound(text_bytes=MIB),
     "InputAnswer.text": _ANY_TEXT,
     "InputAnswer.value_json": _ANY_TEXT,
     "InputAnswer.updated_input_json": _ANY_TEXT,

@@ -13,6 +13,7 @@ __all__ = [
     "is_adapter_type",
     "is_run_id",
     "near_names",
+    "new_input_id",
     "new_instance_id",
     "new_run_id",
 ]
@@ -39,6 +40,11 @@ def is_adapter_type(text: str) -> bool:
 def new_run_id() -> str:
     """Return a new, unique run ID."""
     return "run-" + os.urandom(12).hex()
+
+
+def new_input_id() -> str:
+    """Return a new, unique ID of an input."""
+    return "input-" + os.urandom(12).hex()
 
 
 def new_instance_id() -> str:

@@ -92,6 +92,8 @@ class OrderChecker:
         self._cursor = after_sequence
         self._asked: set[str] = set()
         self._pending: set[str] = set()
+        self._accepted: set[str] = set()
+        self._waiting: set[str] = set()
 
     @property
     def is_done(self) -> bool:
@@ -161,6 +163,7 @@ class OrderChecker:
             raise OrderError(f"{_name(event)} in phase {_phases(self.phases)}")
         self._check_attempt(event, kind)
         self._check_requests(event, kind)
+        self._check_inputs(event, kind)
         self.phases = following
         self.last_sequence = event.sequence
 
@@ -189,6 +192,24 @@ class OrderChecker:
         elif kind == "result" and self._pending and event.result.outcome != pb.OUTCOME_LOST:
             raise OrderError(f"the result leaves requests open: {sorted(self._pending)}")
 
+    def _check_inputs(self, event: pb.AgentEvent, kind: str | None) -> None:
+        if kind == "input_accepted":
+            if event.input_accepted.input_id in self._accepted:
+                raise OrderError(f"input_accepted {event.input_accepted.input_id} twice")
+            self._accepted.add(event.input_accepted.input_id)
+            self._waiting.add(event.input_accepted.input_id)
+        elif kind == "input_dropped":
+            self._settle(event.input_dropped.input_id, kind)
+        elif kind == "message" and event.message.input_id:
+            self._settle(event.message.input_id, kind)
+        elif kind in {"attempt_ended", "result"} and self._waiting and event.result.outcome != pb.OUTCOME_LOST:
+            raise OrderError(f"{kind} leaves inputs neither taken nor dropped: {sorted(self._waiting)}")
+
+    def _settle(self, input_id: str, kind: str) -> None:
+        if self._complete and input_id not in self._waiting:
+            raise OrderError(f"{kind} of input {input_id}, which does not wait")
+        self._waiting.discard(input_id)
+
     def _observe_ephemeral(self, event: pb.AgentEvent, kind: str | None) -> None:
         if kind is not None and kind not in EPHEMERAL_ALLOWED:
             raise OrderError(f"{kind} without a sequence")
@@ -208,6 +229,7 @@ class OrderChecker:
         self.attempt = 0
         self._complete = False
         self._pending.clear()
+        self._waiting.clear()
 
 
 def _name(event: pb.AgentEvent) -> str:

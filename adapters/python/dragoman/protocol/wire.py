@@ -49,6 +49,8 @@ NEVER_BATCHED = frozenset(
         "gap",
         "result",
         "batch",
+        "input_accepted",
+        "input_dropped",
     )
 )
 """Field numbers of bodies that a batch never carries."""

@@ -19,7 +19,15 @@ from dragoman.sdk._encoding.lines import LineSplitter
 from dragoman.sdk._output.diffs import unified_diff
 from dragoman.sdk._output.json_lines import Handler, JsonLinesParser
 from dragoman.sdk._output.mcp_names import mcp_server_of
-from dragoman.sdk._output.parser import compaction_event, notice_event, plan_entry, text_event
+from dragoman.sdk._output.parser import (
+    Steering,
+    Steers,
+    Untaken,
+    compaction_event,
+    notice_event,
+    plan_entry,
+    text_event,
+)
 from dragoman.sdk._output.retries import Retries
 from dragoman.sdk._output.text_items import TextItems
 from dragoman.sdk._output.tool_calls import FileTool, Kinds, ToolCalls, host_of, one_line
@@ -40,8 +48,11 @@ __all__ = [
     "Kinds",
     "LineSplitter",
     "Retries",
+    "Steering",
+    "Steers",
     "TextItems",
     "ToolCalls",
+    "Untaken",
     "UsageTotals",
     "add_call",
     "call_usage",

@@ -144,6 +144,21 @@ class AgentSpec(AdapterInfo, frozen=True, kw_only=True):
     install_hint: str = ""
     """How to install the agent."""
 
+    def __post_init__(self) -> None:
+        """Declare FEATURE_QUEUE for an agent that resumes sessions: the SDK begins its further turns.
+
+        Raises:
+            SpecError: as ``AdapterInfo`` does.
+        """
+        super().__post_init__()
+        if self.has(event_pb2.FEATURE_RESUME) and not self.has(event_pb2.FEATURE_QUEUE):
+            declared = event_pb2.Capabilities()
+            declared.CopyFrom(self.capabilities)
+            note = "the SDK starts the agent again in its session"
+            origin = event_pb2.CAPABILITY_ORIGIN_DECLARED
+            declared.items.add(feature=event_pb2.FEATURE_QUEUE, origin=origin, note=note)
+            force_setattr(self, "capabilities", declared)
+
 
 class Documents(TypedDict):
     """What an adapter's folder holds for those who configure it, as ``AdapterInfo`` takes it."""

@@ -1818,6 +1818,64 @@ class RespondResponse(google.protobuf.message.Message):
 Global___RespondResponse: typing_extensions.TypeAlias = RespondResponse
 
 @typing.final
+class SendRequest(google.protobuf.message.Message):
+    """SendRequest gives a run an input."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    INPUT_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    ADAPTER_FIELD_NUMBER: builtins.int
+    SENDER_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run's ID."""
+    input_id: builtins.str
+    """The input's ID, unique in the run: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The caller chooses it, so that it can send
+    the input again.
+    """
+    text: builtins.str
+    """The text for the agent, used literally. Not empty. At most 1 MiB (1024 KiB)."""
+    mode: dragoman.v1.event_pb2.InputMode.ValueType
+    """When the agent gets it."""
+    adapter: builtins.str
+    """The adapter's type or an alias. May be empty."""
+    sender: builtins.str
+    """Who sends it, for the record. Empty: as RespondRequest.responder."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        input_id: builtins.str = ...,
+        text: builtins.str = ...,
+        mode: dragoman.v1.event_pb2.InputMode.ValueType = ...,
+        adapter: builtins.str = ...,
+        sender: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "input_id", b"input_id", "mode", b"mode", "run_id", b"run_id", "sender", b"sender", "text", b"text"]) -> None: ...
+
+Global___SendRequest: typing_extensions.TypeAlias = SendRequest
+
+@typing.final
+class SendResponse(google.protobuf.message.Message):
+    """SendResponse says where the input is recorded."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    sequence: builtins.int
+    """The sequence of input_accepted."""
+    def __init__(
+        self,
+        *,
+        sequence: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sequence", b"sequence"]) -> None: ...
+
+Global___SendResponse: typing_extensions.TypeAlias = SendResponse
+
+@typing.final
 class ListModelsRequest(google.protobuf.message.Message):
     """ListModelsRequest asks for models."""
 

@@ -125,6 +125,11 @@ class AdapterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactResponse.FromString,
                 _registered_method=True)
+        self.Send = channel.unary_unary(
+                '/dragoman.v1.AdapterService/Send',
+                request_serializer=dragoman_dot_v1_dot_adapter__pb2.SendRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.SendResponse.FromString,
+                _registered_method=True)
 
 
 class AdapterServiceServicer(object):
@@ -334,6 +339,28 @@ class AdapterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Send(self, request, context):
+        """Send gives a run another input while its agent works: for the present turn (STEER), or as the prompt of another
+        turn of the same session, once the present one has ended well (QUEUE). OK means that `input_accepted` is recorded.
+        From then on the input is never lost in silence: before the run's end, and before the end of the attempt, either a
+        `message` with its `input_id` says that the agent took it, or an `input_dropped` that it did not, and why. Queued
+        inputs become turns one by one, in the order of their acceptance. Send is idempotent: the same input again is OK,
+        with the same sequence, as long as the run is retained, also after its end.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | `run_id`, `input_id` or `text` is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the adapter does not declare FEATURE_STEER or FEATURE_QUEUE, as `mode` requires | INVALID_ARGUMENT NOT_SUPPORTED, `mode` in BadRequest | use the other mode, or another run once this one has ended |
+        | `input_id` exists with another text or mode | ALREADY_EXISTS INPUT_ID_REUSED | choose another ID |
+        | 64 inputs of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+        | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+        | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -396,6 +423,11 @@ def add_AdapterServiceServicer_to_server(servicer, server):
                     servicer.ReadArtifact,
                     request_deserializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_adapter__pb2.ReadArtifactResponse.SerializeToString,
+            ),
+            'Send': grpc.unary_unary_rpc_method_handler(
+                    servicer.Send,
+                    request_deserializer=dragoman_dot_v1_dot_adapter__pb2.SendRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.SendResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -752,6 +784,33 @@ class AdapterService(object):
             '/dragoman.v1.AdapterService/ReadArtifact',
             dragoman_dot_v1_dot_adapter__pb2.ReadArtifactRequest.SerializeToString,
             dragoman_dot_v1_dot_adapter__pb2.ReadArtifactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Send(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.AdapterService/Send',
+            dragoman_dot_v1_dot_adapter__pb2.SendRequest.SerializeToString,
+            dragoman_dot_v1_dot_adapter__pb2.SendResponse.FromString,
             options,
             channel_credentials,
             insecure,

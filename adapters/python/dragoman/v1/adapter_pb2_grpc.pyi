@@ -226,7 +226,23 @@ _AdapterServiceReadArtifactType = typing_extensions.TypeVar(
     ],
 )
 
-class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType]):
+_AdapterServiceSendType = typing_extensions.TypeVar(
+    '_AdapterServiceSendType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.SendRequest,
+        dragoman.v1.adapter_pb2.SendResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.SendRequest,
+        dragoman.v1.adapter_pb2.SendResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.SendRequest,
+        dragoman.v1.adapter_pb2.SendResponse,
+    ],
+)
+
+class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType, _AdapterServiceSendType]):
     """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
     sidecar it may be empty. Common to all RPCs:
 
@@ -309,6 +325,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
             dragoman.v1.adapter_pb2.ReadArtifactRequest,
             dragoman.v1.adapter_pb2.ReadArtifactResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.SendRequest,
+            dragoman.v1.adapter_pb2.SendResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -360,6 +380,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         grpc.aio.UnaryStreamMultiCallable[
             dragoman.v1.adapter_pb2.ReadArtifactRequest,
             dragoman.v1.adapter_pb2.ReadArtifactResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.SendRequest,
+            dragoman.v1.adapter_pb2.SendResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -501,6 +525,25 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
     """
 
+    Send: _AdapterServiceSendType
+    """Send gives a run another input while its agent works: for the present turn (STEER), or as the prompt of another
+    turn of the same session, once the present one has ended well (QUEUE). OK means that `input_accepted` is recorded.
+    From then on the input is never lost in silence: before the run's end, and before the end of the attempt, either a
+    `message` with its `input_id` says that the agent took it, or an `input_dropped` that it did not, and why. Queued
+    inputs become turns one by one, in the order of their acceptance. Send is idempotent: the same input again is OK,
+    with the same sequence, as long as the run is retained, also after its end.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | `run_id`, `input_id` or `text` is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+    | the adapter does not declare FEATURE_STEER or FEATURE_QUEUE, as `mode` requires | INVALID_ARGUMENT NOT_SUPPORTED, `mode` in BadRequest | use the other mode, or another run once this one has ended |
+    | `input_id` exists with another text or mode | ALREADY_EXISTS INPUT_ID_REUSED | choose another ID |
+    | 64 inputs of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+    | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
+    """
+
 AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.DescribeRequest,
@@ -549,6 +592,10 @@ AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryStreamMultiCallable[
         dragoman.v1.adapter_pb2.ReadArtifactRequest,
         dragoman.v1.adapter_pb2.ReadArtifactResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.SendRequest,
+        dragoman.v1.adapter_pb2.SendResponse,
     ],
 ]
 
@@ -781,6 +828,30 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         | the adapter no longer has the run's files | FAILED_PRECONDITION ARTIFACTS_GONE | read them sooner after the run's end |
         | `offset` is beyond the end of the file | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | read from less far on |
         | the server ends the stream to drain | UNAVAILABLE DRAINING + RetryInfo | read on from where it ended |
+        """
+
+    @abc.abstractmethod
+    def Send(
+        self,
+        request: dragoman.v1.adapter_pb2.SendRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.adapter_pb2.SendResponse, collections.abc.Awaitable[dragoman.v1.adapter_pb2.SendResponse]]:
+        """Send gives a run another input while its agent works: for the present turn (STEER), or as the prompt of another
+        turn of the same session, once the present one has ended well (QUEUE). OK means that `input_accepted` is recorded.
+        From then on the input is never lost in silence: before the run's end, and before the end of the attempt, either a
+        `message` with its `input_id` says that the agent took it, or an `input_dropped` that it did not, and why. Queued
+        inputs become turns one by one, in the order of their acceptance. Send is idempotent: the same input again is OK,
+        with the same sequence, as long as the run is retained, also after its end.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | `run_id`, `input_id` or `text` is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the adapter does not declare FEATURE_STEER or FEATURE_QUEUE, as `mode` requires | INVALID_ARGUMENT NOT_SUPPORTED, `mode` in BadRequest | use the other mode, or another run once this one has ended |
+        | `input_id` exists with another text or mode | ALREADY_EXISTS INPUT_ID_REUSED | choose another ID |
+        | 64 inputs of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+        | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+        | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
         """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -45,7 +45,7 @@ class _EventOriginEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     EVENT_ORIGIN_ROUTER: _EventOrigin.ValueType  # 3
     """A router; adapters must not set it."""
     EVENT_ORIGIN_OPERATOR: _EventOrigin.ValueType  # 4
-    """A person or program, through an RPC (Respond, Cancel)."""
+    """A person or program, through an RPC (Respond, Cancel, Send)."""
 
 class EventOrigin(_EventOrigin, metaclass=_EventOriginEnumTypeWrapper):
     """EventOrigin says who caused an event."""
@@ -59,7 +59,7 @@ EVENT_ORIGIN_ADAPTER: EventOrigin.ValueType  # 2
 EVENT_ORIGIN_ROUTER: EventOrigin.ValueType  # 3
 """A router; adapters must not set it."""
 EVENT_ORIGIN_OPERATOR: EventOrigin.ValueType  # 4
-"""A person or program, through an RPC (Respond, Cancel)."""
+"""A person or program, through an RPC (Respond, Cancel, Send)."""
 Global___EventOrigin: typing_extensions.TypeAlias = EventOrigin
 
 class _OutputStream:
@@ -666,6 +666,34 @@ INPUT_RESOLUTION_POLICY: InputResolution.ValueType  # 4
 """The permission policy decided."""
 Global___InputResolution: typing_extensions.TypeAlias = InputResolution
 
+class _InputMode:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _InputModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_InputMode.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    INPUT_MODE_UNSPECIFIED: _InputMode.ValueType  # 0
+    """Not set; the same as QUEUE."""
+    INPUT_MODE_STEER: _InputMode.ValueType  # 1
+    """In its present turn, as soon as it takes any. If the turn ends first, the input becomes another turn where the
+    adapter declares FEATURE_QUEUE; otherwise it is dropped.
+    """
+    INPUT_MODE_QUEUE: _InputMode.ValueType  # 2
+    """As the prompt of another turn of the same run and session, after the present one."""
+
+class InputMode(_InputMode, metaclass=_InputModeEnumTypeWrapper):
+    """InputMode is when the agent gets an input."""
+
+INPUT_MODE_UNSPECIFIED: InputMode.ValueType  # 0
+"""Not set; the same as QUEUE."""
+INPUT_MODE_STEER: InputMode.ValueType  # 1
+"""In its present turn, as soon as it takes any. If the turn ends first, the input becomes another turn where the
+adapter declares FEATURE_QUEUE; otherwise it is dropped.
+"""
+INPUT_MODE_QUEUE: InputMode.ValueType  # 2
+"""As the prompt of another turn of the same run and session, after the present one."""
+Global___InputMode: typing_extensions.TypeAlias = InputMode
+
 class _Severity:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -998,6 +1026,10 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
     FEATURE_CHANGES: _Feature.ValueType  # 28
     """What a run changed in its workspace can be asked for: GetChanges."""
+    FEATURE_QUEUE: _Feature.ValueType  # 29
+    """Inputs can be queued while the agent works, as further turns of the run: Send with QUEUE."""
+    FEATURE_STEER: _Feature.ValueType  # 30
+    """The agent takes inputs in its present turn: Send with STEER."""
     FEATURE_ATTACHMENTS: _Feature.ValueType  # 31
     """Files can go with the prompt: ExecuteRequest.attachments."""
     FEATURE_IMAGES: _Feature.ValueType  # 32
@@ -1066,6 +1098,10 @@ FEATURE_COMPACTION: Feature.ValueType  # 27
 """The agent compacts its context when it fills up, so that a session can be resumed any number of times."""
 FEATURE_CHANGES: Feature.ValueType  # 28
 """What a run changed in its workspace can be asked for: GetChanges."""
+FEATURE_QUEUE: Feature.ValueType  # 29
+"""Inputs can be queued while the agent works, as further turns of the run: Send with QUEUE."""
+FEATURE_STEER: Feature.ValueType  # 30
+"""The agent takes inputs in its present turn: Send with STEER."""
 FEATURE_ATTACHMENTS: Feature.ValueType  # 31
 """Files can go with the prompt: ExecuteRequest.attachments."""
 FEATURE_IMAGES: Feature.ValueType  # 32
@@ -1250,6 +1286,8 @@ class AgentEvent(google.protobuf.message.Message):
     REPLAY_DONE_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
+    INPUT_ACCEPTED_FIELD_NUMBER: builtins.int
+    INPUT_DROPPED_FIELD_NUMBER: builtins.int
     ARTIFACT_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
     TIME_FIELD_NUMBER: builtins.int
@@ -1369,6 +1407,14 @@ class AgentEvent(google.protobuf.message.Message):
         """Several events in one message, for callers that set `batching`."""
 
     @property
+    def input_accepted(self) -> Global___InputAccepted:
+        """An input was accepted; see Send."""
+
+    @property
+    def input_dropped(self) -> Global___InputDropped:
+        """The agent will not take an accepted input."""
+
+    @property
     def artifact(self) -> Global___Artifact:
         """A file that the agent leaves to the caller; call ReadArtifact."""
 
@@ -1412,6 +1458,8 @@ class AgentEvent(google.protobuf.message.Message):
         replay_done: Global___ReplayDone | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         batch: Global___Batch | None = ...,
+        input_accepted: Global___InputAccepted | None = ...,
+        input_dropped: Global___InputDropped | None = ...,
         artifact: Global___Artifact | None = ...,
         run_id: builtins.str = ...,
         time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
@@ -1421,9 +1469,9 @@ class AgentEvent(google.protobuf.message.Message):
         redacted: builtins.bool = ...,
         native: Global___NativeFrame | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["artifact", b"artifact", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "plan", b"plan", "replay_done", b"replay_done", "result", b"result", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifact", b"artifact", "attempt", b"attempt", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "origin", b"origin", "plan", b"plan", "redacted", b"redacted", "replay_done", b"replay_done", "result", b"result", "run_id", b"run_id", "sequence", b"sequence", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["text", "thinking", "tool_output", "log", "tool_call", "tool_result", "usage", "started", "state", "session", "message", "file_change", "plan", "subagent", "compaction", "input_request", "input_resolved", "notice", "attempt_ended", "result", "gap", "replay_done", "heartbeat", "batch", "artifact"] | None: ...
+    def HasField(self, field_name: typing.Literal["artifact", b"artifact", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_accepted", b"input_accepted", "input_dropped", b"input_dropped", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "plan", b"plan", "replay_done", b"replay_done", "result", b"result", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["artifact", b"artifact", "attempt", b"attempt", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_accepted", b"input_accepted", "input_dropped", b"input_dropped", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "origin", b"origin", "plan", b"plan", "redacted", b"redacted", "replay_done", b"replay_done", "result", b"result", "run_id", b"run_id", "sequence", b"sequence", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["text", "thinking", "tool_output", "log", "tool_call", "tool_result", "usage", "started", "state", "session", "message", "file_change", "plan", "subagent", "compaction", "input_request", "input_resolved", "notice", "attempt_ended", "result", "gap", "replay_done", "heartbeat", "batch", "input_accepted", "input_dropped", "artifact"] | None: ...
 
 Global___AgentEvent: typing_extensions.TypeAlias = AgentEvent
 
@@ -2227,6 +2275,7 @@ class Message(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     SYNTHETIC_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
+    INPUT_ID_FIELD_NUMBER: builtins.int
     role: Global___MessageRole.ValueType
     """The author."""
     text: builtins.str
@@ -2235,6 +2284,8 @@ class Message(google.protobuf.message.Message):
     """True if the agent generated the message itself, e.g. to mark an interruption."""
     truncated_bytes: builtins.int
     """Bytes truncated from `text` because the event would exceed 1 MiB."""
+    input_id: builtins.str
+    """The input of Send that the agent took with this message; role is USER. Empty: another message."""
     def __init__(
         self,
         *,
@@ -2242,8 +2293,9 @@ class Message(google.protobuf.message.Message):
         text: builtins.str = ...,
         synthetic: builtins.bool = ...,
         truncated_bytes: builtins.int = ...,
+        input_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["role", b"role", "synthetic", b"synthetic", "text", b"text", "truncated_bytes", b"truncated_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["input_id", b"input_id", "role", b"role", "synthetic", b"synthetic", "text", b"text", "truncated_bytes", b"truncated_bytes"]) -> None: ...
 
 Global___Message: typing_extensions.TypeAlias = Message
 
@@ -2674,6 +2726,72 @@ class InputResolved(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answer", b"answer", "id", b"id", "resolution", b"resolution", "responder", b"responder"]) -> None: ...
 
 Global___InputResolved: typing_extensions.TypeAlias = InputResolved
+
+@typing.final
+class InputAccepted(google.protobuf.message.Message):
+    """InputAccepted reports that an input of Send was accepted. Before the attempt ends, either a `message` with its
+    `input_id` or an `input_dropped` follows, exactly one.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUT_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    SENDER_FIELD_NUMBER: builtins.int
+    TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
+    input_id: builtins.str
+    """The input's ID: SendRequest.input_id."""
+    text: builtins.str
+    """The text, redacted."""
+    mode: Global___InputMode.ValueType
+    """When the agent gets it; never UNSPECIFIED."""
+    sender: builtins.str
+    """Who sent it: SendRequest.sender, else how the server authenticated the call."""
+    truncated_bytes: builtins.int
+    """Bytes truncated from `text` because the event would exceed 1 MiB. The agent gets all of it."""
+    def __init__(
+        self,
+        *,
+        input_id: builtins.str = ...,
+        text: builtins.str = ...,
+        mode: Global___InputMode.ValueType = ...,
+        sender: builtins.str = ...,
+        truncated_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["input_id", b"input_id", "mode", b"mode", "sender", b"sender", "text", b"text", "truncated_bytes", b"truncated_bytes"]) -> None: ...
+
+Global___InputAccepted: typing_extensions.TypeAlias = InputAccepted
+
+@typing.final
+class InputDropped(google.protobuf.message.Message):
+    """InputDropped reports that the agent did not take an accepted input, and will not."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUT_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    input_id: builtins.str
+    """The input's ID."""
+    reason: builtins.str
+    """Why, as a stable code: `run_ended`: the run ended first; `cancelled`: the run was cancelled; `turn_failed`: the turn
+    before it did not end well; `no_session`: the agent has no session that another turn could continue; `refused`: the
+    agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `agent_lost`: what had the
+    input is gone, so that it is unknown whether the agent took it.
+    """
+    message: builtins.str
+    """The reason, for people."""
+    def __init__(
+        self,
+        *,
+        input_id: builtins.str = ...,
+        reason: builtins.str = ...,
+        message: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["input_id", b"input_id", "message", b"message", "reason", b"reason"]) -> None: ...
+
+Global___InputDropped: typing_extensions.TypeAlias = InputDropped
 
 @typing.final
 class Notice(google.protobuf.message.Message):

@@ -471,6 +471,7 @@ class RunSummary(google.protobuf.message.Message):
     SESSION_KEY_FIELD_NUMBER: builtins.int
     STARTED_BY_FIELD_NUMBER: builtins.int
     AGENT_NAME_FIELD_NUMBER: builtins.int
+    WAITING_INPUT_IDS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run's ID."""
     adapter: builtins.str
@@ -521,6 +522,10 @@ class RunSummary(google.protobuf.message.Message):
     def session_key(self) -> dragoman.v1.adapter_pb2.SessionKey:
         """The key that its session is stored under. Absent if the router does not store it."""
 
+    @property
+    def waiting_input_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Inputs of Send that were accepted, and are neither taken nor dropped yet."""
+
     def __init__(
         self,
         *,
@@ -542,9 +547,10 @@ class RunSummary(google.protobuf.message.Message):
         session_key: dragoman.v1.adapter_pb2.SessionKey | None = ...,
         started_by: builtins.str = ...,
         agent_name: builtins.str = ...,
+        waiting_input_ids: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "finished_at", b"finished_at", "result", b"result", "session_key", b"session_key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "agent_name", b"agent_name", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "session_key", b"session_key", "started_by", b"started_by", "task_key", b"task_key"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted_at", b"accepted_at", "adapter", b"adapter", "agent_id", b"agent_id", "agent_name", b"agent_name", "attempt", b"attempt", "company_id", b"company_id", "finished_at", b"finished_at", "instance_id", b"instance_id", "labels", b"labels", "last_sequence", b"last_sequence", "phase", b"phase", "readers", b"readers", "remarks", b"remarks", "result", b"result", "run_id", b"run_id", "session_key", b"session_key", "started_by", b"started_by", "task_key", b"task_key", "waiting_input_ids", b"waiting_input_ids"]) -> None: ...
 
 Global___RunSummary: typing_extensions.TypeAlias = RunSummary
 

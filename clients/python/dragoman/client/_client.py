@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from dragoman.client._channel import Channel
-from dragoman.client._requests import duration, to_struct
+from dragoman.client._requests import duration, send_request, to_struct
 from dragoman.client._stream import RunStream
 from dragoman.protocol.addresses import is_served
 from dragoman.protocol.errors import DragomanError, Reason
@@ -221,6 +221,33 @@ class Client:
             run_id=run_id, request_id=request_id, answer=answer, responder=responder, adapter=adapter
         )
         return await self._channel.answer(self._channel.adapter.Respond(request, timeout=self._timeout))
+
+    async def send(
+        self,
+        run_id: str,
+        text: str,
+        *,
+        mode: event_pb2.InputMode.ValueType = event_pb2.INPUT_MODE_QUEUE,
+        input_id: str = "",
+        sender: str = "",
+        adapter: str = "",
+    ) -> pb.SendResponse:
+        """Give a run an input while its agent works. The events of the run say whether the agent took it.
+
+        Args:
+            run_id: the run.
+            text: the text for the agent.
+            mode: QUEUE: as another turn, after the present one; STEER: in the present turn.
+            input_id: the input's ID; sending it again is idempotent. Empty: a new one.
+            sender: who sends it, for the record.
+            adapter: the run's adapter; empty if the router knows the run.
+
+        Raises:
+            DragomanError: NOT_SUPPORTED: the adapter does not declare the mode; RUN_FINISHED; TOO_MANY_INPUTS.
+        """
+        request = send_request(run_id, text, mode, input_id)
+        request.sender, request.adapter = sender, adapter
+        return await self._channel.answer(self._channel.adapter.Send(request, timeout=self._timeout))
 
     async def get_changes(self, run_id: str, *, with_diffs: bool = True, adapter: str = "") -> pb.GetChangesResponse:
         """Return which files a run with ``track_changes`` has changed: by now, or by its end.

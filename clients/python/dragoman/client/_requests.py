@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.protocol.errors import invalid
+from dragoman.protocol.identity import new_input_id
 from dragoman.protocol.limits import MOST_SECONDS
 from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
 from google.protobuf import duration_pb2, struct_pb2
 
 
@@ -94,3 +96,8 @@ def execute_request(
     if config:
         request.config.CopyFrom(to_struct(config))
     return request
+
+
+def send_request(run_id: str, text: str, mode: event_pb2.InputMode.ValueType, input_id: str = "") -> pb.SendRequest:
+    """Return a request that gives a run an input; without an ID the input gets a new one."""
+    return pb.SendRequest(run_id=run_id, text=text, mode=mode, input_id=input_id or new_input_id())

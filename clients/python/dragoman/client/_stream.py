@@ -6,14 +6,14 @@ from typing import Self
 
 from dragoman.client._calls import RunCalls
 from dragoman.client._channel import Channel
+from dragoman.client._control import RunControl
 from dragoman.client._events import EventFilter
-from dragoman.client._requests import duration
 from dragoman.protocol.errors import DragomanError
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 
-class RunStream:
+class RunStream(RunControl):
     """The events of one run; made by `Client.execute` and `Client.attach`.
 
     An asynchronous iterator. Batches are unrolled, and no event with a sequence comes twice. After a broken
@@ -42,8 +42,7 @@ class RunStream:
         attach: api.AttachRequest,
         reattach_s: float,
     ) -> None:
-        self._channel = channel
-        self._attach = attach
+        super().__init__(channel, attach)
         self._events = EventFilter(attach.after_sequence)
         self._calls = RunCalls(channel, execute, attach, self._events, reattach_s)
         self._ready: deque[pb.AgentEvent] = deque()
@@ -53,11 +52,6 @@ class RunStream:
             "closed" if self._calls.closed else "over" if self.result else "open" if self.is_accepted else "not begun"
         )
         return f"<RunStream {self.run_id} {state} after_sequence={self.last_sequence}>"
-
-    @property
-    def run_id(self) -> str:
-        """The run's ID."""
-        return self._attach.run_id
 
     @property
     def last_sequence(self) -> int:
@@ -112,41 +106,6 @@ class RunStream:
         if self.result is None:
             raise RuntimeError(f"the stream of {self.run_id} was closed before its result")
         return self.result
-
-    async def cancel(self, *, grace_s: float | None = None, reason: str = "") -> api.CancelResponse:
-        """Cancel the run and wait until its result is recorded; the events can still be read.
-
-        Args:
-            grace_s: seconds that the agent gets to stop by itself; ``None`` for the run's own, 0 kills it now.
-            reason: why, for people.
-
-        Raises:
-            DragomanError: the call failed; RUN_NOT_FOUND if there is no such run.
-        """
-        request = api.CancelRequest(run_id=self.run_id, reason=reason, adapter=self._attach.adapter)
-        if grace_s is not None:
-            request.grace.CopyFrom(duration(grace_s, "grace"))
-        return await self._channel.answer(self._channel.adapter.Cancel(request))
-
-    async def respond(self, request_id: str, answer: pb.InputAnswer, *, responder: str = "") -> api.RespondResponse:
-        """Answer an ``input_request`` of this run.
-
-        Args:
-            request_id: the request's ID.
-            answer: the answer, of the kind that the request asks for.
-            responder: who answers, for the record.
-
-        Raises:
-            DragomanError: the answer is invalid or too late, or another one was given before.
-        """
-        request = api.RespondRequest(
-            run_id=self.run_id,
-            request_id=request_id,
-            answer=answer,
-            responder=responder,
-            adapter=self._attach.adapter,
-        )
-        return await self._channel.answer(self._channel.adapter.Respond(request))
 
     def notify_broken(self, callback: Callable[[DragomanError], Awaitable[None]]) -> None:
         """Call ``callback`` when the stream breaks and the first attempt to reconnect fails."""

@@ -5,7 +5,7 @@ So what a later revision of the contract adds passes through.
 """
 
 import contextlib
-from typing import TypeAlias, assert_never
+from typing import Final, assert_never
 
 from dragoman.protocol.access import caller_name
 from dragoman.protocol.errors import DragomanError, Reason
@@ -13,9 +13,8 @@ from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.server import Context
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.adapters.channel import addressed, is_cut, unavailable
+from dragoman.router.adapters.channel import addressed
 from dragoman.router.adapters.pool import AdapterPool
-from dragoman.router.adapters.registry import without_process
 from dragoman.router.adapters.relay import relay
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.authorization import allow, allow_answer, allow_control, allow_read
@@ -23,25 +22,23 @@ from dragoman.router.api.calls import bind, read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
+from dragoman.router.api.queries import QueryServicer, call
 from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.runs.answers import find_input, finished, repeat_answer, unknown_request
 from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
+from dragoman.router.runs.sending import find_accepted, repeat_input, send
 from dragoman.router.runs.state import Superseded, is_replayed
 from dragoman.v1 import adapter_pb2 as pb
 
-_Named: TypeAlias = (
-    pb.DescribeRequest
-    | pb.TestEnvironmentRequest
-    | pb.ListModelsRequest
-    | pb.ListSkillsRequest
-    | pb.SyncSkillsRequest
+_MAYBE_SENT: Final = frozenset(
+    {Reason.RUN_FINISHED, Reason.RUN_NOT_FOUND, Reason.NOT_SUPPORTED, Reason.ADAPTER_UNAVAILABLE}
 )
-"""Requests that are forwarded to the adapter that they name."""
+"""Why an adapter, or a later one, does not take an input that was perhaps accepted before."""
 
 
-class AdapterServicer:
+class AdapterServicer(QueryServicer):
     """Serves ``AdapterService`` for all adapters. Made for ``service_handler(..., raw_requests=True)``.
 
     Args:
@@ -62,52 +59,9 @@ class AdapterServicer:
         detector: AgentDetector,
         drain: Drain,
     ) -> None:
-        self._adapters = adapters
-        self._acceptance = acceptance
+        super().__init__(adapters, acceptance, detector, drain)
         self._locator = locator
         self._streams = streams
-        self._detector = detector
-        self._drain = drain
-
-    async def Describe(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
-        """Return the description of an adapter."""
-        self._drain.refuse_new()
-        backend = await self._adapters.get(read(pb.DescribeRequest, data).adapter)
-        known = backend.record.description
-        if known is not None and not backend.is_up and not backend.record.is_rejected:
-            # Callers ask before each run what the adapter can do, which does not change while no process runs.
-            bind(adapter=backend.record.type)
-            return without_process(known).SerializeToString()
-        return await self._forward("Describe", pb.DescribeRequest, data, context)
-
-    async def Detect(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
-        """Detect the agent of one adapter, or of all."""
-        self._drain.refuse_new()
-        request = read(pb.DetectRequest, data)
-        has_settings = bool(request.env) or request.HasField("config")  # which may name a program
-        if not request.adapter:
-            self._acceptance.check(request, "", is_plain=not has_settings)
-            return (await self._detector.all(request)).SerializeToString()
-        backend = await self._adapters.get(request.adapter)
-        self._acceptance.check(request, backend.record.type, is_plain=not has_settings)
-        bind(adapter=backend.record.type)
-        return await self._detector.one(backend, request, data, remaining_s(context))
-
-    async def TestEnvironment(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
-        """Check the environment of an agent."""
-        return await self._forward("TestEnvironment", pb.TestEnvironmentRequest, data, context)
-
-    async def ListModels(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
-        """List models."""
-        return await self._forward("ListModels", pb.ListModelsRequest, data, context)
-
-    async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
-        """List skills."""
-        return await self._forward("ListSkills", pb.ListSkillsRequest, data, context)
-
-    async def SyncSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
-        """Install skills."""
-        return await self._forward("SyncSkills", pb.SyncSkillsRequest, data, context)
 
     async def Execute(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Accept a run, or join the one that this request started before; then stream it."""
@@ -204,6 +158,33 @@ class AdapterServicer:
             case never:
                 assert_never(never)
 
+    async def Send(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Give a run an input."""
+        request = read(pb.SendRequest, data)
+        if not request.sender:
+            data += pb.SendRequest(sender=caller_name()).SerializeToString()
+        located = await self._locator.resolve(request.run_id, request.adapter)
+        allow_control(located.facts)
+        match located:
+            case Local(run):
+                bind(adapter=run.record.adapter, run_id=run.run_id)
+                data = addressed(pb.SendRequest, data, request.adapter, run.backend.record.type)
+                try:
+                    return await send(run, request, data, remaining_s(context))
+                except DragomanError as error:
+                    # What accepted the input may be gone, or no longer the run's.
+                    if error.reason not in _MAYBE_SENT:
+                        raise
+                    reader = await self._streams.reader(run)
+                    return await _send_again(request, reader, run.fanout.last_sequence, error)
+            case Remote(stored, forwarder):
+                return await forwarder.answer(stored, "Send", data, context)
+            case Finished(stored):
+                reader = self._streams.stored_reader(stored)
+                return await _send_again(request, reader, stored.logged, finished(request.run_id))
+            case never:
+                assert_never(never)
+
     async def GetChanges(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Say what a run changed: its adapter knows."""
         request = read(pb.GetChangesRequest, data)
@@ -243,14 +224,6 @@ class AdapterServicer:
             data = addressed(pb.ReadArtifactRequest, data, request.adapter, backend.record.type)
             await _artifact(backend, instance_id, data, context, self._drain.ending)
 
-    async def _forward(self, method: str, kind: type[_Named], data: bytes, context: Context) -> bytes:
-        self._drain.refuse_new()
-        request = read(kind, data)
-        backend = await self._adapters.get(request.adapter)
-        if not isinstance(request, pb.DescribeRequest):
-            self._acceptance.check(request, backend.record.type)
-        return await _call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
-
 
 async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:
     """Return where a run is, once it is known which of two routers has accepted it."""
@@ -260,20 +233,6 @@ async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:
         if isinstance(located.run.state, Superseded):  # the other one may have sent events already
             return await locator.resolve(request.run_id, request.adapter)
     return located
-
-
-async def _call(
-    backend: AdapterBackend, method: str, data: bytes, context: Context, *, instance_id: str = ""
-) -> bytes:
-    bind(adapter=backend.record.type)
-    async with backend.use(instance_id) as instance:
-        try:
-            return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
-        except DragomanError as error:
-            if is_cut(error):
-                message = f"The connection to adapter {backend.record.type!r} was lost; try again."
-                raise unavailable(message) from error
-            raise
 
 
 async def _elsewhere(
@@ -297,7 +256,7 @@ async def _changes(backend: AdapterBackend, instance_id: str, data: bytes, conte
     if not backend.is_up:
         raise gone
     try:
-        return await _call(backend, "GetChanges", data, context, instance_id=instance_id)
+        return await call(backend, "GetChanges", data, context, instance_id=instance_id)
     except DragomanError as error:
         if error.reason is Reason.RUN_NOT_FOUND:
             raise gone from error
@@ -320,6 +279,14 @@ async def _artifact(
         if error.reason is Reason.RUN_NOT_FOUND:
             raise gone from error
         raise
+
+
+async def _send_again(request: pb.SendRequest, reader: EventReader, end: int, error: DragomanError) -> bytes:
+    """Answer a Send of an input that the run accepted before; raise ``error`` if it did not."""
+    recorded = await find_accepted(reader, request.input_id, end)
+    if recorded is None:
+        raise error
+    return repeat_input(request, recorded).SerializeToString()
 
 
 async def _answer_again(request: pb.RespondRequest, reader: EventReader, end: int, error: DragomanError) -> bytes:

@@ -48,6 +48,8 @@ class RunRecord:
     finished_at: float | None = None
     pending: dict[str, pb.AgentEvent] = field(default_factory=dict)
     """The pending ``input_request`` events, without their sequences."""
+    inputs: dict[str, None] = field(default_factory=dict)
+    """The IDs of inputs that were accepted, and neither taken nor dropped yet; in order."""
     published_before: int = 0
     """A router that is gone may have published sequences up to this one."""
     _remarks: dict[str, int] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class RunRecord:
             labels=dict(summary.labels),
             instance_id=summary.instance_id,
             phase=summary.phase,
+            inputs=dict.fromkeys(summary.waiting_input_ids),
             published_before=stored.logged + AHEAD,
         )
         record.validator.resume_at(stored.logged, summary.attempt)
@@ -137,6 +140,12 @@ class RunRecord:
                 self.remember_request(event)
             case "input_resolved":
                 self.pending.pop(event.input_resolved.id, None)
+            case "input_accepted":
+                self.inputs[event.input_accepted.input_id] = None
+            case "input_dropped":
+                self.inputs.pop(event.input_dropped.input_id, None)
+            case "message" if event.message.input_id:
+                self.inputs.pop(event.message.input_id, None)
             case "result":
                 self._finish(event.result, now)
         return True
@@ -164,6 +173,7 @@ class RunRecord:
         self.finished_at = now
         self.phase = pb.RUN_PHASE_UNSPECIFIED
         self.pending.clear()
+        self.inputs.clear()
 
     def end_attempt(self, ended: pb.AttemptEnded, now: float) -> tuple[int, bytes]:
         """End an attempt that another one follows, by an event in place of the adapter's result.
@@ -176,26 +186,31 @@ class RunRecord:
         self.pending.clear()
         return sequence, self.own_event(now, sequence=sequence, attempt_ended=ended)
 
-    def end(self, result: pb.Result, now: float) -> tuple[int, bytes]:
-        """End the run by a result of the router.
+    def end(self, result: pb.Result, now: float) -> list[tuple[int, bytes]]:
+        """End the run by a result of the router, before which it drops what waited for the agent.
 
         Returns:
-            The sequence and the event.
+            The events with their sequences, the result last.
         """
         result.duration.FromNanoseconds(max(0, int((now - self.accepted_at) * 1e9)))
         if result.failure.code == NOT_STARTED:
             self.digest = None
-        self.validator.last_sequence = max(self.validator.last_sequence, self.published_before) + 1
+        first = max(self.validator.last_sequence, self.published_before) + 1
+        events = [
+            (sequence, self.own_event(now, sequence=sequence, input_dropped=_lost_input(input_id)))
+            for sequence, input_id in enumerate(self.inputs, first)
+        ]
+        self.validator.last_sequence = last = first + len(events)
         self.validator.phase = Phase.DONE
         self._finish(result, now)
-        return self.last_sequence, self.own_event(now, sequence=self.last_sequence, result=result)
+        return [*events, (last, self.own_event(now, sequence=last, result=result))]
 
     def own_event(
         self,
         now: float,
         *,
         sequence: int = 0,
-        **body: pb.Result | pb.Notice | pb.State | pb.AttemptEnded | pb.Heartbeat,
+        **body: pb.Result | pb.Notice | pb.State | pb.AttemptEnded | pb.Heartbeat | pb.InputDropped,
     ) -> bytes:
         """Return an event of the router; without a sequence it is ephemeral."""
         event = pb.AgentEvent(
@@ -224,6 +239,7 @@ class RunRecord:
             readers=readers,
             remarks=self.remarks,
             attempt=self.attempt,
+            waiting_input_ids=self.inputs,
             session_key=self.session_key,
             started_by=self.started_by,
             agent_name=self.agent_name,
@@ -232,6 +248,11 @@ class RunRecord:
         if self.finished_at is not None:
             summary.finished_at.FromNanoseconds(int(self.finished_at * 1e9))
         return summary
+
+
+def _lost_input(input_id: str) -> pb.InputDropped:
+    message = "What had the input is gone. It is unknown whether the agent took it."
+    return pb.InputDropped(input_id=input_id, reason="agent_lost", message=message)
 
 
 def lost_result(kind: pb.FailureKind.ValueType, code: str, message: str) -> pb.Result:

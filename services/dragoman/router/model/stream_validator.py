@@ -23,7 +23,7 @@ from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-READ = frozenset({"started", "state", "input_request", "input_resolved", "result"})
+READ = frozenset({"started", "state", "input_request", "input_resolved", "input_accepted", "input_dropped", "result"})
 """Durable kinds that the router evaluates."""
 
 _FAILURES = frozenset({pb.OUTCOME_FAILED, pb.OUTCOME_TIMED_OUT, pb.OUTCOME_LOST})

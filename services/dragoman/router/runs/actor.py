@@ -263,8 +263,9 @@ class Run(RunMachine):
                     result.failure.errors.extend(self.notices.rejections)
                 if self.course is not None:
                     self.course.note_work(result)
-                sequence, data = self.record.end(result, self._clock.time())
-                self._execute(do.StoreResult(Durable(sequence, data, is_own=True)))
+                *dropped, (last, data) = self.record.end(result, self._clock.time())
+                _write(self, dropped)
+                self._execute(do.StoreResult(Durable(last, data, is_own=True)))
             case do.StoreResult(event):
                 self.ledger.finish(event)
                 self.tasks.start(self._await_stored(event, ResultStored(event)), f"end {self.run_id}")
@@ -300,3 +301,10 @@ class Run(RunMachine):
             self.fanout.close()
         self.keepalive.close()
         ended(self)
+
+
+def _write(run: Run, events: list[tuple[int, bytes]]) -> None:
+    """Publish and store events of the router's own."""
+    for sequence, data in events:
+        run.fanout.append(data, sequence, skipped=pb.GAP_REASON_NOT_DURABLE)
+        run.ledger.append(sequence, data)

@@ -104,6 +104,11 @@ def finished(run_id: str) -> DragomanError:
     return DragomanError(Reason.RUN_FINISHED, f"Run {run_id!r} has already finished.", {"run_id": run_id})
 
 
+def is_same_text(recorded: str, text: str, *, is_masked: bool) -> bool:
+    """Return whether a text equals the recorded one, in which secrets may be redacted."""
+    return _fits(recorded, text) if is_masked else recorded == text
+
+
 def _is_same(recorded: pb.InputAnswer, answer: pb.InputAnswer, *, is_masked: bool) -> bool:
     """Return whether an answer equals the recorded one, in which secrets may be redacted."""
     if recorded == answer or not is_masked:

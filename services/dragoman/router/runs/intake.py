@@ -141,7 +141,7 @@ class EventIntake:
             run.notices.warn("fallback_withheld", withheld)
         self._note(event, kind)
         if run.record.result is None:
-            run.append(event.sequence, data, changes_record=kind in READ)
+            run.append(event.sequence, data, changes_record=kind in READ or bool(event.message.input_id))
         else:
             run.send(ResultReceived(Durable(event.sequence, data)))
 

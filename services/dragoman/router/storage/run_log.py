@@ -168,10 +168,11 @@ class RunLog:
     def end(self, stored: StoredRun, result: event_pb2.Result) -> None:
         """End a run that this router has claimed and does not follow."""
         record = RunRecord.of_stored(stored)
-        sequence, data = record.end(result, self._clock.time())
+        events = record.end(result, self._clock.time())
         logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, _nothing, _nothing, stored)
         self.writer.over(logged)
-        self.writer.backlog.append(logged, sequence, data)
+        for sequence, data in events:
+            self.writer.backlog.append(logged, sequence, data)
 
     def _stored(self, record: RunRecord, assignment: Assignment, orphan_after_s: float) -> StoredRun:
         pending = [event.input_request for event in record.pending.values()]

@@ -17,7 +17,7 @@ from dragoman.protocol.redaction.sources import request_secrets
 from dragoman.protocol.texts import utf8_bytes
 from dragoman.sdk._agents.accepting import prompt_of
 from dragoman.sdk._agents.hooks import AgentHooks
-from dragoman.sdk._agents.run_directory import lay_out_files, run_directory
+from dragoman.sdk._agents.run_directory import lay_out_files, renew, run_directory
 from dragoman.sdk._detection.agent import config_dir
 from dragoman.sdk._detection.auth import FindLogin, LoginMemory, inherited_keys, keys_to_withhold, withheld_message
 from dragoman.sdk._output.billing import write_billing
@@ -32,11 +32,13 @@ from dragoman.sdk._output.outcome import (
 from dragoman.sdk._output.parser import FailureInfo, Report
 from dragoman.sdk._request.bundled_files import with_bundled_files
 from dragoman.sdk._request.environment import build_environment, node_variables, secret_values
-from dragoman.sdk._request.job import Job, Plan, environment_inputs, masked_argv
+from dragoman.sdk._request.job import Job, Plan, environment_inputs, following_request, masked_argv
 from dragoman.sdk._request.sessions import SessionPlan, make_handle, session_update
 from dragoman.sdk._request.settings import limits_in_force
 from dragoman.sdk._run.attempt import AttemptEnd
 from dragoman.sdk._run.run import Run
+from dragoman.sdk._run.sent_inputs import NO_SESSION, RUN_ENDED, TURN_FAILED
+from dragoman.sdk._run.turns import counted, total
 from dragoman.sdk._skills.strategy import SkillStrategy, skill_note, strategy_in_force
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -81,18 +83,60 @@ class AgentRun:
         session: SessionPlan = settings.session
         lost = False
         while True:
-            with run_directory() as run_dir:
-                job = await self._job(session, program, run_dir)
-                end = await self._attempt(job)
-            _check_session(run, session, end.evidence.report.session_id)
-            verdict = self._conclude(end.evidence)
-            if not (verdict.lost_session and session.resumes) or run.cancellation.is_requested:
+            job, end, verdict = await self._turns(session, program)
+            is_first = run.turns.number == 1
+            if not (verdict.lost_session and session.resumes and is_first) or run.cancellation.is_requested:
                 break
             lost = True
             reason = "the session asked for no longer exists; a new one is begun"
             run.attempt_ended(_attempt_ended(verdict, end, reason))
             session = SessionPlan(pb.SESSION_DISPOSITION_RESUME_REFUSED, reason=reason)
+        # From here on nothing is waited for: no input is accepted that could not become a turn.
+        run.sent.close(self._why_last(job, end, verdict))
         return self._result(job, end, verdict, lost=lost or verdict.lost_session)
+
+    async def _turns(self, session: SessionPlan, program: tuple[str, str]) -> tuple[Job, AttemptEnd, Verdict]:
+        """Have one attempt: the turn of the prompt, then those of queued inputs. Return how the last one ended."""
+        with run_directory() as run_dir:
+            job = await self._job(session, program, run_dir)
+            while True:
+                end = await self._attempt(job)
+                _check_session(self._run, job.session, end.evidence.report.session_id)
+                verdict = self._conclude(end.evidence)
+                following = await self._following(job, end, verdict)
+                if following is None:
+                    return job, end, verdict
+                job = following
+
+    async def _following(self, job: Job, end: AttemptEnd, verdict: Verdict) -> Job | None:
+        """Return the turn that begins with the input that has waited longest; None if no turn follows this one."""
+        run, report = self._run, end.evidence.report
+        run.end_turn()
+        handle = self._handle(job, report)
+        if verdict.outcome != pb.OUTCOME_SUCCEEDED or handle is None or run.cancellation.is_requested:
+            return None
+        sent = run.sent.begin_turn()
+        if sent is None:
+            return None
+        run.turns.follow(report, run.counters, confirmed_dead=end.tree_confirmed_dead)
+        renew(job.run_dir)
+        session = SessionPlan(pb.SESSION_DISPOSITION_RESUME, report.session_id)
+        following = await self._job(session, (job.executable, job.version), job.run_dir)
+        return replace(
+            following,
+            attempt=job.attempt,
+            request=following_request(run.request, sent.text, handle),
+            prompt=sent.text,
+            prompt_bytes={"prompt": utf8_bytes(sent.text)},
+            missing_values=(),
+        )
+
+    def _why_last(self, job: Job, end: AttemptEnd, verdict: Verdict) -> tuple[str, str]:
+        """Return why no turn follows, for those whose inputs wait for one."""
+        if verdict.outcome != pb.OUTCOME_SUCCEEDED:
+            return TURN_FAILED
+        is_resumable = self._spec.has(pb.FEATURE_RESUME)
+        return NO_SESSION if is_resumable and self._handle(job, end.evidence.report) is None else RUN_ENDED
 
     # Before the attempt.
 
@@ -168,6 +212,9 @@ class AgentRun:
 
     def _announce(self, job: Job, plan: Plan, env: Mapping[str, str]) -> None:
         run = self._run
+        if run.turns.number > 1:  # the attempt was announced with its first turn
+            run.state(pb.RUN_PHASE_STARTING)
+            return
         sizes = dict(job.prompt_bytes)
         if job.system_prompt:
             sizes["system_prompt"] = utf8_bytes(job.system_prompt)
@@ -228,8 +275,8 @@ class AgentRun:
             summary=report.summary,
             raw_json=report.raw_json,
             structured_output_json=report.structured_output_json,
-            tree_confirmed_dead=end.tree_confirmed_dead,
-            usage=report.usage,
+            tree_confirmed_dead=end.tree_confirmed_dead and self._run.turns.all_dead,
+            usage=total(self._run.turns.usage, report.usage),
             question=report.question,
             session=session_update(verdict.outcome, lost=lost, handle=self._handle(job, report)),
         )
@@ -238,8 +285,9 @@ class AgentRun:
             is_silent = self._spec.retries_silently and is_passing(verdict.failure.kind)
             result.failure.agent_retried = bool(counters.retries) or is_silent
         write_billing(result, report.billing)
-        if report.turns is not None:
-            counters.turns = report.turns
+        turns = counted(self._run.turns.count, report.turns)
+        if turns is not None:
+            counters.turns = turns
         if verdict.outcome != pb.OUTCOME_SUCCEEDED and not report.raw_json:
             result.raw_head, _, result.raw_tail = end.raw.parts()
             result.raw_tail = result.raw_tail or evidence.stderr_tail

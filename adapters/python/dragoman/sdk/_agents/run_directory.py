@@ -28,6 +28,18 @@ def run_directory() -> Iterator[Path]:
         _remove(path)
 
 
+def renew(path: Path) -> None:
+    """Make the directory anew for another turn of its run: at the same place, as the agent knows the paths in it.
+
+    A program's directory is gone with the program, as it may contain secrets.
+
+    Raises:
+        OSError: it cannot be made, or another user has made it.
+    """
+    _remove(path)
+    path.mkdir(mode=0o700)
+
+
 def lay_out_files(job: Job, plan: Plan, skill_layout: str) -> None:
     """Write what the agent reads there: skills, and the plan's files."""
     (job.run_dir / "tmp").mkdir(mode=0o700)

@@ -107,11 +107,17 @@ class Write(Struct, frozen=True):
     data: bytes
 
 
+class Untaken(Struct, frozen=True):
+    """The agent rejected an input that it was given in its present turn; another turn may begin with it."""
+
+    input_id: str
+
+
 class CloseInput(Struct, frozen=True):
     """Close the agent's standard input: it has all it needs."""
 
 
-Output: TypeAlias = pb.AgentEvent | Ask | Withdraw | Write | CloseInput
+Output: TypeAlias = pb.AgentEvent | Ask | Withdraw | Write | Untaken | CloseInput
 """What comes out of a parser."""
 
 
@@ -133,6 +139,31 @@ class Interrupts(Protocol):
 
     def interrupt(self) -> Iterable[Output]:
         """Ask the agent to stop what it does. Called once, when a ``CancelStep`` says so."""
+
+
+class Steering(Struct, frozen=True):
+    """An input for the agent's present turn."""
+
+    input_id: str
+    text: str
+
+    @property
+    def taken(self) -> pb.AgentEvent:
+        """The event that the agent took it, which a parser yields once the agent has said so."""
+        return pb.AgentEvent(message=pb.Message(role=pb.MESSAGE_ROLE_USER, text=self.text, input_id=self.input_id))
+
+
+@runtime_checkable
+class Steers(Protocol):
+    """A parser whose agent takes inputs in its present turn; its adapter declares FEATURE_STEER."""
+
+    def steer(self, steering: Steering) -> Iterable[Output] | None:
+        """Give the agent an input; None if it takes none just now, and is to be asked again after its next output.
+
+        What is yielded has a ``Write``, and ``steering.taken`` if nothing of the agent's output confirms it. An agent
+        that confirms it makes the parser yield that later, or ``Untaken`` if it rejects the input. What neither
+        happened to by the end of the turn becomes another turn, or is dropped.
+        """
 
 
 def log_event(stream: Stream, line: Line) -> pb.AgentEvent:

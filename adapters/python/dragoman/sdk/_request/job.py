@@ -172,6 +172,24 @@ def render_prompt(
     return "\n\n".join(sections), sizes, tuple(dict.fromkeys(missing))
 
 
+def following_request(
+    request: adapter_pb2.ExecuteRequest, text: str, handle: pb.SessionHandle
+) -> adapter_pb2.ExecuteRequest:
+    """Return the request of a later turn of a run.
+
+    Args:
+        request: the run's.
+        text: the input that the turn begins with.
+        handle: the session that it continues.
+    """
+    following = adapter_pb2.ExecuteRequest()
+    following.CopyFrom(request)
+    following.prompt = text
+    following.session.Clear()
+    following.session.handle.CopyFrom(handle)
+    return following
+
+
 def environment_inputs(
     request: adapter_pb2.ExecuteRequest, settings: Settings, marker: str, secrets: tuple[str, ...] = ()
 ) -> EnvironmentInputs:

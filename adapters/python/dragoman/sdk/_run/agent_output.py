@@ -44,14 +44,16 @@ class AgentOutput:
     ) -> None:
         self._run = run
         self._parser = parser
-        self._limit = self._budget = budget
+        self._limit = budget
+        self._budget = None if budget is None else max(0, budget - run.turns.output_bytes)
         self._emit = emit
         self._on_read = on_read
         self._splitters: dict[str, Splitter] = {
             "stdout": make_splitter(framing, MAX_LINE_BYTES),
             "stderr": LineSplitter(MAX_LINE_BYTES),
         }
-        self._over_budget = False
+        # The limit is the run's: what its turns before have printed counts, and the notice was theirs.
+        self._over_budget = self._budget == 0 and run.turns.output_bytes > 0
         self._logs: list[tuple[Stream, Line, pb.AgentEvent]] = []
         """The last lines of the present piece of output, as far as they are nothing but logs."""
         self.raw = HeadTail(_HEAD_BYTES, _TAIL_BYTES)

@@ -13,7 +13,17 @@ from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.texts import well_formed
 from dragoman.sdk._encoding.lines import HeadTail, Line
 from dragoman.sdk._output.outcome import Evidence
-from dragoman.sdk._output.parser import Ask, Interrupts, Output, Parser, Stream, Withdraw, Write
+from dragoman.sdk._output.parser import (
+    Ask,
+    Interrupts,
+    Output,
+    Parser,
+    Steers,
+    Stream,
+    Untaken,
+    Withdraw,
+    Write,
+)
 from dragoman.sdk._process.child import Child, ChildEnd, ChildSpec
 from dragoman.sdk._request.job import Job, Plan
 from dragoman.sdk._run.agent_input import AgentInput, OutputPace
@@ -21,6 +31,7 @@ from dragoman.sdk._run.agent_output import AgentOutput
 from dragoman.sdk._run.deadlines import Deadlines
 from dragoman.sdk._run.questions import Questions
 from dragoman.sdk._run.run import Run
+from dragoman.sdk._run.steering import Steerer
 from dragoman.sdk._run.stop_sequence import StopSequence
 from dragoman.sdk._run.waiting import wait_first
 from dragoman.v1 import event_pb2 as pb
@@ -101,6 +112,11 @@ class Attempt:
         self._input.attach(child)
         self._pace.attach(child)
         ended = asyncio.create_task(child.wait())
+        if isinstance(self._parser, Steers):
+            steerer = Steerer(self._run, self._parser, self._take_one)
+            self._run.sent.on_steer = lambda sent: (
+                not (self._deadlines.is_ending or self._input.is_closed) and steerer.give(sent)
+            )
         try:
             with self._run.observed(self._observe):
                 await self._supervise(ended)
@@ -109,6 +125,7 @@ class Attempt:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
             self._run.inputs.drop_all()
+            self._run.sent.end_turn()
         self._output.finish()
         return AttemptEnd(self._evidence(end), end.tree_confirmed_dead, self._output.raw)
 
@@ -193,8 +210,10 @@ class Attempt:
             # The agent has reported its end; a process that lingers is not waited for, and is no failure.
             self._deadlines.lingers_until = _now() + self._launch.linger_s
             self._run.inputs.drop_all()
+            self._run.sent.end_turn()
             self._input.close()
             self._wake.set()
+        self._run.sent.offer()
 
     def _take_one(self, output: Output) -> None:
         if isinstance(output, pb.AgentEvent):
@@ -204,7 +223,9 @@ class Attempt:
         elif isinstance(output, Ask):
             self._questions.ask(output, is_ending=self._deadlines.is_ending)
         elif isinstance(output, Withdraw):
-            self._run.inputs.withdraw(output.request_id)
+            self._run.inputs.withdraw(self._run.turns.own_id(output.request_id))
+        elif isinstance(output, Untaken):
+            self._run.sent.refuse(output.input_id)
         elif isinstance(output, Write):
             self._input.write(output.data)
         else:

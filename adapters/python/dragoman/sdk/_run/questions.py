@@ -50,6 +50,7 @@ class Questions:
             ask: the question.
             is_ending: whether the attempt is being stopped or has reported its end; no question is asked then.
         """
+        ask.request.id = self._run.turns.own_id(ask.request.id)
         decision = self._decide(ask, is_ending=is_ending)
         if decision == pb.PERMISSION_DECISION_ASK:
             # Now, not in a task: what the agent says next may already withdraw it.

@@ -22,6 +22,8 @@ from dragoman.sdk._run.changes import RunChanges
 from dragoman.sdk._run.event_writer import EventWriter, RunCounts
 from dragoman.sdk._run.faults import Faults
 from dragoman.sdk._run.inputs import Inputs, Resolution
+from dragoman.sdk._run.sent_inputs import ATTEMPT_ENDED, CANCELLED, RUN_ENDED, SentInputs
+from dragoman.sdk._run.turns import Turns, printed
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
@@ -93,6 +95,12 @@ class Run:
         self.counters = self._counts.counters
         self.phase = pb.RUN_PHASE_UNSPECIFIED
         self.inputs = Inputs(self)
+        self.sent = SentInputs(self)
+        """What callers send while it runs."""
+        self.turns = Turns()
+        """Its turns in the present attempt."""
+        self.attempting = asyncio.Event()
+        """Set while an attempt is open, and once there is no more to come."""
         self.faults = Faults(self.run_id, self.notice)
         self.cancellation = Cancellation()
         self.guards = SpareGuards()
@@ -126,10 +134,14 @@ class Run:
         started.labels.update(self.request.labels)
         self._writer.write(pb.AgentEvent(started=started, origin=pb.EVENT_ORIGIN_ADAPTER))
         self.attempt = self._writer.attempt
+        self.turns = Turns(printed(self.counters))
+        self.attempting.set()
 
     def attempt_ended(self, ended: pb.AttemptEnded) -> None:
         """Close an attempt that is followed by another."""
+        self.attempting.clear()
         self.inputs.drop_all()
+        self.sent.drop_all(ATTEMPT_ENDED)
         self._text_streams.end_all()
         self._writer.write(pb.AgentEvent(attempt_ended=ended, origin=pb.EVENT_ORIGIN_ADAPTER))
 
@@ -149,6 +161,10 @@ class Run:
         kind = event.WhichOneof("body") or ""
         if kind in _NOT_EMITTED:
             raise OrderError(f"{kind} is not emitted; it has a method of its own, or is returned")
+        if self.turns.number > 1:
+            self.turns.adjust(event, kind)
+        if kind == "message" and event.message.input_id:
+            self.sent.settle(event.message)
         for observer in self._observers:
             observer(event)
         if kind in KINDS:
@@ -162,6 +178,11 @@ class Run:
         if kind == "state":
             self.phase = event.state.phase
         self._writer.write(event)
+
+    def end_turn(self) -> None:
+        """Take note that the agent's turn is over: nothing of it follows."""
+        self.sent.end_turn()
+        self._text_streams.end_all()
 
     def emit_all(self, events: Iterable[pb.AgentEvent]) -> None:
         """Write several events."""
@@ -213,6 +234,7 @@ class Run:
             if self._writer.position is Phase.ATTEMPT:
                 self.state(pb.RUN_PHASE_CANCELLING, reason=reason)
             self.inputs.drop_all()  # no answers are awaited any more
+            self.sent.close(CANCELLED)
         elif deadline >= cancellation.deadline:
             return
         cancellation.deadline = deadline
@@ -226,6 +248,7 @@ class Run:
         if is_early:
             self.started(pb.Started())  # a run that failed before its first attempt has this event too
         self.inputs.drop_all()
+        self.sent.close(RUN_ENDED)
         self._text_streams.end_all()
         if result.outcome in _FAILURES and not result.HasField("failure"):
             result.failure.CopyFrom(_NO_REASON)
@@ -241,7 +264,4 @@ class Run:
         if self.keepalive is not None:
             self.keepalive.close()
         self.finished.set()
-
-    def idle_s(self) -> float:
-        """Seconds since the agent's last event."""
-        return self._loop.time() - self._writer.heard_at
+        self.attempting.set()

@@ -3,12 +3,9 @@
 import asyncio
 import contextlib
 import functools
-import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dragoman.protocol import REVISION
 from dragoman.protocol.access import caller_name
 from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
 from dragoman.protocol.event_buffer import Reader, SequenceAheadError
@@ -16,7 +13,6 @@ from dragoman.protocol.identity import (
     RUN_ID_METADATA_KEY,
     RUN_TOKEN_METADATA_KEY,
     is_run_id,
-    new_instance_id,
     new_run_id,
 )
 from dragoman.protocol.keepalive import KeepaliveStreams
@@ -33,8 +29,9 @@ from dragoman.sdk._process.prepared_guard import SpareGuards
 from dragoman.sdk._run.changes import RunChanges, unknown_changes
 from dragoman.sdk._run.faults import place_of
 from dragoman.sdk._run.run import Run
-from dragoman.sdk._serving.described import described_schema
+from dragoman.sdk._serving.queries import QueryServicer, check_name
 from dragoman.sdk._serving.runs import RunTable, overlapping
+from dragoman.sdk._serving.sending import check_input, refuse_undeclared
 from dragoman.sdk.adapter import Adapter
 from dragoman.sdk.spec import AdapterInfo
 from dragoman.v1 import adapter_pb2 as pb
@@ -48,7 +45,7 @@ _FLUSH_S = 1.0
 _log = Logger("dragoman.sdk")
 
 
-class AdapterServicer:
+class AdapterServicer(QueryServicer):
     """Serves one adapter.
 
     Args:
@@ -58,11 +55,9 @@ class AdapterServicer:
     """
 
     def __init__(self, adapter: Adapter, guards: SpareGuards | None = None, drain_grace_s: float = 0.0) -> None:
-        self._adapter = adapter
+        super().__init__(adapter)
         self._drain_grace_s = drain_grace_s
         self._guards = guards or SpareGuards()
-        self.info = adapter.describe()
-        self.instance_id = new_instance_id()
         self._runs = RunTable()
         self._driving: set[asyncio.Task[None]] = set()
         self._streams: set[asyncio.Task[None]] = set()
@@ -75,71 +70,9 @@ class AdapterServicer:
         self.levels = functools.partial(self._runs.levels, self.info.type)
         """Returns what is to be measured of it now."""
 
-    # Describe, Detect, TestEnvironment, models, skills.
-
-    async def Describe(self, request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:  # noqa: N802
-        """Say what the adapter is."""
-        _check_name(self.info, request.adapter)
-        info = self.info
-        response = pb.DescribeResponse(
-            adapter=info.type,
-            aliases=info.aliases,
-            label=info.label,
-            version=info.version,
-            revision=REVISION,
-            instance_id=self.instance_id,
-            capabilities=info.capabilities,
-            config_schema_json=json.dumps(described_schema(info)),
-            configuration_doc=info.configuration_doc,
-            pid=os.getpid(),
-            batching=True,
-            duties=self._adapter.duties,
-        )
-        for model in info.models:
-            response.models.add(id=model.id, label=model.label, is_default=model.is_default)
-        return response
-
-    async def Detect(self, request: pb.DetectRequest, _context: Context) -> pb.DetectResponse:  # noqa: N802
-        """Look for the agent."""
-        _check_name(self.info, request.adapter)
-        found = await self._adapter.detect(request)
-        found.adapter, found.label = self.info.type, self.info.label
-        found.detected_at.GetCurrentTime()
-        return pb.DetectResponse(detections=[found])
-
-    async def TestEnvironment(  # noqa: N802
-        self, request: pb.TestEnvironmentRequest, _context: Context
-    ) -> pb.TestEnvironmentResponse:
-        """Check a set-up."""
-        _check_name(self.info, request.adapter)
-        if request.mode == pb.TEST_MODE_UNSPECIFIED:
-            request.mode = pb.TEST_MODE_QUICK
-        checks = await self._adapter.test_environment(request)
-        response = pb.TestEnvironmentResponse(adapter=self.info.type, mode=request.mode, checks=checks)
-        response.status = status_of(checks)
-        response.tested_at.GetCurrentTime()
-        return response
-
-    async def ListModels(self, request: pb.ListModelsRequest, _context: Context) -> pb.ListModelsResponse:  # noqa: N802
-        """List models."""
-        _check_name(self.info, request.adapter)
-        return await self._adapter.list_models(request)
-
-    async def ListSkills(self, request: pb.ListSkillsRequest, _context: Context) -> pb.ListSkillsResponse:  # noqa: N802
-        """List skills."""
-        _check_name(self.info, request.adapter)
-        return await self._adapter.list_skills(request)
-
-    async def SyncSkills(self, request: pb.SyncSkillsRequest, _context: Context) -> pb.SyncSkillsResponse:  # noqa: N802
-        """Place skills."""
-        _check_name(self.info, request.adapter)
-        return await self._adapter.sync_skills(request)
-
-    # Runs.
-
     async def Execute(self, request: pb.ExecuteRequest, context: Context) -> None:  # noqa: N802
         """Start a run, or join the one that has this id and this request; then stream it."""
-        _check_name(self.info, request.adapter)
+        check_name(self.info, request.adapter)
         if request.run_id and not is_run_id(request.run_id):
             raise invalid("run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
         run = self._runs.known(request) or self._accept(request)
@@ -152,7 +85,7 @@ class AdapterServicer:
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:  # noqa: N802
         """Follow a run."""
-        _check_name(self.info, request.adapter)
+        check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)
         try:
@@ -171,7 +104,7 @@ class AdapterServicer:
 
     async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:  # noqa: N802
         """Stop a run and say how it ended."""
-        _check_name(self.info, request.adapter)
+        check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)
         run.cancel(_cancel_grace(request, run), request.reason)
@@ -185,15 +118,29 @@ class AdapterServicer:
 
     async def Respond(self, request: pb.RespondRequest, _context: Context) -> pb.RespondResponse:  # noqa: N802
         """Answer a question of a run."""
-        _check_name(self.info, request.adapter)
+        check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)
         sequence = run.inputs.answer(request.request_id, request.answer, request.responder or caller_name())
         return pb.RespondResponse(sequence=sequence)
 
+    async def Send(self, request: pb.SendRequest, _context: Context) -> pb.SendResponse:  # noqa: N802
+        """Give a run an input."""
+        check_name(self.info, request.adapter)
+        check_input(request)
+        run = self._runs.find(request.run_id)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
+        refuse_undeclared(self.info, request)
+        sequence = run.sent.repeated(request)
+        if sequence is None:
+            await run.attempting.wait()
+            # Meanwhile the same input may have come again.
+            sequence = run.sent.repeated(request) or run.sent.accept(request, request.sender or caller_name())
+        return pb.SendResponse(sequence=sequence)
+
     async def GetChanges(self, request: pb.GetChangesRequest, _context: Context) -> pb.GetChangesResponse:  # noqa: N802
         """Say what a run changed in its workspace."""
-        _check_name(self.info, request.adapter)
+        check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)
         if run.changes is None:
@@ -308,16 +255,6 @@ def _token_of(context: Context) -> str:
     return next((str(value) for key, value in sent if key == RUN_TOKEN_METADATA_KEY), "")
 
 
-def _check_name(info: AdapterInfo, name: str) -> None:
-    known = (info.type, *info.aliases)
-    if name and name not in known:
-        raise DragomanError(
-            Reason.ADAPTER_NOT_FOUND,
-            f"this sidecar serves {info.type}, not {name!r}",
-            {"adapter": name, "did_you_mean": info.type},
-        )
-
-
 def _refuse_busy_session(adapter: Adapter, runs: Iterable[Run], accepted: Any) -> None:
     """Two runs in one session would mix up what was said in it."""
     session = adapter.session_in_use(accepted)
@@ -371,14 +308,6 @@ def _keeping_alive(run: Run) -> Iterator[None]:
         raise
     finally:
         run.keepalive.release(by_server=by_server)
-
-
-def status_of(checks: Sequence[pb.EnvironmentCheck]) -> pb.TestStatus.ValueType:
-    """Sum up checks: FAIL if any is an error, else WARN if any is a warning, else PASS."""
-    levels = {check.level for check in checks}
-    if event_pb2.SEVERITY_ERROR in levels:
-        return pb.TEST_STATUS_FAIL
-    return pb.TEST_STATUS_WARN if event_pb2.SEVERITY_WARNING in levels else pb.TEST_STATUS_PASS
 
 
 def _internal_failure(fault: str) -> event_pb2.Result:

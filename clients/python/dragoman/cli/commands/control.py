@@ -1,4 +1,4 @@
-"""``dragoman cancel``, ``respond`` and ``changes``: calls for a run by its ID."""
+"""``dragoman cancel``, ``respond``, ``send`` and ``changes``: calls for a run by its ID."""
 
 import json
 from typing import Annotated
@@ -92,6 +92,28 @@ def respond_command(run_id: str, request_id: str, options: AnswerOptions, adapte
             run_id, request_id, answer, responder="dragoman command line", adapter=adapter
         )
         print_lines([[Segment(f"answered; recorded as event {response.sequence}")]])
+
+    return run_connected(router, work)
+
+
+@click.command("send")
+@click.argument("run_id", metavar="RUN")
+@click.argument("text", metavar="TEXT")
+@click.option("--steer", is_flag=True, help="For the agent's present turn; otherwise it becomes the next turn.")
+@click.option(
+    "--input-id", default="", metavar="ID", help="The input's ID, for sending it again without doubling it."
+)
+@adapter_option()
+@router_option(finds_runs=True)
+def send_command(run_id: str, text: str, steer: bool, input_id: str, adapter: str, router: str | None) -> int:
+    """Give RUN the input TEXT while its agent works. `dragoman attach` shows what becomes of it."""
+    mode = pb.INPUT_MODE_STEER if steer else pb.INPUT_MODE_QUEUE
+
+    async def work(client: Client) -> None:
+        response = await client.send(
+            run_id, text, mode=mode, input_id=input_id, sender="dragoman command line", adapter=adapter
+        )
+        print_lines([[Segment(f"accepted; recorded as event {response.sequence}")]])
 
     return run_connected(router, work)
 

@@ -236,6 +236,21 @@ def input_resolved(event: pb.AgentEvent, _debug: bool) -> list[Line]:
     return [_system(f"  {how}{who}{f': {answer}' if answer else ''}")]
 
 
+def input_accepted(event: pb.AgentEvent, _debug: bool) -> list[Line]:
+    """Show that an input was accepted; once the agent takes it, it is shown as a message."""
+    body = event.input_accepted
+    when = "for this turn" if body.mode == pb.INPUT_MODE_STEER else "for the next turn"
+    who = f" from {one_line(body.sender)}" if body.sender else ""
+    return [_system(f"+ input{who} {when}: {one_line(body.text, 400)}")]
+
+
+def input_dropped(event: pb.AgentEvent, _debug: bool) -> list[Line]:
+    """Show that the agent will not take an input."""
+    body = event.input_dropped
+    why = one_line(body.message, 400) or one_line(body.reason)
+    return [[Segment(f"! warning: the input {one_line(body.input_id)} was dropped: {why}", Style.STRONG)]]
+
+
 def usage(event: pb.AgentEvent, debug: bool) -> list[Line]:
     """Show tokens, with ``--debug``; the totals are in the summary line."""
     if not debug:
@@ -328,6 +343,8 @@ PHRASES: dict[str, Phrase] = {
     "compaction": compaction,
     "input_request": input_request,
     "input_resolved": input_resolved,
+    "input_accepted": input_accepted,
+    "input_dropped": input_dropped,
     "usage": usage,
     "notice": notice,
     "attempt_ended": attempt_ended,

@@ -16,6 +16,7 @@ from dragoman.conformance.checks import (
     requests,
     router,
     runs,
+    sending,
     sessions,
     settings,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "requests",
     "router",
     "runs",
+    "sending",
     "sessions",
     "settings",
 ]

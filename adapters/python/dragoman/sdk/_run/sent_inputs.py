@@ -1,0 +1,165 @@
+"""A run's inputs in mid-run: each is accepted once, then taken by the agent or dropped; none is lost in silence.
+
+An input for the present turn is offered to the agent whenever that may take one (``on_steer``); a queued one waits
+for the end of the turn. So does one for the present turn that the agent had no time for, or rejected.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.sdk._output.parser import Steering
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+from msgspec import Struct
+
+MOST_WAITING: Final = 64
+"""Inputs of a run that may wait for its agent."""
+_RETRY_S: Final = 1.0
+
+RUN_ENDED: Final = ("run_ended", "The run ended before the agent took the input.")
+CANCELLED: Final = ("cancelled", "The run was cancelled before the agent took the input.")
+TURN_FAILED: Final = ("turn_failed", "The turn before it did not end well, so that no other one follows.")
+NO_SESSION: Final = ("no_session", "The agent reported no session that another turn could continue.")
+ATTEMPT_ENDED: Final = ("attempt_ended", "The attempt ended before the agent took the input; send it again.")
+REFUSED: Final = ("refused", "The agent rejected the input, and no turn follows that could begin with it.")
+
+
+class _Known(Struct, frozen=True):
+    digest: bytes
+    """Of its text, which is not kept."""
+    mode: pb.InputMode.ValueType
+    sequence: int
+
+
+class SendingRun(Protocol):
+    """What inputs need of their run; ``Run`` says what each member means."""
+
+    run_id: str
+
+    def emit(self, event: pb.AgentEvent) -> None:
+        """Write an event."""
+
+
+class SentInputs:
+    """The inputs of one run.
+
+    Args:
+        run: the run.
+    """
+
+    def __init__(self, run: SendingRun) -> None:
+        self._run = run
+        self._known: dict[str, _Known] = {}
+        self._waiting: dict[str, Steering] = {}
+        self._steering: list[str] = []
+        """Those for the present turn that the agent was not given yet."""
+        self._refused: set[str] = set()
+        """Those that the agent rejected in its present turn."""
+        self._closed = False
+        self.on_steer: Callable[[Steering], bool] | None = None
+        """Gives an input to the agent in its present turn; False if it takes none just now. None: nothing can."""
+
+    def repeated(self, request: adapter_pb2.SendRequest) -> int | None:
+        """Return the sequence of the input that a request repeats; None if its ID is new.
+
+        Raises:
+            DragomanError: INPUT_ID_REUSED.
+        """
+        known = self._known.get(request.input_id)
+        if known is None:
+            return None
+        if (known.digest, known.mode) != (_digest(request.text), mode_of(request)):
+            raise DragomanError(
+                Reason.INPUT_ID_REUSED,
+                f"input {request.input_id!r} exists with another text or mode; choose another ID",
+                {"run_id": request.run_id, "input_id": request.input_id},
+            )
+        return known.sequence
+
+    def accept(self, request: adapter_pb2.SendRequest, sender: str) -> int:
+        """Accept an input whose ID is new; return the sequence of ``input_accepted``.
+
+        Raises:
+            DragomanError: RUN_FINISHED, or TOO_MANY_INPUTS.
+        """
+        if self._closed:
+            raise DragomanError(
+                Reason.RUN_FINISHED, f"run {request.run_id!r} takes no input any more", {"run_id": request.run_id}
+            )
+        if len(self._waiting) >= MOST_WAITING:
+            raise DragomanError(
+                Reason.TOO_MANY_INPUTS,
+                f"{MOST_WAITING} inputs wait for the agent; send more once it has taken one",
+                {"run_id": request.run_id},
+                retry_after_s=_RETRY_S,
+            )
+        mode = mode_of(request)
+        accepted = pb.InputAccepted(input_id=request.input_id, text=request.text, mode=mode, sender=sender)
+        event = pb.AgentEvent(input_accepted=accepted, origin=pb.EVENT_ORIGIN_OPERATOR)
+        self._run.emit(event)
+        self._known[request.input_id] = _Known(_digest(request.text), mode, event.sequence)
+        self._waiting[request.input_id] = Steering(request.input_id, request.text)
+        if mode == pb.INPUT_MODE_STEER:
+            self._steering.append(request.input_id)
+            self.offer()
+        return event.sequence
+
+    def offer(self) -> None:
+        """Give the agent what is for its present turn, in order, as far as it takes it now."""
+        while self._steering and self.on_steer is not None:
+            input_id = self._steering.pop(0)
+            sent = self._waiting.get(input_id)
+            if sent is not None and not self.on_steer(sent):
+                self._steering.insert(0, input_id)
+                return
+
+    def settle(self, message: pb.Message) -> None:
+        """Take note that the agent took an input; a message is about none that does not wait."""
+        if self._waiting.pop(message.input_id, None) is None:
+            message.ClearField("input_id")
+
+    def refuse(self, input_id: str) -> None:
+        """Take note that the agent rejected what it was given in its present turn; another turn may begin with it."""
+        if input_id in self._waiting:
+            self._refused.add(input_id)
+
+    def end_turn(self) -> None:
+        """Take note that the present turn is over: what was for it waits for the next one."""
+        self.on_steer = None
+        self._steering.clear()
+
+    def begin_turn(self) -> Steering | None:
+        """Write that the agent takes the input that has waited longest, and return it; None if none waits."""
+        sent = next(iter(self._waiting.values()), None)
+        if sent is not None:
+            self._refused.discard(sent.input_id)
+            event = sent.taken
+            event.origin = pb.EVENT_ORIGIN_ADAPTER
+            self._run.emit(event)
+        return sent
+
+    def close(self, why: tuple[str, str]) -> None:
+        """Accept no more, and drop what waits, for a reason."""
+        self._closed = True
+        self.drop_all(why)
+
+    def drop_all(self, why: tuple[str, str]) -> None:
+        """Drop what waits, for a reason."""
+        waiting, self._waiting = list(self._waiting), {}
+        self.end_turn()
+        for input_id in waiting:
+            reason, message = REFUSED if why is RUN_ENDED and input_id in self._refused else why
+            dropped = pb.InputDropped(input_id=input_id, reason=reason, message=message)
+            self._run.emit(pb.AgentEvent(input_dropped=dropped, origin=pb.EVENT_ORIGIN_ADAPTER))
+
+
+def mode_of(request: adapter_pb2.SendRequest) -> pb.InputMode.ValueType:
+    """Return when the agent is to get an input; without a word about it, in another turn."""
+    return request.mode or pb.INPUT_MODE_QUEUE
+
+
+def _digest(text: str) -> bytes:
+    import hashlib  # noqa: PLC0415 - few runs are sent anything
+
+    return hashlib.sha256(text.encode()).digest()

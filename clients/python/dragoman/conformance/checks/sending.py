@@ -1,0 +1,139 @@
+"""Inputs in mid-run: Send."""
+
+from pathlib import Path
+
+from dragoman.conformance.check import Skip, check, expect, stream_check
+from dragoman.conformance.kit import Kit, expect_reason, need, refusal, until_ready
+from dragoman.conformance.streams import Stream
+from dragoman.protocol.errors import Reason
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+_SESSION = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a12"
+_MODES = {pb.INPUT_MODE_QUEUE: pb.FEATURE_QUEUE, pb.INPUT_MODE_STEER: pb.FEATURE_STEER}
+
+
+def _input(kit: Kit, run_id: str, text: str = "MOCK_TEXT and this", **fields: str | int) -> api.SendRequest:
+    queue = pb.INPUT_MODE_QUEUE
+    defaults = {"input_id": "conformance-1", "mode": queue}
+    return api.SendRequest(run_id=run_id, adapter=kit.adapter, text=text, **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+async def _working(kit: Kit) -> tuple[api.ExecuteRequest, Stream, Path]:
+    """Start a run whose agent works until a file exists; at a scripted model, for a while."""
+    gate = kit.path("gate")
+    request = kit.request(f"session={_SESSION}", "say=ready", f"wait={gate}", "say=done", model="MOCK_SLOW")
+    stream = kit.execute(request)
+    await until_ready(kit, stream, request)
+    return request, stream, gate
+
+
+@check("send.queued")
+async def queued(kit: Kit) -> None:
+    """Queue an input while the agent works, and read on to the end of the run."""
+    need(kit, pb.FEATURE_QUEUE)
+    request, stream, gate = await _working(kit)
+    answer = await kit.call("Send", _input(kit, request.run_id))
+    gate.touch()
+    await stream.rest()
+    accepted = [event for event in stream.durable if event.input_accepted.input_id == "conformance-1"]
+    expect(accepted, "the input is in no input_accepted")
+    expect(accepted[0].sequence == answer.sequence, "SendResponse.sequence is not that of input_accepted")
+    dropped = [event.input_dropped for event in stream.durable if event.HasField("input_dropped")]
+    expect(not dropped, f"the input was dropped: {dropped[0].reason}" if dropped else "")
+    taken = [event for event in stream.durable if event.message.input_id == "conformance-1"]
+    expect(taken, "no message has the input's ID")
+    expect(taken[0].message.role == pb.MESSAGE_ROLE_USER, "the message of the input has not the role USER")
+    expect(len(stream.of("result")) == 1, "the run has not one result, after its last turn")
+    last = max(event.sequence for event in stream.durable if event.HasField("text") or event.HasField("log"))
+    expect(last > taken[0].sequence, "the agent says nothing after it took the input")
+
+
+@check("send.idempotent")
+async def idempotent(kit: Kit) -> None:
+    """Send an input again, while the run lives and after its end; and another one with its ID."""
+    need(kit, pb.FEATURE_QUEUE)
+    request, stream, gate = await _working(kit)
+    first = await kit.call("Send", _input(kit, request.run_id))
+    second = await kit.call("Send", _input(kit, request.run_id))
+    other = await refusal(kit.call("Send", _input(kit, request.run_id, "MOCK_TEXT and that")))
+    gate.touch()
+    await stream.rest()
+    third = await kit.call("Send", _input(kit, request.run_id))
+    expect(first == second == third, "the same input again is answered differently")
+    expect_reason(other, Reason.INPUT_ID_REUSED)
+    accepted = [event for event in stream.durable if event.HasField("input_accepted")]
+    expect(len(accepted) == 1, f"one input was accepted {len(accepted)} times")
+
+
+@check("send.refused")
+async def refused(kit: Kit) -> None:
+    """Send in a way that the adapter does not declare."""
+    modes = [mode for mode, feature in _MODES.items() if not kit.has(feature)]
+    if not modes:
+        raise Skip("the adapter declares both ways")
+    gate = kit.path("gate")
+    request = kit.request("say=ready", f"wait={gate}", model="MOCK_SLOW")
+    stream = kit.execute(request)
+    await until_ready(kit, stream, request)
+    errors = [await refusal(kit.call("Send", _input(kit, request.run_id, mode=mode))) for mode in modes]
+    gate.touch()
+    await stream.rest()
+    for error in errors:
+        if error.reason is Reason.NOT_IMPLEMENTED:
+            continue  # of an earlier revision
+        expect_reason(error, Reason.NOT_SUPPORTED)
+        paths = [violation.path for violation in error.violations]
+        expect("mode" in paths, f"the field `mode` is not named, but {paths}")
+
+
+@check("send.finished")
+async def finished(kit: Kit) -> None:
+    """Send an input to a run that has ended."""
+    need(kit, pb.FEATURE_QUEUE)
+    request = kit.request("say=one", model="MOCK_TEXT")
+    await kit.run(request)
+    expect_reason(await refusal(kit.call("Send", _input(kit, request.run_id))), Reason.RUN_FINISHED)
+
+
+@check("send.invalid")
+async def invalid(kit: Kit) -> None:
+    """Send an empty text, and a text with an ID that is none."""
+    need(kit, pb.FEATURE_QUEUE)
+    request, stream, gate = await _working(kit)
+    empty = await refusal(kit.call("Send", _input(kit, request.run_id, "")))
+    odd = await refusal(kit.call("Send", _input(kit, request.run_id, input_id="no id")))
+    gate.touch()
+    await stream.rest()
+    for error, path in ((empty, "text"), (odd, "input_id")):
+        expect_reason(error, Reason.INVALID_REQUEST)
+        paths = [violation.path for violation in error.violations]
+        expect(path in paths, f"the field {path!r} is not named, but {paths}")
+
+
+@check("send.unknown-run")
+async def unknown_run(kit: Kit) -> None:
+    """Send an input to a run that never was."""
+    need(kit, pb.FEATURE_QUEUE)
+    sent = _input(kit, "conformance-no-such-run")
+    expect_reason(await refusal(kit.call("Send", sent)), Reason.RUN_NOT_FOUND)
+
+
+@stream_check("send.settled", "input_accepted")
+def settled(stream: Stream) -> str:
+    """Match accepted inputs with what became of them."""
+    waiting: set[str] = set()
+    for event in stream.durable:
+        input_id = event.message.input_id or event.input_dropped.input_id
+        if event.HasField("gap"):
+            return ""
+        if event.HasField("input_accepted"):
+            waiting.add(event.input_accepted.input_id)
+        elif input_id:
+            if input_id not in waiting and not stream.after:
+                return f"input {input_id!r} is taken or dropped, and does not wait"
+            waiting.discard(input_id)
+        is_end = event.WhichOneof("body") in {"attempt_ended", "result"}
+        if is_end and waiting and event.result.outcome != pb.OUTCOME_LOST:
+            return f"inputs are neither taken nor dropped: {sorted(waiting)}"
+    return ""

@@ -1,0 +1,108 @@
+"""The calls of ``AdapterService`` that are about adapters and their agents, not about runs."""
+
+from typing import TypeAlias
+
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.server import Context
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.channel import addressed, is_cut, unavailable
+from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.adapters.registry import without_process
+from dragoman.router.api.acceptance import Acceptance
+from dragoman.router.api.calls import bind, read, remaining_s
+from dragoman.router.api.detection import AgentDetector
+from dragoman.router.api.drain import Drain
+from dragoman.v1 import adapter_pb2 as pb
+
+_Named: TypeAlias = (
+    pb.DescribeRequest
+    | pb.TestEnvironmentRequest
+    | pb.ListModelsRequest
+    | pb.ListSkillsRequest
+    | pb.SyncSkillsRequest
+)
+"""Requests that are forwarded to the adapter that they name."""
+
+
+class QueryServicer:
+    """Forwards queries to the adapters that they name; see ``AdapterServicer`` for the arguments."""
+
+    def __init__(self, adapters: AdapterPool, acceptance: Acceptance, detector: AgentDetector, drain: Drain) -> None:
+        self._adapters = adapters
+        self._acceptance = acceptance
+        self._detector = detector
+        self._drain = drain
+
+    async def Describe(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Return the description of an adapter."""
+        self._drain.refuse_new()
+        backend = await self._adapters.get(read(pb.DescribeRequest, data).adapter)
+        known = backend.record.description
+        if known is not None and not backend.is_up and not backend.record.is_rejected:
+            # Callers ask before each run what the adapter can do, which does not change while no process runs.
+            bind(adapter=backend.record.type)
+            return without_process(known).SerializeToString()
+        return await self._forward("Describe", pb.DescribeRequest, data, context)
+
+    async def Detect(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Detect the agent of one adapter, or of all."""
+        self._drain.refuse_new()
+        request = read(pb.DetectRequest, data)
+        has_settings = bool(request.env) or request.HasField("config")  # which may name a program
+        if not request.adapter:
+            self._acceptance.check(request, "", is_plain=not has_settings)
+            return (await self._detector.all(request)).SerializeToString()
+        backend = await self._adapters.get(request.adapter)
+        self._acceptance.check(request, backend.record.type, is_plain=not has_settings)
+        bind(adapter=backend.record.type)
+        return await self._detector.one(backend, request, data, remaining_s(context))
+
+    async def TestEnvironment(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Check the environment of an agent."""
+        return await self._forward("TestEnvironment", pb.TestEnvironmentRequest, data, context)
+
+    async def ListModels(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """List models."""
+        return await self._forward("ListModels", pb.ListModelsRequest, data, context)
+
+    async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """List skills."""
+        return await self._forward("ListSkills", pb.ListSkillsRequest, data, context)
+
+    async def SyncSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Install skills."""
+        return await self._forward("SyncSkills", pb.SyncSkillsRequest, data, context)
+
+    async def _forward(self, method: str, kind: type[_Named], data: bytes, context: Context) -> bytes:
+        self._drain.refuse_new()
+        request = read(kind, data)
+        backend = await self._adapters.get(request.adapter)
+        if not isinstance(request, pb.DescribeRequest):
+            self._acceptance.check(request, backend.record.type)
+        return await call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
+
+
+async def call(
+    backend: AdapterBackend, method: str, data: bytes, context: Context, *, instance_id: str = ""
+) -> bytes:
+    """Return an adapter's answer to a unary call.
+
+    Args:
+        backend: the adapter.
+        method: the call's name.
+        data: the request.
+        context: the caller's.
+        instance_id: the process that has to answer; empty for any.
+
+    Raises:
+        DragomanError: its status, or ADAPTER_UNAVAILABLE.
+    """
+    bind(adapter=backend.record.type)
+    async with backend.use(instance_id) as instance:
+        try:
+            return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
+        except DragomanError as error:
+            if is_cut(error):
+                message = f"The connection to adapter {backend.record.type!r} was lost; try again."
+                raise unavailable(message) from error
+            raise

@@ -1,0 +1,102 @@
+"""Inputs of a run in mid-run: brought to the process that has it, and recorded ones found again."""
+
+from typing import Final
+
+from dragoman.protocol.errors import DragomanError, Reason, not_supported
+from dragoman.protocol.event_buffer import EventReader
+from dragoman.protocol.wire import FIELD_BY_KIND, peek
+from dragoman.router.adapters.channel import unavailable
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.answers import finished, is_same_text
+from dragoman.router.runs.state import Superseded, is_accepted, progress_of
+from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
+
+_ACCEPTANCE_S: Final = 10.0
+"""How long an input waits until an adapter has the run."""
+_ACCEPTED: Final = FIELD_BY_KIND["input_accepted"]
+_NEEDED: Final = {pb.INPUT_MODE_STEER: pb.FEATURE_STEER}
+
+
+async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_s: float | None) -> bytes:
+    """Send an input to the adapter.
+
+    Args:
+        run: the run.
+        request: what the caller sent.
+        data: the same, for the adapter.
+        timeout_s: how long the caller waits; None for no limit.
+
+    Raises:
+        DragomanError: the adapter's status; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter has the run; or
+            RUN_FINISHED, also if the input may have been accepted before.
+    """
+    await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
+    if isinstance(run.state, Superseded) and run.refusal is not None:
+        raise run.refusal
+    if run.is_ending:
+        raise finished(run.run_id)
+    if run.instance is None or not is_accepted(run.state):
+        if progress_of(run.state).is_cancelling:
+            raise finished(run.run_id)
+        raise unavailable(f"No adapter has run {run.run_id!r} at present; send the input again.")
+    _refuse_undeclared(run, request)
+    if run.instance.gone.is_set():
+        raise unavailable(f"Adapter {run.record.adapter!r} {run.instance.gone_because}.")
+    return await run.instance.channel.answer("Send", data, timeout_s=timeout_s)
+
+
+def _refuse_undeclared(run: Run, request: adapter_pb2.SendRequest) -> None:
+    """Refuse a mode that the present adapter does not declare; one of an earlier revision has no Send."""
+    description = run.backend.record.description
+    feature = _NEEDED.get(request.mode, pb.FEATURE_QUEUE)
+    if description is not None and not any(item.feature == feature for item in description.capabilities.items):
+        name = pb.Feature.Name(feature)
+        raise not_supported("mode", f"adapter {run.record.adapter!r} does not declare {name}")
+
+
+async def find_accepted(reader: EventReader, input_id: str, end: int) -> pb.AgentEvent | None:
+    """Return the event that says that a run accepted an input; ``None`` if there is none.
+
+    Args:
+        reader: at the beginning of the run; closed when this returns.
+        input_id: the input's.
+        end: the last sequence there is.
+
+    Raises:
+        DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was forgotten meanwhile.
+    """
+    try:
+        while reader.last_sequence < end:
+            events = await reader.read()
+            if not events:
+                break
+            for data in events:
+                if peek(data).field != _ACCEPTED:
+                    continue
+                event = pb.AgentEvent.FromString(data)
+                if event.input_accepted.input_id == input_id:
+                    return event
+        return None
+    finally:
+        reader.close()
+
+
+def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> adapter_pb2.SendResponse:
+    """Return the response to an input that a run accepted before.
+
+    Raises:
+        DragomanError: INPUT_ID_REUSED: it was another one.
+    """
+    accepted = recorded.input_accepted
+    text = request.text
+    if accepted.truncated_bytes:
+        text = text[: len(accepted.text)]
+    mode = request.mode or pb.INPUT_MODE_QUEUE
+    if mode != accepted.mode or not is_same_text(accepted.text, text, is_masked=recorded.redacted):
+        raise DragomanError(
+            Reason.INPUT_ID_REUSED,
+            f"Input {request.input_id!r} exists with another text or mode; choose another ID.",
+            {"run_id": request.run_id, "input_id": request.input_id},
+        )
+    return adapter_pb2.SendResponse(sequence=recorded.sequence)
